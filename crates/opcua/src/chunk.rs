@@ -116,14 +116,24 @@ impl ChunkSize {
         self.recovers = true;
     }
 
+    /// A call of `operations` was refused as a whole. Where it does not say that it was too large, one of its operations
+    /// may be what the server does not get over: calls become smaller until it is alone, and larger again later. False if
+    /// the call cannot be made smaller.
+    pub fn refused(&mut self, operations: usize, error: &CallError) -> bool {
+        match error.is_too_large() {
+            true => self.too_large(operations),
+            false => self.answer_too_large(operations),
+        }
+    }
+
     /// A call of `operations` was too large. False if it cannot be made smaller.
     pub fn too_large(&mut self, operations: usize) -> bool {
         if operations <= 1 {
             return false;
         }
-        // What was refused once is not tried again.
+        // What was refused once is not tried again. A refusal of a call from before the last one makes nothing larger.
         self.max = self.max.min(operations - 1).max(1);
-        self.now = (operations / 2).clamp(1, self.max);
+        self.now = self.now.min(operations / 2).clamp(1, self.max);
         self.clean = 0;
         true
     }
@@ -212,5 +222,29 @@ mod tests {
         (0..40).for_each(|_| chunk.succeeded());
         assert_eq!(chunk.get(), 49);
         assert!(!chunk.too_large(1));
+    }
+
+    #[test]
+    fn refusals_of_calls_that_were_in_flight_together_make_none_larger() {
+        let mut chunk = ChunkSize::new(0, 1000, false);
+        assert!(chunk.too_large(1000) && chunk.too_large(500));
+        assert!(chunk.too_large(1000));
+        assert_eq!(chunk.get(), 250);
+    }
+
+    #[test]
+    fn a_refusal_that_does_not_say_why_halves_for_a_while() {
+        use opcua::types::StatusCode;
+        let because = |status: StatusCode| CallError::Refused(status.bits());
+        let mut chunk = ChunkSize::new(0, 800, false);
+        assert!(chunk.refused(800, &because(StatusCode::BadInternalError)));
+        assert!(chunk.refused(400, &CallError::Unreadable(String::new())));
+        assert_eq!(chunk.get(), 200);
+        (0..200).for_each(|_| chunk.succeeded());
+        assert_eq!(chunk.get(), 800);
+        assert!(chunk.refused(800, &because(StatusCode::BadResponseTooLarge)));
+        (0..10_000).for_each(|_| chunk.succeeded());
+        assert_eq!(chunk.get(), 400);
+        assert!(!chunk.refused(1, &because(StatusCode::BadInternalError)));
     }
 }

@@ -37,6 +37,7 @@ mod mutation;
 mod node_id;
 mod node_table;
 mod output;
+mod pace;
 mod poll;
 mod profile;
 mod security;

@@ -8,7 +8,7 @@ use opcua::types::{AttributeId, NodeId, ReadRequest, ReadValueId, TimestampsToRe
 use thalweg_record::Ticks;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::channel::{Body, CallError};
+use crate::channel::{Body, CallError, Failure};
 use crate::chunk::ChunkSize;
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
 
@@ -117,12 +117,11 @@ impl Poller {
         self.chunk.succeeded();
     }
 
-    /// A read failed. Too large: its halves are read instead. Not answered: later reads are smaller, at once and not after
-    /// a few such failures as in the browse, since each costs the values of a cycle. False if this part will not be read
-    /// in this cycle.
+    /// A read failed. Too large: its halves are read instead. Not answered: later reads are smaller, since each costs the
+    /// values of a cycle. False if this part will not be read in this cycle.
     pub fn failed(&mut self, part: &Part, error: &CallError) -> bool {
         self.in_flight -= 1;
-        if let CallError::Timeout(_) = error {
+        if error.failure() == Failure::TimedOut {
             self.chunk.timed_out(part.len());
             return false;
         }

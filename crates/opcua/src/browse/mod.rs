@@ -4,7 +4,6 @@
 //! paths are final, tries failed nodes again, and brings the table up to date when the server may have changed.
 
 mod attributes;
-mod pace;
 mod progress;
 mod references;
 mod roots;

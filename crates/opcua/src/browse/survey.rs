@@ -11,6 +11,7 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -20,13 +21,13 @@ use opcua::types::{
     BrowseNextRequest, BrowseRequest, BrowseResult, ByteString, StatusCode, TimestampsToReturn, ViewDescription,
 };
 
-use super::pace::Pace;
 use super::walk::{Ticket, Walk};
 use super::{attributes, references};
-use crate::channel::CallError;
+use crate::channel::{CallError, Failure};
 use crate::chunk::ChunkSize;
 use crate::failures::What;
 use crate::node_table::{Class, NodeIndex};
+use crate::pace::Pace;
 use crate::session::Session;
 use crate::value::{DataValue, TypeBook};
 
@@ -38,15 +39,18 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// References per node and answer; a wider node is continued.
 const REFERENCES_PER_ANSWER: u32 = 5_000;
 
-/// Calls that time out one after the other before they are made smaller.
-const TIMEOUTS_BEFORE_HALVING: u32 = 3;
-
 /// How often a node is begun anew since the server has lost or refused a place in its references. After that it is asked
 /// once more, for all references in one answer.
 const STARTS_MAX: u8 = 5;
 
+/// How often a node that is asked for alone may be left unanswered before it has failed.
+const SILENCES_MAX: u8 = 3;
+
 /// Whoever owns the connection needs a moment to notice its loss.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(100);
+
+/// A server that does nothing at the moment is asked again after this time.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(1);
 
 /// A node being browsed, with its place in the order.
 type Turn = (Ticket, NodeIndex);
@@ -67,6 +71,8 @@ enum Done {
     Released {
         lost: bool,
     },
+    /// A pause that takes the place of a call is over.
+    Rested,
 }
 
 pub(super) struct Survey<'a> {
@@ -81,6 +87,8 @@ pub(super) struct Survey<'a> {
     alone: bool,
     /// How often each node was begun anew on this connection.
     starts: hashbrown::HashMap<NodeIndex, u8>,
+    /// How often each was asked for alone and not answered.
+    silences: hashbrown::HashMap<NodeIndex, u8>,
     points: VecDeque<(Turn, ByteString)>,
     points_in_flight: usize,
     points_max: usize,
@@ -90,7 +98,7 @@ pub(super) struct Survey<'a> {
     pace: Pace,
     browse_chunk: ChunkSize,
     read_chunk: ChunkSize,
-    timeouts: u32,
+    call_timeout: Duration,
     calls: FuturesUnordered<BoxFuture<'static, (Done, Duration, usize)>>,
     references_per_answer: u32,
 }
@@ -98,7 +106,6 @@ pub(super) struct Survey<'a> {
 impl<'a> Survey<'a> {
     /// A pass over the whole table as it is and grows.
     pub fn new(context: &'a Context, connected: &Connected) -> Survey<'a> {
-        let (profile, limits) = (connected.profile, connected.facts.limits);
         Survey {
             context,
             walk: Walk::default(),
@@ -107,19 +114,16 @@ impl<'a> Survey<'a> {
             whole: VecDeque::new(),
             alone: false,
             starts: hashbrown::HashMap::new(),
+            silences: hashbrown::HashMap::new(),
             points: VecDeque::new(),
             points_in_flight: 0,
-            points_max: match limits.continuation_points {
-                0 => usize::MAX,
-                max => max as usize,
-            },
+            points_max: points_max(connected),
             to_read: VecDeque::new(),
             seen: 0,
-            pace: Pace::new(profile.browse_in_flight),
-            browse_chunk: ChunkSize::new(limits.nodes_per_browse, profile.items_per_call, profile.adaptive),
-            // Of attributes, as servers count them, not of nodes.
-            read_chunk: ChunkSize::new(limits.nodes_per_read, profile.items_per_call, profile.adaptive),
-            timeouts: 0,
+            pace: Pace::rising_to(connected.profile.browse_in_flight),
+            browse_chunk: browse_chunk(connected),
+            read_chunk: read_chunk(connected),
+            call_timeout: CALL_TIMEOUT,
             calls: FuturesUnordered::new(),
             references_per_answer: REFERENCES_PER_ANSWER,
         }
@@ -155,12 +159,24 @@ impl<'a> Survey<'a> {
                 None => true,
             };
             if lost {
-                // Places in a node's references may go with the connection; that says nothing of the server.
+                // Places in a node's references may go with the connection, and answers do; that says nothing of the server.
                 self.starts.clear();
+                self.silences.clear();
                 tokio::time::sleep(PAUSE_AFTER_LOSS).await;
-                connected = self.context.connected().await;
+                let before = std::mem::replace(&mut connected, self.context.connected().await);
+                if !Arc::ptr_eq(&before.facts, &connected.facts) {
+                    self.begin_session(&connected);
+                }
             }
         }
+    }
+
+    /// What was learnt of the limits of a server says nothing of the next one.
+    fn begin_session(&mut self, connected: &Connected) {
+        self.points_max = points_max(connected);
+        self.browse_chunk = browse_chunk(connected);
+        self.read_chunk = read_chunk(connected);
+        self.references_per_answer = REFERENCES_PER_ANSWER;
     }
 
     fn is_done(&self) -> bool {
@@ -222,9 +238,9 @@ impl<'a> Survey<'a> {
             release_continuation_points: false,
             continuation_points: Some(some.iter().map(|(_, point)| point.clone()).collect()),
         };
-        let session = session.clone();
+        let (session, timeout) = (session.clone(), self.call_timeout);
         self.call(some.len(), async move {
-            let answer = session.call_within(request, CALL_TIMEOUT).await;
+            let answer = session.call_within(request, timeout).await;
             let wanted = some.len();
             Done::Continued(some, answer.and_then(|answer| complete(answer.results, wanted)))
         });
@@ -268,9 +284,9 @@ impl<'a> Survey<'a> {
             requested_max_references_per_node: references_max,
             nodes_to_browse: Some(nodes),
         };
-        let session = session.clone();
+        let (session, timeout) = (session.clone(), self.call_timeout);
         self.call(some.len(), async move {
-            let answer = session.call_within(request, CALL_TIMEOUT).await;
+            let answer = session.call_within(request, timeout).await;
             let wanted = some.len();
             Done::Browsed(some, answer.and_then(|answer| complete(answer.results, wanted)))
         });
@@ -291,11 +307,11 @@ impl<'a> Survey<'a> {
             .flat_map(|node| attributes::request(&table.node_id(*node)))
             .collect();
         drop(table);
-        let session = session.clone();
+        let (session, timeout) = (session.clone(), self.call_timeout);
         self.call(some.len() * attributes::PER_NODE, async move {
             let types = TypeBook::default();
             let read = session
-                .read_within(ids, TimestampsToReturn::Neither, 0.0, &types, CALL_TIMEOUT)
+                .read_within(ids, TimestampsToReturn::Neither, 0.0, &types, timeout)
                 .await;
             Done::Read(some, read)
         });
@@ -319,7 +335,7 @@ impl<'a> Survey<'a> {
         match done {
             Done::Browsed(turns, Ok(results)) => {
                 self.alone = false;
-                self.answered(latency, operations);
+                self.pace.answered(latency, operations);
                 self.browse_chunk.succeeded();
                 turns
                     .into_iter()
@@ -327,7 +343,7 @@ impl<'a> Survey<'a> {
                     .for_each(|(turn, result)| self.browsed(turn, result));
             }
             Done::Continued(turns, Ok(results)) => {
-                self.answered(latency, operations);
+                self.pace.answered(latency, operations);
                 self.points_in_flight -= turns.len();
                 turns
                     .into_iter()
@@ -335,28 +351,24 @@ impl<'a> Survey<'a> {
                     .for_each(|((turn, _), result)| self.browsed(turn, result));
             }
             Done::Read(nodes, Ok(values)) => {
-                self.answered(latency, operations);
+                self.pace.answered(latency, operations);
                 self.read_chunk.succeeded();
                 attributes::apply(&mut self.context.table.write(), &nodes, &values);
                 ready(nodes);
             }
             Done::Browsed(turns, Err(error)) => {
                 self.alone = false;
-                return self.browse_failed(turns, &error);
+                return self.browse_failed(turns, &error, latency);
             }
             Done::Continued(turns, Err(error)) => {
                 self.points_in_flight -= turns.len();
-                return self.points_failed(turns, &error);
+                return self.points_failed(turns, &error, latency);
             }
-            Done::Read(nodes, Err(error)) => return self.read_failed(nodes, &error, ready),
+            Done::Read(nodes, Err(error)) => return self.read_failed(nodes, &error, latency, ready),
             Done::Released { lost } => return lost,
+            Done::Rested => {}
         }
         false
-    }
-
-    fn answered(&mut self, latency: Duration, operations: usize) {
-        self.pace.answered(latency, operations);
-        self.timeouts = 0;
     }
 
     fn browsed(&mut self, turn: Turn, result: BrowseResult) {
@@ -398,40 +410,36 @@ impl<'a> Survey<'a> {
         self.context.failures.add(What::Browse, node, status, text);
     }
 
-    fn browse_failed(&mut self, turns: Vec<Turn>, error: &CallError) -> bool {
-        match self.verdict(error, turns.len()) {
+    fn browse_failed(&mut self, turns: Vec<Turn>, error: &CallError, lasted: Duration) -> bool {
+        match self.verdict(error, lasted, Part::browsed(&turns, |(_, node)| *node)) {
             Verdict::Again { lost } => {
                 self.again.extend(turns);
                 return lost;
             }
-            Verdict::Smaller if self.browse_chunk.too_large(turns.len()) => self.again.extend(turns),
             // One node whose answer is too large: fewer references at a time.
-            Verdict::Smaller if error.is_too_large() && self.references_per_answer > 1 => {
+            Verdict::Failed if error.is_too_large() && self.references_per_answer > 1 => {
                 self.references_per_answer /= 2;
                 self.again.extend(turns);
             }
-            Verdict::Smaller => {
-                let status = error.status().unwrap_or(0);
+            Verdict::Failed => {
                 turns
                     .into_iter()
-                    .for_each(|turn| self.failed(turn, status, Some(error.to_string())));
+                    .for_each(|turn| self.failed(turn, status_of(error), Some(error.to_string())));
             }
         }
         false
     }
 
-    fn points_failed(&mut self, turns: Vec<(Turn, ByteString)>, error: &CallError) -> bool {
-        match self.verdict(error, turns.len()) {
+    fn points_failed(&mut self, turns: Vec<(Turn, ByteString)>, error: &CallError, lasted: Duration) -> bool {
+        match self.verdict(error, lasted, Part::browsed(&turns, |((_, node), _)| *node)) {
             Verdict::Again { lost } => {
                 self.points.extend(turns);
                 return lost;
             }
-            Verdict::Smaller if self.browse_chunk.too_large(turns.len()) => self.points.extend(turns),
-            Verdict::Smaller => {
-                let status = error.status().unwrap_or(0);
+            Verdict::Failed => {
                 turns
                     .into_iter()
-                    .for_each(|(turn, _)| self.failed(turn, status, Some(error.to_string())));
+                    .for_each(|(turn, _)| self.failed(turn, status_of(error), Some(error.to_string())));
             }
         }
         false
@@ -441,41 +449,67 @@ impl<'a> Survey<'a> {
         &mut self,
         nodes: Vec<NodeIndex>,
         error: &CallError,
+        lasted: Duration,
         ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send),
     ) -> bool {
-        match self.verdict(error, nodes.len()) {
+        match self.verdict(error, lasted, Part::read(&nodes)) {
             Verdict::Again { lost } => {
                 self.to_read.extend(nodes);
                 return lost;
             }
-            Verdict::Smaller if self.read_chunk.too_large(nodes.len() * attributes::PER_NODE) && nodes.len() > 1 => {
-                self.to_read.extend(nodes);
-            }
             // Unreadable attributes stay empty.
-            Verdict::Smaller => ready(nodes),
+            Verdict::Failed => ready(nodes),
         }
         false
     }
 
-    /// What to do with the operations of a failed call.
-    fn verdict(&mut self, error: &CallError, operations: usize) -> Verdict {
-        match error {
-            CallError::Closed(_) => Verdict::Again { lost: true },
-            CallError::Refused(status) if crate::value::status::says_session_gone(*status) => {
-                Verdict::Again { lost: true }
-            }
-            CallError::Timeout(_) => {
-                self.pace.timed_out();
-                self.timeouts += 1;
-                let halve = self.timeouts >= TIMEOUTS_BEFORE_HALVING && operations > 1;
-                if halve {
-                    Verdict::Smaller
-                } else {
-                    Verdict::Again { lost: false }
+    /// What to do with the operations of a failed call, and how large and how many calls are from now on.
+    fn verdict(&mut self, error: &CallError, lasted: Duration, part: Part) -> Verdict {
+        let failure = error.failure();
+        if matches!(failure, Failure::TimedOut | Failure::Later | Failure::TooMany) {
+            self.pace.slow_down(lasted);
+        }
+        match failure {
+            Failure::Lost => return Verdict::Again { lost: true },
+            Failure::TimedOut => match part.alone {
+                Some(node) if self.is_silent_again(node) => return Verdict::Failed,
+                Some(_) => {}
+                None => self.chunk_of(&part).timed_out(part.operations),
+            },
+            Failure::Later => self.rest(),
+            Failure::TooMany | Failure::TooLarge | Failure::Other => {
+                if part.alone.is_some() || !self.chunk_of(&part).refused(part.operations, error) {
+                    return Verdict::Failed;
                 }
             }
-            _ => Verdict::Smaller,
         }
+        Verdict::Again { lost: false }
+    }
+
+    fn chunk_of(&mut self, part: &Part) -> &mut ChunkSize {
+        match part.is_read {
+            true => &mut self.read_chunk,
+            false => &mut self.browse_chunk,
+        }
+    }
+
+    /// A node that was asked for alone was not answered. True if it has been given enough time.
+    fn is_silent_again(&mut self, node: NodeIndex) -> bool {
+        let silences = self.silences.entry(node).or_insert(0);
+        *silences += 1;
+        let is_enough = *silences >= SILENCES_MAX;
+        if is_enough {
+            self.silences.remove(&node);
+        }
+        is_enough
+    }
+
+    /// One call fewer for a while.
+    fn rest(&mut self) {
+        self.call(0, async {
+            tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
+            Done::Rested
+        });
     }
 
     fn show(&self) {
@@ -535,10 +569,72 @@ impl<'a> Survey<'a> {
 }
 
 enum Verdict {
-    /// The same again, on another connection if this one is lost.
+    /// The same again, in smaller parts if calls are smaller now, on another connection if this one is lost.
     Again { lost: bool },
-    /// In smaller parts; what cannot be smaller has failed.
-    Smaller,
+    /// No other division helps.
+    Failed,
+}
+
+/// What a call was about.
+struct Part {
+    /// The only node of the call: it cannot be divided.
+    alone: Option<NodeIndex>,
+    /// As servers count them.
+    operations: usize,
+    is_read: bool,
+}
+
+impl Part {
+    fn browsed<T>(turns: &[T], node: impl Fn(&T) -> NodeIndex) -> Part {
+        Part {
+            alone: match turns {
+                [only] => Some(node(only)),
+                _ => None,
+            },
+            operations: turns.len(),
+            is_read: false,
+        }
+    }
+
+    fn read(nodes: &[NodeIndex]) -> Part {
+        Part {
+            operations: nodes.len() * attributes::PER_NODE,
+            is_read: true,
+            ..Part::browsed(nodes, |node| *node)
+        }
+    }
+}
+
+/// The server's status, or the one that says best what happened.
+fn status_of(error: &CallError) -> u32 {
+    let status = match error {
+        CallError::Refused(status) => return *status,
+        CallError::Timeout(_) => StatusCode::BadTimeout,
+        CallError::TooLarge => StatusCode::BadResponseTooLarge,
+        CallError::RequestTooLarge => StatusCode::BadRequestTooLarge,
+        CallError::Unreadable(_) => StatusCode::BadDecodingError,
+        CallError::Closed(_) => StatusCode::BadConnectionClosed,
+    };
+    status.bits()
+}
+
+fn browse_chunk(connected: &Connected) -> ChunkSize {
+    let (limits, profile) = (connected.facts.limits, connected.profile);
+    ChunkSize::new(limits.nodes_per_browse, profile.items_per_call, profile.adaptive)
+}
+
+/// Of attributes, as servers count them, not of nodes.
+fn read_chunk(connected: &Connected) -> ChunkSize {
+    let (limits, profile) = (connected.facts.limits, connected.profile);
+    ChunkSize::new(limits.nodes_per_read, profile.items_per_call, profile.adaptive)
+}
+
+/// Continuation points that the server keeps for one client.
+fn points_max(connected: &Connected) -> usize {
+    match connected.facts.limits.continuation_points {
+        0 => usize::MAX,
+        max => max as usize,
+    }
 }
 
 fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<BrowseResult>, CallError> {
@@ -552,5 +648,9 @@ fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<Bro
     }
 }
 
+#[cfg(test)]
+mod failing_tests;
+#[cfg(test)]
+mod test_context;
 #[cfg(test)]
 mod waiting_tests;

@@ -32,7 +32,7 @@ pub(crate) use body::Body;
 pub(crate) use handshake::OpenError;
 pub(crate) use limits::{ARRAY_ELEMENTS_MAX, MESSAGE_BYTES_MAX};
 pub(crate) use pending::{Answer, AnswerQueue};
-pub(crate) use service::{CallError, Service};
+pub(crate) use service::{CallError, Failure, Service};
 
 use pending::Pending;
 

@@ -39,7 +39,37 @@ pub(crate) enum CallError {
     RequestTooLarge,
 }
 
+/// What a failed call says of the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The connection or the session is gone: the same again over another one.
+    Lost,
+    /// Not answered in time, and perhaps carried out: too much for the server, or the network stood still.
+    TimedOut,
+    /// The server does nothing for anybody at the moment: the same again after a pause.
+    Later,
+    /// Too many operations, in one call or in all that are in flight.
+    TooMany,
+    /// Fewer operations per call may succeed.
+    TooLarge,
+    /// One of the operations may be what the server does not get over.
+    Other,
+}
+
 impl CallError {
+    pub fn failure(&self) -> Failure {
+        match self {
+            CallError::Closed(_) => Failure::Lost,
+            CallError::Timeout(_) => Failure::TimedOut,
+            CallError::Refused(status) if status::says_session_gone(*status) => Failure::Lost,
+            CallError::Refused(status) if status::says_timed_out(*status) => Failure::TimedOut,
+            CallError::Refused(status) if status::says_later(*status) => Failure::Later,
+            CallError::Refused(status) if status::says_too_many(*status) => Failure::TooMany,
+            _ if self.is_too_large() => Failure::TooLarge,
+            _ => Failure::Other,
+        }
+    }
+
     /// The server's status, if it gave one.
     pub fn status(&self) -> Option<u32> {
         match self {

@@ -2,19 +2,20 @@
 //! answer means.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use opcua::types::{DeleteMonitoredItemsRequest, ExtensionObject};
 
 use super::items::{Item, ItemIndex, Items, Stage, Way};
-use super::{Link, Queue};
-use crate::channel::CallError;
+use super::{Link, Queue, WATCH_PERIOD};
+use crate::channel::{CallError, Failure};
 use crate::chunk::ChunkSize;
 use crate::deadband::Deadband;
 use crate::failures::What;
 use crate::node_id;
 use crate::node_table::{FailureReason, ItemState, NO_NODE, NodeIndex};
+use crate::pace::Pace;
 use crate::session::Session;
 use crate::subscribe::create::{Sampling, Wanted, create};
 use crate::subscribe::{CreateOutcome, Filters, Subscription, SubscriptionSettings};
@@ -28,6 +29,9 @@ pub(super) struct Creation {
     queue: Queue,
     pub chunk: ChunkSize,
     pub filters: Filters,
+    pace: Pace,
+    /// The server does nothing at the moment; until then it is left alone.
+    rests_until: Option<Instant>,
     in_flight: HashMap<u64, Asked>,
     /// Numbers the calls.
     calls: u64,
@@ -62,6 +66,7 @@ pub(super) struct Done {
     items: Vec<ItemIndex>,
     deciding: bool,
     result: Result<Vec<CreateOutcome>, CallError>,
+    lasted: Duration,
 }
 
 impl Creation {
@@ -70,6 +75,8 @@ impl Creation {
             queue: VecDeque::new(),
             chunk: ChunkSize::new(0, 50, true),
             filters: Filters::Undecided,
+            pace: Pace::of(IN_FLIGHT_MAX),
+            rests_until: None,
             in_flight: HashMap::new(),
             calls: 0,
             deciding: false,
@@ -79,6 +86,36 @@ impl Creation {
 
     pub fn take_waiting(&mut self) -> Vec<ItemIndex> {
         self.queue.drain(..).collect()
+    }
+
+    /// A call for that many items has failed. Returns whether they are asked for again; how large and how many calls are
+    /// from now on is settled here.
+    fn failed(&mut self, count: usize, error: &CallError, lasted: Duration) -> bool {
+        let in_doubt = !matches!(error, CallError::Refused(_) | CallError::RequestTooLarge);
+        let subscription_gone = error.status().is_some_and(status::says_no_subscription);
+        let failure = error.failure();
+        if matches!(failure, Failure::TimedOut | Failure::Later | Failure::TooMany) {
+            self.pace.slow_down(lasted);
+        }
+        match failure {
+            Failure::Lost => {}
+            Failure::TimedOut => self.chunk.timed_out(count),
+            Failure::Later => self.rest(),
+            _ if subscription_gone => {}
+            Failure::TooMany | Failure::TooLarge | Failure::Other => {
+                return self.chunk.refused(count, error) || in_doubt;
+            }
+        }
+        true
+    }
+
+    /// For as long as nothing else wakes whoever creates.
+    fn rest(&mut self) {
+        self.rests_until = Some(Instant::now() + WATCH_PERIOD);
+    }
+
+    fn is_resting(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// A subscription is no more, and those behind it have moved up. Its calls are forgotten; their items are asked for
@@ -119,7 +156,10 @@ impl Link {
 
     /// Sends as many calls as may be in flight. An error is the loss of the connection.
     pub(super) async fn create_items(&mut self, session: &Session) -> Result<(), CallError> {
-        while self.creation.in_flight.len() < IN_FLIGHT_MAX && !self.creation.queue.is_empty() {
+        if self.creation.queue.is_empty() || self.creation.is_resting() {
+            return Ok(());
+        }
+        while self.creation.in_flight.len() < self.creation.pace.get() && !self.creation.queue.is_empty() {
             let undecided = self.creation.filters == Filters::Undecided;
             if undecided && self.creation.deciding {
                 return Ok(());
@@ -153,6 +193,10 @@ impl Link {
                 Ok(u16::try_from(self.subscriptions.len() - 1).ok())
             }
             Err(error) if is_about_the_connection(&error) => Err(error),
+            Err(error) if error.failure() == Failure::Later => {
+                self.creation.rest();
+                Ok(None)
+            }
             Err(error) => {
                 self.no_subscription(&error);
                 Ok(None)
@@ -233,6 +277,7 @@ impl Link {
             is_probe: self.creation.probe.is_some_and(|probe| probe.slot == subscription),
         };
         self.creation.in_flight.insert(call, asked);
+        let start = Instant::now();
         self.creating.push(Box::pin(async move {
             let result = create(&session, id, wanted, sampling).await;
             Done {
@@ -240,6 +285,7 @@ impl Link {
                 items: chunk,
                 deciding,
                 result,
+                lasted: start.elapsed(),
             }
         }));
     }
@@ -293,8 +339,9 @@ impl Link {
         rule.map_or(config.deadband, |rule| rule.deadband)
     }
 
-    /// Takes over the answer to a call. Returns items that must be deleted on the server.
-    pub(super) fn created(&mut self, done: Done) -> Unwanted {
+    /// Takes over the answer to a call. Returns items that must be deleted on the server. An error is the loss of the
+    /// connection.
+    pub(super) fn created(&mut self, done: Done) -> Result<Unwanted, CallError> {
         if done.deciding {
             self.creation.deciding = false;
         }
@@ -305,11 +352,12 @@ impl Link {
         let Some(asked) = asked else {
             // The subscription was replaced or given up meanwhile, and whatever was created went with it.
             done.items.into_iter().for_each(|index| self.ask_again(index));
-            return Unwanted::default();
+            return Ok(Unwanted::default());
         };
         match done.result {
             Ok(outcomes) => {
                 self.creation.chunk.succeeded();
+                self.creation.pace.answered(done.lasted, asked.items);
                 if done.deciding {
                     let refused = outcomes
                         .iter()
@@ -317,11 +365,14 @@ impl Link {
                     self.creation.filters = if refused { Filters::Client } else { Filters::Server };
                 }
                 let pairs: Vec<(ItemIndex, CreateOutcome)> = done.items.into_iter().zip(outcomes).collect();
-                self.settle(asked, &pairs)
+                Ok(self.settle(asked, &pairs))
             }
             Err(error) => {
-                self.create_failed(asked, done.items, &error);
-                Unwanted::default()
+                self.create_failed(asked, done.items, &error, done.lasted);
+                match error.failure() {
+                    Failure::Lost => Err(error),
+                    _ => Ok(Unwanted::default()),
+                }
             }
         }
     }
@@ -503,7 +554,7 @@ impl Link {
         });
     }
 
-    fn create_failed(&mut self, asked: Asked, items: Vec<ItemIndex>, error: &CallError) {
+    fn create_failed(&mut self, asked: Asked, items: Vec<ItemIndex>, error: &CallError, lasted: Duration) {
         let count = items.len();
         if let Some(subscription) = self.subscriptions.get_mut(usize::from(asked.slot)) {
             subscription.items = subscription.items.saturating_sub(count);
@@ -512,6 +563,7 @@ impl Link {
                 CallError::Closed(_) | CallError::Timeout(_) | CallError::Unreadable(_) | CallError::TooLarge => {
                     subscription.in_doubt = true;
                 }
+                CallError::Refused(status) if status::says_timed_out(*status) => subscription.in_doubt = true,
                 CallError::Refused(status) if status::says_no_subscription(*status) => subscription.lost = true,
                 CallError::Refused(_) | CallError::RequestTooLarge => {}
             }
@@ -519,10 +571,7 @@ impl Link {
         if let Some(status) = error.status().filter(|status| status::says_full(*status)) {
             return self.full(asked.slot, items, status);
         }
-        let in_doubt = !matches!(error, CallError::Refused(_) | CallError::RequestTooLarge);
-        let subscription_gone = error.status().is_some_and(status::says_no_subscription);
-        let smaller = self.creation.chunk.too_large(count);
-        if in_doubt || subscription_gone || smaller {
+        if self.creation.failed(count, error, lasted) {
             items.into_iter().for_each(|index| self.ask_again(index));
             return;
         }
@@ -596,3 +645,6 @@ pub(super) fn is_about_the_connection(error: &CallError) -> bool {
         CallError::Unreadable(_) | CallError::TooLarge | CallError::RequestTooLarge => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,7 +72,7 @@ impl Link {
                     self.published(session, answer).await?;
                 }
                 Some(done) = self.creating.next() => {
-                    let unwanted = self.created(done);
+                    let unwanted = self.created(done)?;
                     self.delete_unwanted(session, unwanted);
                 }
                 Some(ranged) = self.ranges.asking.next() => self.ranged(ranged),

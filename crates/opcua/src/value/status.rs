@@ -59,6 +59,27 @@ pub(crate) fn says_request_too_large(status: u32) -> bool {
     )
 }
 
+/// Refusals of whole calls that are about the state of the server, whatever the call asks for.
+pub(crate) fn says_later(status: u32) -> bool {
+    const CODES: [StatusCode; 4] = [
+        StatusCode::BadServerHalted,
+        StatusCode::BadServerTooBusy,
+        StatusCode::BadShutdown,
+        StatusCode::BadTcpServerTooBusy,
+    ];
+    is_one_of(status, &CODES)
+}
+
+/// Whether the server has given up a call that took too long, of which it may have done a part.
+pub(crate) fn says_timed_out(status: u32) -> bool {
+    is_one_of(status, &[StatusCode::BadRequestTimeout, StatusCode::BadTimeout])
+}
+
+/// Whether fewer calls at the same time are asked for, too.
+pub(crate) fn says_too_many(status: u32) -> bool {
+    is_one_of(status, &[StatusCode::BadTooManyOperations])
+}
+
 /// Refusals that concern the filter of a monitored item and not the item.
 pub(crate) fn says_no_filter(status: u32) -> bool {
     const CODES: [StatusCode; 4] = [

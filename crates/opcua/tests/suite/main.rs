@@ -5,6 +5,7 @@ mod deadbands;
 mod faults;
 mod harness;
 mod interrupted;
+mod overload;
 mod proxy;
 mod reconnect;
 mod roots;

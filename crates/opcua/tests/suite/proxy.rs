@@ -23,6 +23,7 @@ pub const ACTIVATE_SESSION: u32 = 467;
 pub const TRANSLATE: u32 = 554;
 pub const READ: u32 = 631;
 pub const BROWSE: u32 = 527;
+pub const BROWSE_NEXT: u32 = 533;
 pub const CALL: u32 = 712;
 pub const CREATE_ITEMS: u32 = 751;
 pub const DELETE_ITEMS: u32 = 781;

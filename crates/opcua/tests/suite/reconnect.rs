@@ -1,6 +1,8 @@
 //! Connections that break and servers that start again: what is kept, fetched, made anew, and marked.
 
-use opcua::types::StatusCode;
+use std::collections::HashMap;
+
+use opcua::types::{BrowseRequest, NodeId, StatusCode};
 use thalweg_record::Message;
 
 use crate::harness::{Collector, Options, Plant, collect, is_unbroken, meta, open, secured};
@@ -212,6 +214,89 @@ async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
         assert!(is_unbroken(&values), "FastUInt{i}: {values:?}");
     }
     assert_eq!(collector.metric("gaps_total"), 0.0);
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// The tags are known: neither the same session nor another one looks for them again, unless the server was started anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_cut_nothing_is_browsed_again() {
+    const TAGS: usize = 300;
+    let plant = Plant::start(Options {
+        fast_nodes: TAGS as u32,
+        ..open()
+    })
+    .await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    let collector = collect(&proxy.endpoint(), "subscribeEnabled: true").await;
+    collector.until_served(TAGS).await;
+    let browses = || proxy.seen(proxy::BROWSE).len() + proxy.seen(proxy::BROWSE_NEXT).len();
+    let before = browses();
+    assert!(before > 0);
+    for (round, session_is_kept) in [(1, true), (2, false), (3, true)] {
+        let mut refuse = !session_is_kept;
+        proxy.judge(move |request| match request.kind {
+            proxy::ACTIVATE_SESSION if std::mem::take(&mut refuse) => Verdict::Refuse(StatusCode::BadSessionIdInvalid),
+            _ => Verdict::Pass,
+        });
+        proxy.cut();
+        collector
+            .until("a connection again", |c| {
+                c.metric("reconnects_total") >= f64::from(round) && c.not_ready().is_none()
+            })
+            .await;
+        collector.until_served(TAGS).await;
+        collector.forget();
+        collector
+            .until("values of all tags", |c| c.latest().len() == TAGS)
+            .await;
+        assert_eq!(browses(), before, "in round {round}");
+    }
+    assert_eq!(reconnects(&collector, "reactivated"), 2.0);
+    let plant = plant.restart(|_| {}).await;
+    collector.until("another browse", |_| browses() > before).await;
+    collector.until_served(TAGS).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// What was answered before the cut is not asked again after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browse_that_is_cut_goes_on_where_it_was() {
+    const TAGS: usize = 910;
+    const PER_CALL: usize = 20;
+    /// Of a server that no profile knows.
+    const IN_FLIGHT: usize = 5;
+    let plant = Plant::start(Options {
+        fast_nodes: 10,
+        wide: 900,
+        max_nodes_per_browse: PER_CALL as u32,
+        ..open()
+    })
+    .await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    let mut calls = 0;
+    proxy.judge(move |request| {
+        calls += usize::from(request.kind == proxy::BROWSE);
+        match request.kind == proxy::BROWSE && calls == 30 {
+            true => Verdict::Cut,
+            false => Verdict::Pass,
+        }
+    });
+    let collector = collect(&proxy.endpoint(), "subscribeEnabled: true").await;
+    collector.until_served(TAGS).await;
+    assert_eq!(collector.metric("reconnects_total"), 1.0);
+    let mut asked: HashMap<NodeId, usize> = HashMap::new();
+    for request in proxy.seen(proxy::BROWSE) {
+        let request: BrowseRequest = request.decoded();
+        for node in request.nodes_to_browse.unwrap() {
+            *asked.entry(node.node_id).or_default() += 1;
+        }
+    }
+    assert!(asked.len() > TAGS, "the tags and their folders");
+    let again = asked.values().filter(|times| **times > 1).count();
+    assert!((1..=PER_CALL * IN_FLIGHT).contains(&again), "{again} nodes");
+    assert!(asked.values().all(|times| *times <= 2));
     collector.stop().await;
     plant.stop().await;
 }

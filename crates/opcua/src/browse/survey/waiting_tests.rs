@@ -4,18 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opcua::core::{RequestMessage, ResponseMessage};
-use opcua::types::{
-    BrowseNextResponse, BrowseResponse, ExpandedNodeId, Identifier, NodeClass, NodeId, QualifiedName,
-    ReferenceDescription, ReferenceTypeId,
-};
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use opcua::types::{BrowseNextResponse, Identifier};
+use parking_lot::Mutex;
 
+use super::test_context::{browse_response, connected, context, object};
 use super::*;
 use crate::fake_server::{FakeServer, good};
-use crate::node_table::{Found, NO_NODE, NodeTable};
-use crate::profile::Name;
-use crate::server_facts::{OperationLimits, ServerFacts};
+use crate::server_facts::OperationLimits;
 
 /// Children of each wide node.
 const WIDE: u32 = 200;
@@ -31,18 +26,6 @@ struct Plant {
     /// The furthest child of each wide node, in the order of the answers.
     progress: Vec<(u32, u32)>,
     released: usize,
-}
-
-fn object(id: u32) -> ReferenceDescription {
-    ReferenceDescription {
-        reference_type_id: ReferenceTypeId::Organizes.into(),
-        is_forward: true,
-        node_id: ExpandedNodeId::new(NodeId::new(1, id)),
-        browse_name: QualifiedName::new(1, format!("n{id}").as_str()),
-        display_name: Default::default(),
-        node_class: NodeClass::Object,
-        type_definition: Default::default(),
-    }
 }
 
 impl Plant {
@@ -88,12 +71,7 @@ impl Plant {
                     .map(|id| self.references(id, 0))
                     .collect();
                 results.reverse();
-                let response = BrowseResponse {
-                    response_header: good(),
-                    results: Some(results),
-                    diagnostic_infos: None,
-                };
-                Some(response.into())
+                Some(browse_response(results))
             }
             RequestMessage::BrowseNext(request) => {
                 let points: Vec<ByteString> = request.continuation_points.clone().unwrap_or_default();
@@ -130,40 +108,8 @@ async fn browsed(points_max: usize, waiting_max: usize) -> Plant {
     }));
     let answering = plant.clone();
     let server = FakeServer::start(move |request| answering.lock().answer(request)).await;
-    let profile = Name::HighPerformance.profile();
-    let connected = Connected {
-        session: crate::fake_server::session(&server.url).await,
-        facts: Arc::new(ServerFacts {
-            limits: OperationLimits::default(),
-            product: None,
-            namespaces: Vec::new(),
-            start_time: thalweg_record::Ticks::MISSING,
-        }),
-        profile,
-    };
-    let mut table = NodeTable::default();
-    let root = Found {
-        id: &NodeId::new(1, 0u32),
-        name: "root",
-        class: Class::Object,
-        parent: NO_NODE,
-    };
-    table.add(&root).unwrap();
-    let (_sender, sessions) = watch::channel(Some(connected.clone()));
-    let context = crate::browse::Context {
-        table: Arc::new(RwLock::new(table)),
-        browse: crate::config::BrowseConfig {
-            depth_max: 25,
-            nodes_max: 0,
-            include: None,
-            exclude: None,
-            properties: true,
-        },
-        failures: Arc::default(),
-        metrics: Arc::new(crate::metrics::Metrics::new(&crate::fake_server::component())),
-        is_served: true,
-        sessions,
-    };
+    let connected = connected(&server.url, OperationLimits::default()).await;
+    let (_sender, context) = context(&connected);
     let mut survey = Survey::new(&context, &connected);
     survey.walk.waiting_max = waiting_max;
     tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
