@@ -67,6 +67,8 @@ impl Pace {
         }
         self.now = (self.now / 2).max(1);
         self.good = 0;
+        // Calls may have another size from now on, and so take longer for each operation.
+        self.best = None;
         self.slowed = Some(Instant::now());
     }
 }
@@ -82,6 +84,7 @@ mod tests {
         (0..10_000).for_each(|_| pace.answered(Duration::from_millis(50), 50));
         assert_eq!(pace.get(), 50);
         pace.slow_down(Duration::from_secs(60));
+        pace.answered(Duration::from_millis(50), 50);
         assert_eq!(pace.get(), 25);
         (0..10_000).for_each(|_| pace.answered(Duration::from_millis(500), 50));
         assert_eq!(pace.get(), 25);
@@ -99,6 +102,10 @@ mod tests {
         (0..10).for_each(|_| pace.slow_down(Duration::ZERO));
         assert_eq!(pace.get(), 1);
         (0..100).for_each(|_| pace.answered(Duration::from_millis(1), 1));
+        assert_eq!(pace.get(), 8);
+        // Small calls take longer for each of their operations than large ones did before.
+        pace.slow_down(Duration::ZERO);
+        (0..100).for_each(|_| pace.answered(Duration::from_millis(50), 1));
         assert_eq!(pace.get(), 8);
     }
 }

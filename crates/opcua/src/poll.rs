@@ -10,6 +10,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::channel::{Body, CallError, Failure};
 use crate::chunk::ChunkSize;
+use crate::pace::Pace;
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
 
 /// Reads in flight.
@@ -28,6 +29,7 @@ pub(crate) struct Poller {
     previous_start: Option<Ticks>,
     waiting: VecDeque<Part>,
     in_flight: usize,
+    pace: Pace,
     chunk: ChunkSize,
 }
 
@@ -53,6 +55,7 @@ impl Poller {
             previous_start: None,
             waiting: VecDeque::new(),
             in_flight: 0,
+            pace: Pace::of(IN_FLIGHT_MAX),
             chunk,
         }
     }
@@ -99,7 +102,7 @@ impl Poller {
 
     /// The next part, if another may be in flight.
     pub fn next_part(&mut self) -> Option<Part> {
-        if self.in_flight >= IN_FLIGHT_MAX {
+        if self.in_flight >= self.pace.get() {
             return None;
         }
         let mut part = self.waiting.pop_front()?;
@@ -112,16 +115,22 @@ impl Poller {
         Some(part)
     }
 
-    pub fn answered(&mut self) {
+    /// A part was read, in this time.
+    pub fn answered(&mut self, nodes: usize, lasted: Duration) {
         self.in_flight -= 1;
         self.chunk.succeeded();
+        self.pace.answered(lasted, nodes);
     }
 
-    /// A read failed. Too large: its halves are read instead. Not answered: later reads are smaller, since each costs the
-    /// values of a cycle. False if this part will not be read in this cycle.
-    pub fn failed(&mut self, part: &Part, error: &CallError) -> bool {
+    /// A read failed after this time. Too large: its halves are read instead. Not answered: later reads are smaller and
+    /// fewer at a time, since each costs the values of a cycle. False if this part will not be read in this cycle.
+    pub fn failed(&mut self, part: &Part, error: &CallError, lasted: Duration) -> bool {
         self.in_flight -= 1;
-        if error.failure() == Failure::TimedOut {
+        let failure = error.failure();
+        if matches!(failure, Failure::TimedOut | Failure::Later | Failure::TooMany) {
+            self.pace.slow_down(lasted);
+        }
+        if failure == Failure::TimedOut {
             self.chunk.timed_out(part.len());
             return false;
         }
@@ -164,6 +173,8 @@ pub(crate) async fn read(session: Session, nodes: Vec<NodeId>) -> Result<Body, C
 mod tests {
     use super::*;
 
+    const SOON: Duration = Duration::from_millis(5);
+
     fn poller(items: u32) -> Poller {
         let mut poller = Poller::new(Duration::from_secs(1), ChunkSize::new(0, 8, false));
         poller.start(&(0..items).collect::<Vec<_>>());
@@ -178,9 +189,9 @@ mod tests {
         // Item 5 is too large whatever comes with it.
         while let Some(part) = poller.next_part() {
             if !part.contains(&5) {
-                poller.answered();
+                poller.answered(part.len(), SOON);
                 read.extend(part);
-            } else if !poller.failed(&part, &CallError::TooLarge) {
+            } else if !poller.failed(&part, &CallError::TooLarge, SOON) {
                 alone.push(part);
             }
         }
@@ -197,9 +208,15 @@ mod tests {
         let mut poller = poller(8);
         let part = poller.next_part().unwrap();
         let refused = CallError::Refused(opcua::types::StatusCode::BadTooManyOperations.bits());
-        assert!(poller.failed(&part, &refused));
-        (0..1000).for_each(|_| poller.chunk.succeeded());
-        assert_eq!(poller.chunk.get(), 4);
+        assert_eq!(poller.pace.get(), IN_FLIGHT_MAX);
+        assert!(poller.failed(&part, &refused, SOON));
+        assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2);
+        for _ in 0..1000 {
+            poller.in_flight += 1;
+            poller.answered(4, SOON);
+        }
+        // Fewer at a time are not for good.
+        assert_eq!((poller.chunk.get(), poller.pace.get()), (4, IN_FLIGHT_MAX));
     }
 
     #[tokio::test]
@@ -209,23 +226,24 @@ mod tests {
         let parts: Vec<Part> = std::iter::from_fn(|| poller.next_part()).collect();
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [8; IN_FLIGHT_MAX]);
         for part in &parts {
-            assert!(!poller.failed(part, &timeout));
+            assert!(!poller.failed(part, &timeout, REQUEST_TIMEOUT));
         }
+        assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2, "halved once for all of them");
         // What waits in this cycle was divided before.
         assert_eq!(poller.next_part().unwrap(), [32, 33, 34, 35]);
         assert_eq!(poller.next_part().unwrap(), [36, 37, 38, 39]);
         assert_eq!(poller.next_part(), None);
-        (0..2).for_each(|_| poller.answered());
+        (0..2).for_each(|_| poller.answered(4, SOON));
         // A server that needs longer than it is given for eight nodes is not asked for eight after each few answers.
         let mut in_vain = 0;
         for _ in 0..2000 {
             poller.start(&(0..8).collect::<Vec<_>>());
             while let Some(part) = poller.next_part() {
                 if part.len() < 8 {
-                    poller.answered();
+                    poller.answered(part.len(), SOON);
                 } else {
                     in_vain += 1;
-                    assert!(!poller.failed(&part, &timeout));
+                    assert!(!poller.failed(&part, &timeout, REQUEST_TIMEOUT));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! From answers to the flow: decode, convert, count, send; before paths are final, hold.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opcua::types::{NodeId, StatusCode};
 use thalweg_flow::SinkClosed;
@@ -22,6 +22,7 @@ use crate::value::{Content, DataValue, status};
 pub(super) struct Polled {
     part: Part,
     result: Result<Body, CallError>,
+    lasted: Duration,
 }
 
 impl Link {
@@ -35,7 +36,7 @@ impl Link {
             self.hold();
         }
         // After waiting for the flow, so that a wait is not taken for silence.
-        self.last_data = std::time::Instant::now();
+        self.last_data = Instant::now();
         Ok(())
     }
 
@@ -61,7 +62,7 @@ impl Link {
                 });
         }
         if converted.heartbeat {
-            self.last_heartbeat = std::time::Instant::now();
+            self.last_heartbeat = Instant::now();
         }
         if let Some(newest) = converted.newest {
             metrics.value_age.observe(age(newest, Ticks::now()));
@@ -171,28 +172,32 @@ impl Link {
                 .map(|index| self.items.get(*index).map_or(NO_NODE, |item| item.node))
                 .map(|node| self.node_id_of(node))
                 .collect();
-            let session = session.clone();
+            let (session, start) = (session.clone(), Instant::now());
             self.polling.push(Box::pin(async move {
                 let result = poll::read(session, nodes).await;
-                Polled { part, result }
+                Polled {
+                    part,
+                    result,
+                    lasted: start.elapsed(),
+                }
             }));
         }
     }
 
     /// One part of a cycle was read, or not.
     pub(super) async fn polled(&mut self, session: &Session, polled: Polled) -> Result<(), SinkClosed> {
-        let Polled { part, result } = polled;
+        let Polled { part, result, lasted } = polled;
         let decoded = match result {
             Ok(body) => self.decode_read(session, &body, &part).await,
             Err(error) => Err(error),
         };
         match decoded {
             Ok(()) => {
-                self.poller.answered();
+                self.poller.answered(part.len(), lasted);
                 self.deliver().await
             }
             Err(error) => {
-                let read_again = self.poller.failed(&part, &error);
+                let read_again = self.poller.failed(&part, &error, lasted);
                 if !read_again && !matches!(error, CallError::Closed(_)) {
                     self.part_lost(&part, &error);
                 }
