@@ -12,7 +12,8 @@ use crate::Cache;
 pub struct Limits {
     /// Wall time of one call.
     pub timeout: Duration,
-    /// Bytes that one engine (one thread of one processor) may hold; also the size of what one call returns.
+    /// Bytes that one engine (one thread of one processor) may hold; also the size of what one call returns, and of what the cache
+    /// of the processor keeps.
     pub memory: usize,
     /// Bytes of native stack. The threads that run scripts need this much and half a MiB beyond it.
     pub stack: usize,

@@ -185,11 +185,11 @@ impl Native {
         });
         let depends = heap.depends;
         heap.end(&mut self.room);
-        let cache = &self.environment.cache;
+        let (cache, bytes_max) = (&self.environment.cache, self.environment.limits.memory);
         let fits = match (&result, is_real) {
             (Err(_), _) => Ok(()),
-            (Ok(_), true) => cache.apply(effects.cache),
-            (Ok(_), false) => cache.fits(&effects.cache),
+            (Ok(_), true) => cache.apply(effects.cache, bytes_max),
+            (Ok(_), false) => cache.fits(&effects.cache, bytes_max),
         };
         // What does not fit is told by QuickJS.
         let result = fits.map_err(|_| Stop::Bail("a full cache")).and(result);
@@ -208,4 +208,4 @@ impl Native {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

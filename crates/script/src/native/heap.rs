@@ -560,8 +560,9 @@ impl<'m> Heap<'m> {
 
     /// As QuickJS lists them: first what the script wrote, then what it found, then what is computed.
     fn meta_keys(&mut self) -> Run<Vec<Text>> {
+        // Whether the stamps are among them depends on the message.
+        self.depends = true;
         let meta = &self.message.meta;
-        self.depends |= meta.stamps().is_some();
         let touched = |name: &str| self.changes.iter().any(|(n, _)| n == name);
         let computed = |name: &str| self.computed.iter().any(|key| key.name == name);
         let written = self.changes.iter().filter(|(_, value)| value.is_some());

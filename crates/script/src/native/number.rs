@@ -9,7 +9,19 @@ pub(super) fn text(number: f64) -> Text {
         // The negative zero is written as zero.
         return Text::new(digits.format(number as i64));
     }
+    if is_uneven(number) {
+        return Digits::nearest(number).usual().into();
+    }
     Text::new(dragonbox_ecma::Buffer::new().format(number))
+}
+
+/// Whether the next number on the one side is farther away than that on the other: a power of two. Of these, the shortest digits that
+/// say which number it is may be others than the nearest of that length, and QuickJS takes the nearest, or more of them. Where all
+/// digits of the number are few, the two are the same.
+fn is_uneven(number: f64) -> bool {
+    const MANTISSA: u64 = (1 << 52) - 1;
+    let magnitude = number.abs();
+    number.to_bits() & MANTISSA == 0 && magnitude.is_normal() && !(1e-6..1e15).contains(&magnitude)
 }
 
 /// `Number(text)`; `None` where the digits of another radix are too many for an exact number.
@@ -128,7 +140,7 @@ pub(super) fn parse_int(text: &str, radix: f64) -> Option<f64> {
     in_radix(digits, radix).map(|number| sign * number)
 }
 
-/// `number.toFixed(digits)`.
+/// `number.toFixed(digits)`; `None` where it is `String(number)`.
 pub(super) fn to_fixed(number: f64, digits: usize) -> Option<String> {
     if !number.is_finite() || number.abs() >= 1e21 {
         return None;
@@ -145,6 +157,130 @@ pub(super) fn to_fixed(number: f64, digits: usize) -> Option<String> {
     }
     let negative = number < 0.0;
     Some(if negative { format!("-{text}") } else { text })
+}
+
+/// More digits than any number has.
+const ALL_DIGITS: usize = 780;
+
+/// A number as digits, of which the first stands before the point, and a power of ten.
+pub(super) struct Digits {
+    is_negative: bool,
+    digits: String,
+    exponent: i32,
+}
+
+impl Digits {
+    /// Of a finite number, to as many digits as given, at least one.
+    pub fn rounded(number: f64, count: usize) -> Digits {
+        let rounded = Digits::of(number, &format!("{:.*e}", count - 1, number.abs()));
+        // As in `to_fixed`: a tie has one more digit than asked for, exactly, and that is a five.
+        let longer = Digits::of(number, &format!("{:.*e}", count, number.abs()));
+        if !longer.digits.ends_with('5') {
+            return rounded;
+        }
+        let all = Digits::of(number, &format!("{:.*e}", ALL_DIGITS, number.abs()));
+        let is_tie = all
+            .digits
+            .get(count + 1..)
+            .is_some_and(|rest| rest.bytes().all(|b| b == b'0'));
+        if !is_tie {
+            return rounded;
+        }
+        let digits = rounded_up(&longer.digits, count);
+        let carried = digits.len() > count;
+        Digits {
+            exponent: longer.exponent + i32::from(carried),
+            digits: digits.get(..count).unwrap_or_default().to_owned(),
+            ..longer
+        }
+    }
+
+    /// Of a finite number, as few digits as say which number it is.
+    pub fn shortest(number: f64) -> Digits {
+        if is_uneven(number) {
+            return Digits::nearest(number);
+        }
+        // Where two numbers of as many digits are equally near, this one takes the even one, and Rust's own the other.
+        let mut buffer = dragonbox_ecma::Buffer::new();
+        let text = buffer.format(number.abs());
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let all = format!("{whole}{fraction}");
+        let digits = all.trim_start_matches('0');
+        let zeros = all.len() - digits.len();
+        let exponent: i32 = exponent.parse().unwrap_or_default();
+        let (digits, exponent) = match digits.trim_end_matches('0') {
+            "" => ("0", 0),
+            digits => (digits, exponent + whole.len() as i32 - 1 - zeros as i32),
+        };
+        Digits {
+            is_negative: number < 0.0,
+            digits: digits.to_owned(),
+            exponent,
+        }
+    }
+
+    /// As QuickJS does it: one digit less, rounded, as long as that is the same number.
+    fn nearest(number: f64) -> Digits {
+        let magnitude = number.abs();
+        let mut text = format!("{magnitude:.16e}");
+        for count in (0..16).rev() {
+            let shorter = format!("{magnitude:.count$e}");
+            if shorter.parse() != Ok(magnitude) {
+                break;
+            }
+            text = shorter;
+        }
+        Digits::of(number, &text)
+    }
+
+    fn of(number: f64, text: &str) -> Digits {
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+        Digits {
+            // The negative zero is written as zero.
+            is_negative: number < 0.0,
+            digits: mantissa.replace('.', ""),
+            exponent: exponent.parse().unwrap_or_default(),
+        }
+    }
+
+    /// `1.25e+3`.
+    pub fn exponential(&self) -> String {
+        let sign = if self.is_negative { "-" } else { "" };
+        let (first, rest) = self.digits.split_at_checked(1).unwrap_or_default();
+        let point = if rest.is_empty() { "" } else { "." };
+        format!("{sign}{first}{point}{rest}e{:+}", self.exponent)
+    }
+
+    /// `String(number)`, of digits of which the last one is no zero.
+    fn usual(&self) -> String {
+        match self.exponent {
+            -6..0 => self.precise(),
+            0..=20 => {
+                let zeros = (self.exponent as usize + 1).saturating_sub(self.digits.len());
+                let digits = self.digits.clone() + &"0".repeat(zeros);
+                Digits { digits, ..*self }.precise()
+            }
+            _ => self.exponential(),
+        }
+    }
+
+    /// `number.toPrecision(digits)`: with an exponent where the number is small or has more places than digits.
+    pub fn precise(&self) -> String {
+        let sign = if self.is_negative { "-" } else { "" };
+        let count = self.digits.len() as i32;
+        if self.exponent < -6 || self.exponent >= count {
+            return self.exponential();
+        }
+        if self.exponent < 0 {
+            let zeros = "0".repeat(self.exponent.unsigned_abs() as usize - 1);
+            return format!("{sign}0.{zeros}{}", self.digits);
+        }
+        let whole = self.exponent as usize + 1;
+        let (whole, fraction) = self.digits.split_at_checked(whole).unwrap_or_default();
+        let point = if fraction.is_empty() { "" } else { "." };
+        format!("{sign}{whole}{point}{fraction}")
+    }
 }
 
 /// Digits that end in a five behind the last place, rounded up.

@@ -115,10 +115,7 @@ pub(super) fn limit_reached(machine: &Machine, limits: &Limits) -> Option<Failur
         return fail(FailureKind::Limit, text);
     }
     match machine.shared().hit.get()? {
-        Hit::CacheEntries => fail(
-            FailureKind::Limit,
-            "cache.set: the cache is full; delete keys, or raise scripting.cache_entries".to_owned(),
-        ),
+        Hit::Cache(full) => fail(FailureKind::Limit, format!("cache.set: {full}")),
         // Told by the failure itself.
         Hit::Results => None,
     }

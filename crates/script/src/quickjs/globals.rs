@@ -131,8 +131,8 @@ fn cache_set(ctx: Ctx, shared: &Shared, key: &str, value: &Val) -> JsResult<Val>
         Err(Unfit::Bad(why)) => return Err(ctx.throw_type(&format!("cache.set: {why}"))),
         Err(Unfit::TooLarge) => return Err(ctx.throw_range("cache.set: the value is larger than scripting.memory")),
     };
-    if let Err(full) = shared.cache.set(key, value) {
-        shared.hit.set(Some(Hit::CacheEntries));
+    if let Err(full) = shared.cache.set(key, value, shared.limits.memory) {
+        shared.hit.set(Some(Hit::Cache(full)));
         return Err(ctx.throw_range(&format!("cache.set: {full}")));
     }
     Ok(ctx.undefined())

@@ -330,7 +330,7 @@ fn virtual_names(ctx: Ctx, shared: &Shared, state: *mut State) -> JsResult<Vec<A
             Source::Payload { .. } => Ok(vec![ctx.dup_atom(shared.atoms.get().payload)]),
             Source::Meta { base, .. } => {
                 // Whether the stamps are among them depends on the message.
-                shared.depends.set(shared.depends.get() || base.stamps().is_some());
+                shared.depends.set(true);
                 let stored = base.iter().map(|(key, _)| key).filter(|key| !computed(key));
                 let names = stored.chain(shared.computed.iter().map(|key| key.name));
                 let mut atoms = Vec::with_capacity(base.shared_map().len() + 8);

@@ -13,13 +13,13 @@ use rquickjs::qjs;
 use super::keys::Keys;
 use super::lazy::States;
 use super::value::Ctx;
-use crate::{Cache, ComputedKey, Console, Environment, Limits};
+use crate::{Cache, CacheFull, ComputedKey, Console, Environment, Limits};
 
 /// A limit that was reached in a way the script may have caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hit {
     Results,
-    CacheEntries,
+    Cache(CacheFull),
 }
 
 /// Names the engine itself uses. Their references are kept for the life of the runtime.

@@ -1,6 +1,8 @@
 //! An engine that remembers beside one that does not: the same for every message, failures included, and what is remembered and what
 //! is not.
 
+mod generated;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -337,6 +339,19 @@ fn a_message_with_changes_of_its_own_is_not_what_the_map_says() {
         assert!(found.contains(&("area".to_owned(), n.to_string())), "{found:?}");
     }
     assert_eq!(remembering.stats().remembered, 0);
+}
+
+#[test]
+fn what_lists_the_metadata_of_a_message_without_times_is_not_at_hand_for_one_with_them() {
+    let code = "msg.meta.all = Object.keys(msg.meta).join(); return msg";
+    for mode in MODES {
+        let (mut plain, mut remembering) = (engine(Form::Body, code), remembering(Form::Body, code, mode));
+        let map = map(2);
+        let without = Message::new(Payload::Value(Value::I64(1)), Metadata::shared(map.clone()));
+        for message in [without, message(&map, 2), marked(&map, 3)] {
+            compare(Form::Body, code, &mut plain, &mut remembering, &message);
+        }
+    }
 }
 
 #[test]

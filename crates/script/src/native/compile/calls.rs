@@ -10,10 +10,23 @@ use crate::native::ir::{Argument, CacheCall, Element, Expr, Global, Method};
 
 /// Methods that call a function of the script, while they run and not later.
 fn takes_function(method: Method) -> bool {
-    use Method::{Every, Filter, Find, FindIndex, ForEach, Map, Reduce, Replace, ReplaceAll, Some};
+    use Method::{
+        Every, Filter, Find, FindIndex, FlatMap, ForEach, Map, Reduce, ReduceRight, Replace, ReplaceAll, Some,
+    };
     matches!(
         method,
-        Every | Filter | Find | FindIndex | ForEach | Map | Reduce | Replace | ReplaceAll | Some
+        Every
+            | Filter
+            | Find
+            | FindIndex
+            | FlatMap
+            | ForEach
+            | Map
+            | Reduce
+            | ReduceRight
+            | Replace
+            | ReplaceAll
+            | Some
     )
 }
 

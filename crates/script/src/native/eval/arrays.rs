@@ -6,6 +6,9 @@ use crate::native::coerce;
 use crate::native::heap::{Js, Ref, Run, bail};
 use crate::native::ir::Method;
 
+/// Arrays within each other.
+const NESTED_MAX: usize = 32;
+
 impl Call<'_, '_> {
     pub(super) fn array_method(&mut self, place: Ref, method: Method, arguments: &Arguments) -> Run<Js> {
         match arguments.callback {
@@ -39,6 +42,26 @@ impl Call<'_, '_> {
                     elements.reverse();
                 }
                 Ok(Js::Object(place))
+            }
+            Method::Fill => {
+                let value = first.clone();
+                let from = relative(self.integer(second, 0.0)?, length);
+                let to = relative(self.integer(arguments.get(2), f64::INFINITY)?, length);
+                let part = self
+                    .heap
+                    .elements(place)?
+                    .and_then(|elements| elements.get_mut(from..to));
+                if let Some(part) = part {
+                    part.fill(value);
+                }
+                Ok(Js::Object(place))
+            }
+            Method::Splice => self.splice(place, length, arguments),
+            Method::Flat => {
+                let depth = self.integer(first, 1.0)?;
+                let mut flat = Vec::new();
+                self.flatten(place, depth, 0, &mut flat)?;
+                self.heap.add_array(flat)
             }
             Method::Sort if matches!(first, Js::Undefined) => self.sort(place),
             Method::Slice => {
@@ -116,6 +139,41 @@ impl Call<'_, '_> {
         Ok(elements)
     }
 
+    fn splice(&mut self, place: Ref, length: usize, arguments: &Arguments) -> Run<Js> {
+        let from = relative(self.integer(arguments.get(0), 0.0)?, length);
+        let rest = length - from;
+        // Without a count it is all of the rest, and with one that is undefined nothing.
+        let count = match arguments.values.len() {
+            0 => 0,
+            1 => rest,
+            _ => relative(self.integer(arguments.get(1), 0.0)?.max(0.0), rest),
+        };
+        let added = arguments.values.get(2..).unwrap_or_default();
+        self.heap.spend(size_of_val(added))?;
+        let Some(elements) = self.heap.elements(place)? else {
+            return bail("a list that is no array");
+        };
+        let removed = elements.splice(from..from + count, added.iter().cloned()).collect();
+        self.heap.add_array(removed)
+    }
+
+    /// Adds the elements, and those of arrays among them, down to a depth. An array that contains itself ends at QuickJS.
+    fn flatten(&mut self, place: Ref, depth: f64, level: usize, flat: &mut Vec<Js>) -> Run<()> {
+        if level > NESTED_MAX {
+            return bail("deeply nested arrays");
+        }
+        for element in self.copy(place)? {
+            self.heap.work(size_of::<Js>())?;
+            match element {
+                Js::Object(inner) if depth >= 1.0 && self.heap.is_array(inner) => {
+                    self.flatten(inner, depth - 1.0, level + 1, flat)?;
+                }
+                element => flat.push(element),
+            }
+        }
+        Ok(())
+    }
+
     /// By the texts of the elements; what is undefined comes last.
     fn sort(&mut self, place: Ref) -> Run<Js> {
         let elements = self.copy(place)?;
@@ -139,8 +197,8 @@ impl Call<'_, '_> {
     /// Methods that call a function with each element. The length is that at the start; elements are read when their turn comes.
     fn walk(&mut self, place: Ref, method: Method, callback: Callback, arguments: &Arguments) -> Run<Js> {
         let length = self.heap.elements(place)?.map_or(0, |elements| elements.len());
-        if method == Method::Reduce {
-            return self.reduce(place, length, callback, arguments);
+        if matches!(method, Method::Reduce | Method::ReduceRight) {
+            return self.reduce(place, length, method == Method::ReduceRight, (callback, arguments));
         }
         let mut kept = Vec::new();
         for i in 0..length {
@@ -149,6 +207,10 @@ impl Call<'_, '_> {
             let result = self.call_back(callback, &[element.clone(), index, Js::Object(place)])?;
             match method {
                 Method::Map => kept.push(result),
+                Method::FlatMap => match result {
+                    Js::Object(inner) if self.heap.is_array(inner) => kept.extend(self.copy(inner)?),
+                    result => kept.push(result),
+                },
                 Method::Filter if result.truth() => kept.push(element),
                 Method::Some if result.truth() => return Ok(Js::Bool(true)),
                 Method::Every if !result.truth() => return Ok(Js::Bool(false)),
@@ -159,7 +221,7 @@ impl Call<'_, '_> {
             }
         }
         match method {
-            Method::Map | Method::Filter => self.heap.add_array(kept),
+            Method::Map | Method::Filter | Method::FlatMap => self.heap.add_array(kept),
             Method::Some => Ok(Js::Bool(false)),
             Method::Every => Ok(Js::Bool(true)),
             Method::FindIndex => Ok(Js::Number(-1.0)),
@@ -168,19 +230,26 @@ impl Call<'_, '_> {
         }
     }
 
-    fn reduce(&mut self, place: Ref, length: usize, callback: Callback, arguments: &Arguments) -> Run<Js> {
-        let mut from = 0;
-        let mut sum = match arguments.values.get(1) {
-            Some(initial) => initial.clone(),
-            None if length == 0 => return bail("reduce of nothing"),
-            None => {
-                from = 1;
-                self.element(place, 0)?
+    fn reduce(
+        &mut self,
+        place: Ref,
+        length: usize,
+        from_the_end: bool,
+        (callback, arguments): (Callback, &Arguments),
+    ) -> Run<Js> {
+        let at = |turn: usize| if from_the_end { length - 1 - turn } else { turn };
+        let mut turns = 0..length;
+        let mut sum = match (arguments.values.get(1), turns.len()) {
+            (Some(initial), _) => initial.clone(),
+            (None, 0) => return bail("reduce of nothing"),
+            (None, _) => {
+                turns = 1..length;
+                self.element(place, at(0))?
             }
         };
-        for i in from..length {
-            let element = self.element(place, i)?;
-            let index = Js::Number(i as f64);
+        for turn in turns {
+            let element = self.element(place, at(turn))?;
+            let index = Js::Number(at(turn) as f64);
             sum = self.call_back(callback, &[sum, element, index, Js::Object(place)])?;
         }
         Ok(sum)

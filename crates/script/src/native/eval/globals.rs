@@ -106,16 +106,21 @@ impl Call<'_, '_> {
                 out.into()
             }
             G::MathMax | G::MathMin => return self.extreme(global, arguments),
-            G::MathPow | G::MathAtan2 | G::MathHypot => {
-                if global == G::MathHypot && arguments.len() != 2 {
-                    return bail("Math.hypot of other than two numbers");
+            G::MathHypot => {
+                // As QuickJS does it: of one number its magnitude, of more one after the other.
+                let mut length = coerce::number(&mut self.heap, arguments.first().unwrap_or(&Js::Number(0.0)))?.abs();
+                for argument in arguments.iter().skip(1) {
+                    length = length.hypot(coerce::number(&mut self.heap, argument)?);
                 }
+                Js::Number(length)
+            }
+            G::MathPow | G::MathAtan2 | G::MathImul => {
                 let a = coerce::number(&mut self.heap, first)?;
                 let b = coerce::number(&mut self.heap, second)?;
                 Js::Number(match global {
                     G::MathPow => arithmetic::power(a, b),
                     G::MathAtan2 => a.atan2(b),
-                    _ => a.hypot(b),
+                    _ => arithmetic::whole_product(a, b),
                 })
             }
             function => {

@@ -105,7 +105,31 @@ impl Call<'_, '_> {
                 }
                 match number::to_fixed(n, digits as usize) {
                     Some(text) => self.heap.add_text(text),
-                    None => bail("toFixed of a large number"),
+                    None => Ok(Js::Text(number::text(n))),
+                }
+            }
+            Method::ToExponential | Method::ToPrecision => {
+                let digits = match argument {
+                    Js::Undefined => None,
+                    other => Some(number::to_integer(coerce::number(&mut self.heap, other)?)),
+                };
+                let (least, extra) = if method == Method::ToExponential {
+                    (0.0, 1)
+                } else {
+                    (1.0, 0)
+                };
+                match digits {
+                    _ if !n.is_finite() => Ok(Js::Text(number::text(n))),
+                    Some(digits) if !(least..=100.0).contains(&digits) => bail("a number of too many digits"),
+                    Some(digits) => {
+                        let digits = number::Digits::rounded(n, digits as usize + extra);
+                        self.heap.add_text(match method {
+                            Method::ToExponential => digits.exponential(),
+                            _ => digits.precise(),
+                        })
+                    }
+                    None if method == Method::ToPrecision => Ok(Js::Text(number::text(n))),
+                    None => self.heap.add_text(number::Digits::shortest(n).exponential()),
                 }
             }
             Method::ToString => match argument {

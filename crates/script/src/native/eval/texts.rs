@@ -34,6 +34,25 @@ fn char_at(text: &str, index: usize) -> Run<Option<char>> {
     Ok(text.chars().nth(index))
 }
 
+/// The character of which the first half, or all of it, is the unit at a place; the second half alone is a number, too.
+fn code_point_at(text: &str, index: usize) -> Option<u32> {
+    if text.is_ascii() {
+        return text.as_bytes().get(index).map(|b| u32::from(*b));
+    }
+    let mut place = 0;
+    for c in text.chars() {
+        if place == index {
+            return Some(c.into());
+        }
+        let mut units = [0; 2];
+        if c.encode_utf16(&mut units).len() == 2 && place + 1 == index {
+            return Some(units[1].into());
+        }
+        place += c.len_utf16();
+    }
+    None
+}
+
 fn has_no_pairs(text: &str) -> Run<()> {
     match text.bytes().any(|b| b >= 0xf0) {
         true => bail("a text with surrogate pairs, taken apart"),
@@ -186,6 +205,23 @@ impl Call<'_, '_> {
                 let unit = if at < 0.0 { None } else { char_at(text, at as usize)? };
                 Ok(Js::Number(unit.map_or(f64::NAN, |c| f64::from(u32::from(c)))))
             }
+            Method::CodePointAt => {
+                let at = self.integer(first, 0.0)?;
+                let point = if at < 0.0 {
+                    None
+                } else {
+                    code_point_at(text, at as usize)
+                };
+                Ok(point.map_or(Js::Undefined, |point| Js::Number(f64::from(point))))
+            }
+            Method::LocaleCompare => {
+                let other = coerce::text(&mut self.heap, first)?;
+                // Beyond these letters QuickJS puts accents and letters together first; of a locale it knows nothing.
+                if text.chars().chain(other.chars()).any(|c| c >= '\u{300}') {
+                    return bail("the order of letters far beyond ASCII");
+                }
+                Ok(Js::Number(f64::from(text.as_str().cmp(other.as_str()) as i8)))
+            }
             Method::Slice => {
                 let length = length(text);
                 let from = relative(self.integer(first, 0.0)?, length);
@@ -227,6 +263,14 @@ impl Call<'_, '_> {
             Method::Split => self.split(text, first, second),
             Method::Replace | Method::ReplaceAll => self.replaced(text, method == Method::ReplaceAll, arguments),
             Method::Match => self.matched(text, first),
+            Method::Search => {
+                let regexes = &self.code.regexes;
+                let Some(regex) = self.regex(first).and_then(|regex| regexes.get(regex)) else {
+                    return bail("a regular expression from a text");
+                };
+                regex.fits(text)?;
+                self.found(text, regex.first(text, 0).map(|found| found.get_match().start()))
+            }
             _ => bail("a method that texts do not have"),
         }
     }

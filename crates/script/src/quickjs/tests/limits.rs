@@ -110,7 +110,7 @@ fn deep_recursion_is_stopped() {
 }
 
 #[test]
-fn results_and_cache_entries_are_bounded() {
+fn results_and_what_the_cache_holds_are_bounded() {
     let limits = Limits {
         results: 10,
         ..test_limits()
@@ -126,10 +126,19 @@ fn results_and_cache_entries_are_bounded() {
         limits,
     );
     assert_eq!(failure.kind, FailureKind::Limit);
-    assert!(
-        failure.text.starts_with("cache.set: the cache is full"),
-        "{}",
-        failure.text
+    assert_eq!(
+        failure.text,
+        "cache.set: the cache holds 100 entries, which is its limit; delete keys, or raise scripting.cache_entries"
+    );
+    let failure = fails_once(
+        "const s = 'x'.repeat(1e6); try { for (let i = 0; i < 90; i++) cache.set('k' + i, s) } catch {} return msg",
+        limits,
+    );
+    assert_eq!(failure.kind, FailureKind::Limit);
+    assert_eq!(
+        failure.text,
+        "cache.set: the cache would hold 68001282 bytes, more than 67108864; delete keys, keep less, or raise \
+         scripting.memory"
     );
 }
 
