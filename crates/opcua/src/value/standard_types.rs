@@ -143,8 +143,9 @@ fn field(member: &Member) -> Field {
 mod tests {
     use super::*;
     use opcua::types::{
-        BinaryEncodable as _, BuildInfo, ContextOwned, DateTime, DecodingOptions, EUInformation, ExtensionObject,
-        NamespaceMap, ServerState, ServerStatusDataType, Variant,
+        Argument, AxisInformation, BinaryEncodable as _, BuildInfo, ComplexNumberType, ContextOwned, DateTime,
+        DecodingOptions, DoubleComplexNumberType, EUInformation, EnumValueType, ExtensionObject, NamespaceMap, Range,
+        RedundantServerDataType, ServerState, ServerStatusDataType, TimeZoneDataType, Variant, XVType,
     };
     use thalweg_record::json;
 
@@ -156,10 +157,42 @@ mod tests {
         json::to_string(&Decoder::new(&bytes, &TypeBook::standard()).variant().unwrap())
     }
 
+    /// A body that does not fit its description to the byte would be left as it is.
+    #[test]
+    fn every_description_fits_what_the_library_encodes() {
+        let objects = [
+            ExtensionObject::from_message(Range::default()),
+            ExtensionObject::from_message(EUInformation::default()),
+            ExtensionObject::from_message(Argument::default()),
+            ExtensionObject::from_message(EnumValueType::default()),
+            ExtensionObject::from_message(TimeZoneDataType::default()),
+            ExtensionObject::from_message(AxisInformation {
+                axis_steps: Some(vec![0.5, 1.5]),
+                ..AxisInformation::default()
+            }),
+            ExtensionObject::from_message(XVType::default()),
+            ExtensionObject::from_message(ComplexNumberType::default()),
+            ExtensionObject::from_message(DoubleComplexNumberType::default()),
+            ExtensionObject::from_message(BuildInfo::default()),
+            ExtensionObject::from_message(ServerStatusDataType::default()),
+            ExtensionObject::from_message(RedundantServerDataType::default()),
+        ];
+        assert_eq!(objects.len(), TABLE.len());
+        for (object, (_, _, members)) in objects.into_iter().zip(TABLE) {
+            let text = decoded(object);
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            for member in *members {
+                let (One(name, _) | Many(name, _) | Struct(name, _)) = member;
+                assert!(value.get(name).is_some(), "{name} in {text}");
+            }
+            assert_eq!(value.as_object().unwrap().len(), members.len(), "{text}");
+        }
+    }
+
     /// What the library encodes by its own description of the standard types.
     #[test]
     fn the_descriptions_are_those_of_the_specification() {
-        let range = opcua::types::Range { low: -1.5, high: 2.0 };
+        let range = Range { low: -1.5, high: 2.0 };
         assert_eq!(
             decoded(ExtensionObject::from_message(range)),
             r#"{"Low":-1.5,"High":2}"#

@@ -2,7 +2,7 @@
 
 use thalweg_record::{FilterReason, Message};
 
-use crate::harness::{Plant, collect, meta, open, payload};
+use crate::harness::{Options, Plant, collect, meta, open, payload};
 
 /// Name, payload, tag type, data type of what the simulator holds.
 const EXPECTED: &[(&str, &str, &str, &str)] = &[
@@ -167,6 +167,28 @@ async fn times_have_six_decimals_and_a_missing_one_is_year_one() {
         .into_iter()
         .find(|(_, m)| meta(m, "opcua_source_timestamp").starts_with("0001-"));
     assert!(without.is_some(), "the simulator has a node without source time");
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// Twenty changes of each tag come in one answer: a mean of their ages is half a second above that of the newest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ages_are_those_of_each_value_and_not_of_the_newest_of_its_batch() {
+    let plant = Plant::start(Options {
+        fast_nodes: 20,
+        fast_rate: 0.05,
+        ..open()
+    })
+    .await;
+    let fields = "subscribeEnabled: true, publishingInterval: 1000, queueSize: 100";
+    let collector = collect(&plant.endpoint(), fields).await;
+    collector.until("values", |c| c.count() > 1500).await;
+    let mean = |name: &str| {
+        let part = |part: &str| collector.labelled(&format!("{name}_{part}"), "");
+        part("sum") / part("count")
+    };
+    let (newest, each) = (mean("value_age_ns"), mean("settled_age_ns"));
+    assert!(each > newest + 2e8, "{each} ns, the newest {newest} ns");
     collector.stop().await;
     plant.stop().await;
 }
