@@ -1,16 +1,19 @@
 //! `kafka`: records of topics, shared among the members of a consumer group. Headers become metadata.
 
+mod shared;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::message::{BorrowedMessage, Message as _};
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext};
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Text};
-use xxhash_rust::xxh3::xxh3_64;
+use thalweg_record::{Message, Payload};
 
 use crate::cluster;
 use crate::consume::{self, Convert, Meters, Options};
+
+use shared::SharedMaps;
 
 /// Metadata that says whether a record has no value, by which its key is deleted where topics are compacted.
 pub const TOMBSTONE: &str = "kafka_tombstone_message";
@@ -62,43 +65,22 @@ impl Input for KafkaInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             let meters = Meters::new(&context.component, "input_kafka");
-            consume::run(self.0, meters, Records, context).await
+            consume::run(self.0, meters, Records::default(), context).await
         })
     }
 }
 
-struct Records;
+#[derive(Default)]
+struct Records {
+    shared: SharedMaps,
+}
 
 impl Convert for Records {
     fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message> {
-        let text = |bytes: &[u8]| Text::from(String::from_utf8_lossy(bytes));
-        let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
-        let mut entries: Vec<(Text, Text)> = headers
-            .map(|header| (header.key.into(), text(header.value.unwrap_or_default())))
-            .collect();
-        let mut add = |name, value| entries.push((Text::new_static(name), value));
-        if let Some(key) = record.key() {
-            add("kafka_key", text(key));
-        }
-        add("kafka_topic", record.topic().into());
-        add("kafka_partition", record.partition().to_string().into());
-        add("kafka_offset", record.offset().to_string().into());
-        if let Some(ms) = record.timestamp().to_millis() {
-            add("kafka_timestamp_ms", ms.to_string().into());
-            add("kafka_timestamp_unix", ms.div_euclid(1000).to_string().into());
-        }
-        let tombstone = if record.payload().is_some() { "false" } else { "true" };
-        add(TOMBSTONE, Text::new_static(tombstone));
-        let meta = Metadata::shared(Arc::new(MetaMap::new(entries, Some(series(record)))));
-        Some(Message::new(Payload::Raw(payload(record)), meta))
-    }
-}
-
-/// What is kept in order: a key, and without one the partition.
-fn series(record: &BorrowedMessage<'_>) -> u64 {
-    match record.key() {
-        Some(key) => xxh3_64(key),
-        None => xxh3_64(&record.partition().to_le_bytes()),
+        Some(Message::new(
+            Payload::Raw(payload(record)),
+            self.shared.metadata(record),
+        ))
     }
 }
 

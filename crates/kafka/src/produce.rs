@@ -5,6 +5,7 @@
 mod deliveries;
 mod fate;
 mod inquiry;
+mod known;
 mod lane;
 mod order;
 mod topics;

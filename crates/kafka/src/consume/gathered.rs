@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as Record};
 use thalweg_record::Message;
 
 use super::tracker::{Jump, Partition, Span};
@@ -33,7 +33,7 @@ impl Gathered {
     /// Takes a record in, if it is wanted.
     pub fn add(&mut self, record: &BorrowedMessage<'_>, shared: &Shared, convert: &mut impl Convert) {
         if self.cover(record, shared) {
-            self.bytes += record.payload_len() + record.key_len();
+            self.bytes += bytes(record);
             match convert.message(record) {
                 Some(message) => self.messages.push(message),
                 None => self.filtered += 1,
@@ -78,6 +78,13 @@ impl Gathered {
     }
 }
 
+/// What a record holds, and so what its message may.
+fn bytes(record: &impl Record) -> usize {
+    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
+    record.payload().map_or(0, <[u8]>::len) + record.key().map_or(0, <[u8]>::len) + headers.sum::<usize>()
+}
+
 /// Tells when a record is not what comes next. `read_to`: of what is not passed on yet.
 fn tell_jump(shared: &Shared, partition: &Partition, offset: i64, read_to: Option<i64>) {
     let mut tracker = shared.tracker.lock();
@@ -102,5 +109,35 @@ fn tell_jump(shared: &Shared, partition: &Partition, offset: i64, read_to: Optio
                 )
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::message::{Header, OwnedHeaders, OwnedMessage, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn headers_count_for_a_batch_as_keys_and_values_do() {
+        let record = |headers: Option<OwnedHeaders>| {
+            let (value, key) = (Some(vec![0; 100]), Some(b"key".to_vec()));
+            OwnedMessage::new(value, key, "t".to_owned(), Timestamp::NotAvailable, 0, 0, headers)
+        };
+        assert_eq!(bytes(&record(None)), 103);
+        let value = "x".repeat(BATCH_BYTES);
+        let headers = OwnedHeaders::new()
+            .insert(Header {
+                key: "trace",
+                value: Some(&value),
+            })
+            .insert(Header {
+                key: "none",
+                value: None::<&str>,
+            });
+        assert_eq!(
+            bytes(&record(Some(headers))),
+            103 + "trace".len() + BATCH_BYTES + "none".len()
+        );
     }
 }

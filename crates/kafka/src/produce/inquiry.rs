@@ -9,9 +9,11 @@ use rdkafka::metadata::{Metadata, MetadataPartition, MetadataTopic};
 use rdkafka::producer::Producer as _;
 use thalweg_record::Text;
 
-use super::Client;
+use super::{Client, known};
 use crate::link::{Link, Trouble};
 
+/// Topics that are asked for one by one. More are asked for together, with all others that the client knows.
+const ALONE_MAX: usize = 8;
 /// Partitions of which is told what is wrong.
 const TOLD_MAX: usize = 3;
 
@@ -48,18 +50,28 @@ impl Inquiry {
     /// Asks. Blocks.
     pub fn ask(self, link: &Link, client: &Client, own: Option<&str>) -> Findings {
         let stalled = self.stalled.map(|stalled| (stalled.place, stalled.why(link, client)));
-        let refused = self.refused.into_iter();
-        // Without an answer nothing is known of a topic.
-        let refused = refused.filter_map(|topic| {
-            let why = link.trouble(client.client(), &topic).ok()?.map(Trouble::why);
-            Some((topic, why.map(str::to_owned)))
-        });
+        let refused = match self.refused.len() <= ALONE_MAX {
+            true => one_by_one(link, client, self.refused),
+            false => known::troubles(client, self.refused),
+        };
+        let refused = refused.into_iter();
         Findings {
-            refused: refused.collect(),
+            refused: refused
+                .map(|(topic, trouble)| (topic, trouble.map(|trouble| trouble.why().to_owned())))
+                .collect(),
             broker: self.is_there.then(|| is_there(link, client, own)),
             stalled,
         }
     }
+}
+
+/// What is wrong with topics, up to the first for which no answer comes: each of the others would be waited for as long.
+fn one_by_one(link: &Link, client: &Client, topics: Vec<Text>) -> Vec<(Text, Option<Trouble>)> {
+    let answers = topics.into_iter().map_while(|topic| {
+        let trouble = link.trouble(client.client(), &topic).ok()?;
+        Some((topic, trouble))
+    });
+    answers.collect()
 }
 
 /// Asks whether a broker answers and has a topic. Does not block.
@@ -97,10 +109,11 @@ impl Trouble {
 
 impl Stalled {
     fn why(&self, link: &Link, client: &Client) -> String {
-        let told = self.topics.iter().find_map(|topic| {
+        let answers = self.topics.iter().map_while(|topic| {
             let metadata = link.ask(client.client(), Some(topic)).ok()?;
-            trouble(&metadata, topic)
+            Some(trouble(&metadata, topic))
         });
+        let told = answers.flatten().next();
         let topics: Vec<&str> = self.topics.iter().map(Text::as_str).collect();
         let told = told.unwrap_or_else(|| {
             "its leader is there and gives no reason; look into the log of the broker, and at its disk and load"

@@ -19,8 +19,6 @@ use thalweg_record::Text;
 pub const ANSWERS_MAX: u32 = 10;
 const ASK: Duration = Duration::from_secs(1);
 const ASK_WHEN_OVER: Duration = Duration::from_secs(10);
-/// Topics about which a broker is asked at a time.
-const ASKED_MAX: usize = 8;
 /// An open topic that is not refused for so long is as any other.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// More wrong topics than this are remembered only while records wait for them, which bounds them, too: were a closed one forgotten,
@@ -144,10 +142,7 @@ impl Topics {
             refused.opened.is_none() && refused.asked.is_none_or(|asked| since(asked) >= pause)
         };
         let due = self.refused.iter_mut().filter(|(_, refused)| is_due(refused));
-        let mut due: Vec<(&Text, &mut Refused)> = due.collect();
-        // Those for which records wait come first, and of them the one that was not asked for the longest.
-        due.sort_by_key(|(_, refused)| (refused.answers >= ANSWERS_MAX, refused.asked));
-        let asked = due.into_iter().take(ASKED_MAX).map(|(topic, refused)| {
+        let asked = due.map(|(topic, refused)| {
             refused.asked = Some(now);
             topic.clone()
         });
@@ -204,21 +199,24 @@ mod tests {
     }
 
     #[test]
-    fn topics_that_are_over_do_not_keep_others_from_being_asked_for() {
-        let (mut topics, waited_for) = (Topics::new(true), Text::from("z"));
-        for n in 0..10 * ASKED_MAX {
-            let topic = Text::from(n.to_string());
-            topics.failed(&topic, WHY);
-            (0..ANSWERS_MAX).for_each(|_| topics.heard(&topic, Some(WHY.to_owned())));
+    fn all_topics_are_asked_for_at_once_so_that_many_are_over_as_soon_as_one_is() {
+        const COUNT: usize = 1000;
+        let mut topics = Topics::new(true);
+        let names: Vec<Text> = (0..COUNT).map(|n| n.to_string().into()).collect();
+        names.iter().for_each(|topic| topics.failed(topic, WHY));
+        let now = Instant::now();
+        for n in 0..ANSWERS_MAX - 1 {
+            assert!(!topics.take_changed(), "they may come");
+            let due = topics.due(now + ASK * n);
+            assert_eq!(due.len(), COUNT);
+            due.iter().for_each(|topic| topics.heard(topic, Some(WHY.to_owned())));
         }
         assert!(topics.take_changed() && !topics.take_changed());
+        assert!(names.iter().all(|topic| matches!(topics.gate(topic), Gate::Over(_))));
+        // Of what is over nothing is asked for a while; what records wait for is, all the same.
+        let waited_for = Text::from("z");
         topics.failed(&waited_for, WHY);
-        assert!(!topics.take_changed(), "it may come");
-        let now = Instant::now();
-        let first = topics.due(now);
-        assert_eq!((first.len(), &first[0]), (ASKED_MAX, &waited_for));
-        let second = topics.due(now);
-        assert!(second.len() == ASKED_MAX && second.iter().all(|topic| !first.contains(topic)));
+        assert_eq!(topics.due(now + ASK * ANSWERS_MAX), [waited_for]);
     }
 
     #[test]

@@ -251,6 +251,28 @@ fn a_topic_that_does_not_exist_does_not_hold_up_others_and_is_refused_in_the_end
 }
 
 #[test]
+fn many_topics_that_do_not_exist_are_refused_as_soon_as_one_is() {
+    const COUNT: usize = 500;
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    let message = |topic: &str, n: usize| json!({"topic": topic, "n": n}).to_string();
+    let mut messages: Vec<String> = (0..COUNT).map(|n| message(&format!("nowhere-{n}"), n)).collect();
+    messages.push(message("t", COUNT));
+    let running = world.start_sending(
+        &messages,
+        &format!(
+            "output: {{kafka: {{addresses: [{}], topic: '${{! json(\"topic\") }}'}}}}",
+            broker.address
+        ),
+    );
+    until("they are refused", || {
+        running.handle.counts().dropped(DropReason::OutputRejected) == COUNT as u64
+    });
+    until("the other is written", || running.handle.counts().out == 1);
+    world.stop(running);
+    assert_eq!(broker.values("t", 1), messages[COUNT..]);
+}
+
+#[test]
 fn records_that_wait_for_their_topic_are_written_in_order_when_it_is_made() {
     let (world, broker) = (World::new(), Broker::with_topics("t"));
     let message = |topic: &str, n: usize| json!({"topic": topic, "n": n}).to_string();
