@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use thalweg_record::{Bounds, ByMap, Message, MetaMap, Metadata, Text, Value, key};
+use thalweg_record::{Bounds, ByMap, MadeOf, Message, MetaMap, Metadata, Text, Value, key};
 
 use crate::{Engine, Failure, MetaReply, PayloadReply, Program, Remembered, Reply, Returned, Stats};
 
@@ -28,8 +28,40 @@ pub struct Remembering {
 }
 
 struct Known {
-    maps: ByMap<Remembered>,
+    maps: ByMap<Kept>,
     is_worth_it: bool,
+}
+
+/// A [`Remembered`] beside the map of which it is.
+#[derive(Debug)]
+enum Kept {
+    Depends,
+    Nothing,
+    Over(MadeOf),
+    Half(MadeOf),
+    Truth(bool),
+}
+
+impl Kept {
+    fn new(map: &Arc<MetaMap>, outcome: Remembered) -> Kept {
+        match outcome {
+            Remembered::Unknown | Remembered::Depends => Kept::Depends,
+            Remembered::Nothing => Kept::Nothing,
+            Remembered::Over(made) => Kept::Over(MadeOf::new(map, made)),
+            Remembered::Half(made) => Kept::Half(MadeOf::new(map, made)),
+            Remembered::Truth(truth) => Kept::Truth(truth),
+        }
+    }
+
+    fn remembered(&self, map: &Arc<MetaMap>) -> Remembered {
+        match self {
+            Kept::Depends => Remembered::Depends,
+            Kept::Nothing => Remembered::Nothing,
+            Kept::Over(made) => Remembered::Over(made.get(map).clone()),
+            Kept::Half(made) => Remembered::Half(made.get(map).clone()),
+            Kept::Truth(truth) => Remembered::Truth(*truth),
+        }
+    }
 }
 
 impl Remembering {
@@ -76,7 +108,8 @@ impl Remembering {
             Remembered::Over(map) | Remembered::Half(map) => map.memory_bytes(),
             _ => 0,
         };
-        known.maps.insert(message.meta.shared_map(), (), outcome, bytes);
+        let map = message.meta.shared_map();
+        known.maps.insert(map, (), Kept::new(map, outcome), bytes);
     }
 }
 
@@ -126,7 +159,10 @@ impl Program for Remembering {
 
     fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> Remembered {
         match self.scripts.get(script) {
-            Some(Some(known)) => known.maps.get(map, ()).cloned().unwrap_or(Remembered::Unknown),
+            Some(Some(known)) => match known.maps.get(map, ()) {
+                Some(kept) => kept.remembered(map),
+                None => Remembered::Unknown,
+            },
             _ => Remembered::Depends,
         }
     }

@@ -82,21 +82,13 @@ impl MetaReply {
     /// Applies the changes to the metadata that the script got. What is equal afterwards stays shared.
     pub fn apply(self, meta: &mut Metadata) {
         match self {
-            MetaReply::Changes(changes) => {
-                meta.reserve(changes.len());
-                for (key, value) in changes {
-                    meta.set(key, value);
-                }
-            }
+            MetaReply::Changes(changes) => meta.set_all(changes),
             MetaReply::Over(map) => *meta = meta.with_shared(map),
             MetaReply::Replaced(entries) if entries.is_empty() => meta.clear(),
             MetaReply::Replaced(mut entries) => {
                 entries.sort_by(|a, b| a.0.cmp(&b.0));
                 let changes = differences(meta, entries);
-                meta.reserve(changes.len());
-                for (key, value) in changes {
-                    meta.set(key, value);
-                }
+                meta.set_all(changes);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use thalweg_record::{ByMap, Message, MetaMap, Text, key};
+use thalweg_record::{ByMap, MadeOf, Message, MetaMap, Text, key};
 
 use super::heap::Js;
 
@@ -17,7 +17,7 @@ type Changes = [(Text, Option<Js>)];
 
 struct Made {
     changes: Box<Changes>,
-    after: Arc<MetaMap>,
+    after: MadeOf,
 }
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(super) struct MadeMaps {
 impl MadeMaps {
     /// What came of a map, of a script whose first half is run once for each.
     pub fn of(&self, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
-        self.maps.get(map, ()).map(|made| made.after.clone())
+        self.maps.get(map, ()).map(|made| made.after.get(map).clone())
     }
 
     /// The map of a message with those changes, if they are the ones that were made of it before.
@@ -40,7 +40,8 @@ impl MadeMaps {
         if self.is_off || message.meta.is_changed() {
             return None;
         }
-        let made = self.maps.get(message.meta.shared_map(), ())?;
+        let map = message.meta.shared_map();
+        let made = self.maps.get(map, ())?;
         if !is_same(&made.changes, changes) {
             self.misses += 1;
             if self.misses >= MISSES_MIN && self.misses > self.hits {
@@ -50,7 +51,7 @@ impl MadeMaps {
             return None;
         }
         self.hits += 1;
-        Some(made.after.clone())
+        Some(made.after.get(map).clone())
     }
 
     /// Remembers changes with the texts that came of them.
@@ -74,7 +75,7 @@ impl MadeMaps {
         let bytes = size_of_val(changes) + after.memory_bytes();
         let made = Made {
             changes: changes.into(),
-            after,
+            after: MadeOf::new(before, after),
         };
         self.maps.insert(before, (), made, bytes);
     }

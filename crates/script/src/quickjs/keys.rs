@@ -13,6 +13,8 @@ use super::value::{Atom, Ctx, JsResult};
 /// Names with higher atom numbers, or beyond this count, are looked up each time: a script may make up any number.
 const REMEMBERED_MAX: usize = 4096;
 const ATOM_MAX: u32 = 1 << 16;
+/// Longer names and texts are not remembered: this is memory beside the engine's limit.
+const TEXT_MAX: usize = 1024;
 
 /// Atoms with this bit are array indexes and carry their number.
 const INDEX_BIT: u32 = 1 << 31;
@@ -58,7 +60,7 @@ impl Keys {
     /// The text to store for a key's new value, shared with the last equal one.
     pub fn share(&mut self, ctx: Ctx, atom: qjs::JSAtom, value: &str) -> Text {
         match self.slot(ctx, atom) {
-            Some(Slot::Named { last_value, .. }) => {
+            Some(Slot::Named { last_value, .. }) if value.len() <= TEXT_MAX => {
                 if last_value != value {
                     *last_value = Text::new(value);
                 }
@@ -87,12 +89,16 @@ impl Keys {
             if self.remembered >= REMEMBERED_MAX {
                 return None;
             }
+            let name = read(ctx, atom);
+            if name.as_ref().is_some_and(|name| name.len() > TEXT_MAX) {
+                return None;
+            }
             self.remembered += 1;
             if self.slots.len() <= at {
                 self.slots.resize_with(at + 1, Slot::default);
             }
             let slot = self.slots.get_mut(at)?;
-            *slot = match read(ctx, atom) {
+            *slot = match name {
                 Some(name) => {
                     self.atoms.insert(name.clone(), atom);
                     Slot::Named {

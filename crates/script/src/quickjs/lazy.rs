@@ -44,8 +44,8 @@ pub(super) struct State {
     place: usize,
     /// Atoms, each with a reference.
     touched: SmallVec<[qjs::JSAtom; 8]>,
-    /// The virtual property that was read last, with a reference to its text: QuickJS often asks twice, for the
-    /// attributes and for the value.
+    /// The virtual property that was read last, with a reference to its text and one to the atom, whose number would come to mean
+    /// another name without it: QuickJS often asks twice, for the attributes and for the value.
     last: Option<(qjs::JSAtom, qjs::JSValue)>,
     source: Source,
 }
@@ -297,8 +297,9 @@ unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs:
                 });
                 let Some(text) = text else { return Ok(None) };
                 let text = ctx.string(&text)?;
-                let last = (atom, text.clone().into_raw());
-                if let Some((_, before)) = (*state).last.replace(last) {
+                let last = (qjs::JS_DupAtom(ctx.0, atom), text.clone().into_raw());
+                if let Some((name, before)) = (*state).last.replace(last) {
+                    qjs::JS_FreeAtom(ctx.0, name);
                     qjs::JS_FreeValue(ctx.0, before);
                 }
                 Ok(Some(text))
@@ -496,7 +497,8 @@ unsafe extern "C" fn finalize(rt: *mut qjs::JSRuntime, object: qjs::JSValue) {
         for atom in touched {
             qjs::JS_FreeAtomRT(rt, atom);
         }
-        if let Some((_, text)) = last {
+        if let Some((name, text)) = last {
+            qjs::JS_FreeAtomRT(rt, name);
             qjs::JS_FreeValueRT(rt, text);
         }
         if let Source::Payload { read: Some(read), .. } = source {

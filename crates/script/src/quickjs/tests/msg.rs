@@ -438,3 +438,33 @@ fn conditions_give_the_truth_of_their_last_value() {
     assert_eq!(bench.test(&message), Ok(true));
     assert_eq!(message.meta.get("k").as_deref(), Some("v"));
 }
+
+/// QuickJS gives the number of a name to the next one, once nobody refers to the name any more.
+#[test]
+fn names_that_a_script_makes_up_are_not_taken_for_each_other() {
+    let message = plain("\"k\"", &[("low_k", "1"), ("high_k", "2")]);
+    let code = "for (let i = 0; i < 5000; i++) msg.meta['x' + i];
+        const seen = [];
+        for (const part of ['low_', 'high_', 'none_', 'low_']) seen.push(msg.meta[part + msg.payload] ?? '-');
+        return {payload: seen.join(' '), meta: {}}";
+    assert_eq!(outcome(code, &message).0, "\"1 2 - 1\"");
+}
+
+#[test]
+fn long_names_and_texts_are_what_they_are() {
+    let (name, text) = ("n".repeat(5000), "t".repeat(5000));
+    let message = plain("1", &[(&name, &text), ("short", "s")]);
+    for code in [
+        "return {payload: 1, meta: {...msg.meta}}",
+        "for (const name of Object.keys(msg.meta)) msg.meta[name] += '!'; return msg",
+    ] {
+        let more = if code.contains('!') { "!" } else { "" };
+        let expected = [
+            (name.clone(), format!("{text}{more}")),
+            ("short".to_owned(), format!("s{more}")),
+        ];
+        let mut seen = outcome(code, &message).1;
+        seen.retain(|(name, _)| name != "_keys");
+        assert_eq!(seen, expected);
+    }
+}
