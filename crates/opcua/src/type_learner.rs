@@ -241,9 +241,11 @@ impl Round<'_> {
         for field in &definition.fields {
             let mut element = self.element(&field.data_type).await?;
             if definition.subtyped && field.optional {
-                // A field that may hold a subtype says which one it holds.
+                // A field that may hold a subtype says which one it holds. One of the data type Structure may hold any structure.
                 element = match element {
-                    Element::Structure(_) => Element::BuiltIn(types::EXTENSION_OBJECT),
+                    Element::Structure(_) | Element::BuiltIn(types::EXTENSION_OBJECT) => {
+                        Element::BuiltIn(types::EXTENSION_OBJECT)
+                    }
                     Element::BuiltIn(_) => Element::BuiltIn(types::VARIANT),
                 };
             }

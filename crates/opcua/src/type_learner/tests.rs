@@ -218,6 +218,48 @@ async fn a_structure_that_is_not_described_is_given_up_and_the_log_says_why() {
     }
 }
 
+#[tokio::test]
+async fn fields_that_may_hold_subtypes_say_which_one_they_hold() {
+    let field = |(name, data_type): (&str, u32)| StructureField {
+        name: name.into(),
+        data_type: NodeId::new(0, data_type),
+        value_rank: -1,
+        is_optional: true,
+        ..StructureField::default()
+    };
+    let definition = ExtensionObject::from_message(StructureDefinition {
+        structure_type: StructureType::StructureWithSubtypedValues,
+        fields: Some([("Structure", 22), ("Number", 26), ("Text", 12)].map(field).to_vec()),
+        ..StructureDefinition::default()
+    });
+    let server = FakeServer::start(move |request| match request {
+        RequestMessage::Browse(browse) => {
+            let node = &browse.nodes_to_browse.as_ref()?.first()?.node_id;
+            let referrer = if *node == encoding() {
+                data_type()
+            } else {
+                NodeId::new(0, 22u32)
+            };
+            Some(browsed(StatusCode::Good, &referrer))
+        }
+        RequestMessage::Read(_) => Some(read(UaDataValue::value_only(Variant::from(definition.clone())))),
+        _ => None,
+    })
+    .await;
+    let session = fake_server::session(&server.url).await;
+    let (mut book, component) = (TypeBook::default(), fake_server::component());
+    TypeLearner::new()
+        .learn(&session, &mut book, vec![encoding()], &component)
+        .await;
+    let fields = &book.structure_of_encoding(&encoding()).unwrap().fields;
+    let elements: Vec<&Element> = fields.iter().map(|field| &field.element).collect();
+    let (structure, variant) = (
+        Element::BuiltIn(types::EXTENSION_OBJECT),
+        Element::BuiltIn(types::VARIANT),
+    );
+    assert_eq!(elements, [&structure, &variant, &variant]);
+}
+
 /// Each look-up may take as long as a call may; the values wait for it.
 #[tokio::test]
 async fn a_server_that_refuses_one_look_up_is_not_asked_for_the_next_at_once() {

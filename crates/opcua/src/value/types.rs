@@ -94,7 +94,8 @@ pub(crate) struct TypeBook {
     without: HashSet<NodeId>,
     /// Encodings whose description did not come, each to be asked for again.
     postponed: HashMap<NodeId, Postponed>,
-    missing: Mutex<Vec<NodeId>>,
+    /// Encodings that were met and are to be asked for. A hostile server makes up one for each element of an array.
+    missing: Mutex<HashSet<NodeId>>,
 }
 
 #[derive(Debug)]
@@ -119,12 +120,11 @@ impl TypeBook {
         {
             return Some(structure);
         }
-        let known = self.structures.len() + self.without.len() + self.postponed.len();
-        let is_to_be_asked = !self.without.contains(encoding) && self.is_due(encoding, Instant::now);
-        if is_to_be_asked && known < STRUCTURES_MAX {
+        if !self.without.contains(encoding) && self.is_due(encoding, Instant::now) {
+            let known = self.structures.len().max(self.encodings.len()) + self.without.len() + self.postponed.len();
             let mut missing = self.missing.lock();
-            if !missing.contains(encoding) {
-                missing.push(encoding.clone());
+            if known + missing.len() < STRUCTURES_MAX && !missing.contains(encoding) {
+                missing.insert(encoding.clone());
             }
         }
         None
@@ -142,7 +142,7 @@ impl TypeBook {
 
     /// Encodings that were met and not found; each is named once per decoding.
     pub fn take_missing(&self) -> Vec<NodeId> {
-        std::mem::take(&mut *self.missing.lock())
+        std::mem::take(&mut *self.missing.lock()).into_iter().collect()
     }
 
     pub fn learn(&mut self, data_type: NodeId, structure: Structure) {
@@ -295,6 +295,21 @@ mod tests {
         assert!(longest > PAUSE_MAX / 2);
         book.give_up(encoding.clone());
         assert!(!is_missing(&book));
+    }
+
+    #[test]
+    fn encodings_without_end_are_not_all_asked_for() {
+        let mut book = TypeBook::default();
+        for id in 0..100_000u32 {
+            assert!(book.structure_of_encoding(&NodeId::new(3, id)).is_none());
+        }
+        assert_eq!(book.take_missing().len(), STRUCTURES_MAX);
+        // A server that gives one data type ever new encodings.
+        for id in 0..STRUCTURES_MAX as u32 {
+            book.learn_encoding(NodeId::new(3, id), NodeId::new(3, "type"));
+        }
+        assert!(book.structure_of_encoding(&NodeId::new(3, u32::MAX)).is_none());
+        assert!(book.take_missing().is_empty());
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::server_facts::OperationLimits;
 /// Nodes per call that the server says it takes.
 const PER_CALL: u32 = 8;
 
+/// Long enough for every answer that comes, also on a machine that is busy.
+const CALL_TIMEOUT_SHORT: Duration = Duration::from_secs(1);
+
 /// What the server does with a call.
 enum Fate {
     Answer,
@@ -80,7 +83,7 @@ async fn browsed(server: &FakeServer, calls: &Calls, children: u32) -> Vec<usize
     connected.profile.browse_in_flight = 1;
     let (_sender, context) = context(&connected);
     let mut survey = Survey::new(&context, &connected);
-    survey.call_timeout = Duration::from_millis(300);
+    survey.call_timeout = CALL_TIMEOUT_SHORT;
     tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
         .await
         .expect("the browse ends");
@@ -170,7 +173,7 @@ async fn a_node_that_is_never_answered_fails_alone_and_the_browse_ends() {
     let connected = connected(&server.url, limits()).await;
     let (_sender, context) = context(&connected);
     let mut survey = Survey::new(&context, &connected);
-    survey.call_timeout = Duration::from_millis(200);
+    survey.call_timeout = CALL_TIMEOUT_SHORT;
     tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
         .await
         .expect("the browse ends");
