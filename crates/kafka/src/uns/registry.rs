@@ -25,7 +25,10 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::schema::Schema;
 
-const CONTRACTS_MAX: usize = 10_000;
+/// Contracts without a schema that are remembered; those that have one are as many as the registry has.
+const MISSES_MAX: usize = 10_000;
+/// Contracts that wait to be asked for. Messages of more pass unchecked, as long as nothing is known of them.
+const ASKED_MAX: usize = 1000;
 const ANSWER_BYTES: u64 = 16 << 20;
 const SUBJECTS_MAX: usize = 1000;
 /// Contracts that are asked for at a time: each keeps a thread.
@@ -96,6 +99,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     entries: HashMap<Text, Entry>,
+    /// Entries that were made for a contract without a schema: at least as many as there are.
+    misses: usize,
     /// Contracts that are being asked for, since when.
     asked: HashMap<Text, Instant>,
     /// It did not answer when it was asked last: nobody asks for a while, whatever the contract.
@@ -105,6 +110,18 @@ struct State {
 impl State {
     fn is_silent(&self, now: Instant) -> bool {
         self.silent.as_ref().is_some_and(|silent| now < silent.until)
+    }
+
+    /// Names of contracts come from messages, so there may be no end to those without a schema.
+    fn remember(&mut self, contract: Text, entry: Entry) {
+        if entry.until.is_some() && !self.entries.contains_key(&contract) {
+            if self.misses >= MISSES_MAX {
+                self.entries.retain(|_, entry| entry.until.is_none());
+                self.misses = 0;
+            }
+            self.misses += 1;
+        }
+        self.entries.insert(contract, entry);
     }
 }
 
@@ -180,7 +197,8 @@ impl Registry {
         }
         let is_unknown = entry.is_none();
         let now = Instant::now();
-        if !state.is_silent(now) && !state.asked.contains_key(contract) {
+        let may_ask = !state.is_silent(now) && state.asked.len() < ASKED_MAX;
+        if may_ask && !state.asked.contains_key(contract) {
             state.asked.insert(contract.into(), now);
             let (shared, contract) = (self.shared.clone(), Text::from(contract));
             tokio::spawn(ask_in_turn(shared, contract));
@@ -247,11 +265,8 @@ impl Shared {
         let mut state = self.state.lock();
         state.asked.remove(&contract);
         state.silent = None;
-        if state.entries.len() >= CONTRACTS_MAX {
-            state.entries.clear();
-        }
         let until = lasts.map(|lasts| Instant::now() + lasts);
-        state.entries.insert(contract, Entry { known, until });
+        state.remember(contract, Entry { known, until });
         drop(state);
         self.answered.notify_waiters();
     }

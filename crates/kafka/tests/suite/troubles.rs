@@ -252,7 +252,7 @@ fn a_topic_that_does_not_exist_does_not_hold_up_others_and_is_refused_in_the_end
 
 #[test]
 fn many_topics_that_do_not_exist_are_refused_as_soon_as_one_is() {
-    const COUNT: usize = 500;
+    const COUNT: usize = 3000;
     let (world, broker) = (World::new(), Broker::with_topics("t"));
     let message = |topic: &str, n: usize| json!({"topic": topic, "n": n}).to_string();
     let mut messages: Vec<String> = (0..COUNT).map(|n| message(&format!("nowhere-{n}"), n)).collect();

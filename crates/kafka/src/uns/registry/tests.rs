@@ -79,6 +79,48 @@ async fn messages_do_not_wait_for_a_registry_that_takes_its_time() {
 }
 
 #[tokio::test]
+async fn names_without_end_are_not_all_asked_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let registry = Registry::with_patience(&url, patience(LONG, Duration::ZERO));
+    for n in 0..2 * ASKED_MAX {
+        registry.learn(&contract(&format!("_c{n}_v1"))).await;
+    }
+    assert_eq!(registry.shared.state.lock().asked.len(), ASKED_MAX);
+    drop(silent);
+}
+
+#[test]
+fn what_has_a_schema_is_remembered_for_ever_and_the_rest_within_bounds() {
+    let mut state = State::default();
+    let hit = || Entry {
+        known: Known::Subjects(Arc::default()),
+        until: None,
+    };
+    let miss = || Entry {
+        known: Known::Bypassed("no subject".into()),
+        until: Some(Instant::now() + LONG),
+    };
+    state.remember("_pump_v1".into(), hit());
+    for n in 0..3 * MISSES_MAX {
+        state.remember(format!("_c{n}_v1").as_str().into(), miss());
+        assert!(state.entries.len() <= MISSES_MAX + 1);
+    }
+    assert!(matches!(
+        state.entries.get("_pump_v1"),
+        Some(Entry {
+            known: Known::Subjects(_),
+            ..
+        })
+    ));
+    // One that is asked for once more is no further one.
+    for _ in 0..3 * MISSES_MAX {
+        state.remember("_c1_v1".into(), miss());
+    }
+    assert!(state.entries.len() > 2);
+}
+
+#[tokio::test]
 async fn one_silence_counts_for_all_contracts() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
