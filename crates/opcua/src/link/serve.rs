@@ -74,6 +74,9 @@ impl Link {
                 Some(done) = self.creating.next() => {
                     let unwanted = self.created(done)?;
                     self.delete_unwanted(session, unwanted);
+                    if self.creating.is_empty() && self.is_primary() {
+                        self.context.metrics.show_items(&self.context.table);
+                    }
                 }
                 Some(ranged) = self.ranges.asking.next() => self.ranged(ranged),
                 Some(polled) = self.polling.next() => self.polled(session, polled).await?,
