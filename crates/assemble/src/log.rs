@@ -134,10 +134,7 @@ fn open(
 
 fn give_up_damage(disk: &Folder) -> Result<()> {
     let repaired = thalweg_log::repair(disk, true, &mut |_, _| {})?;
-    tell_given_up(
-        &disk.path().display().to_string(),
-        repaired.before.lost.iter().map(|lost| lost.to - lost.from).sum(),
-    );
+    tell_given_up(&disk.path().display().to_string(), repaired.before.lost_records());
     Ok(())
 }
 
@@ -191,7 +188,15 @@ fn tell(log: &EmbeddedLog) {
         tracing::info!(
             folder = log.folder(),
             last_block = report.last_sequence,
+            was_closed = report.was_closed,
             "the log is open"
+        );
+    }
+    if report.short_spares > 0 {
+        tracing::warn!(
+            folder = log.folder(),
+            files = report.short_spares,
+            "files that were to be used next were too short for that and are removed; there was nothing in them"
         );
     }
     tell_given_up(log.folder(), report.given_up);
@@ -226,7 +231,9 @@ pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
         return Some(EXIT_CORRUPT);
     }
     match of_log(error)? {
-        LogError::Corrupt { .. } | LogError::Missing { .. } => Some(EXIT_CORRUPT),
+        LogError::Corrupt { .. } | LogError::Missing { .. } | LogError::Foreign { .. } | LogError::Misnamed { .. } => {
+            Some(EXIT_CORRUPT)
+        }
         LogError::Poisoned { .. } => Some(EXIT_POISONED),
         _ => None,
     }

@@ -31,6 +31,7 @@ use crate::records::{Records, Unit};
 use crate::segment::{Keep, Show};
 use crate::shelf::OnRoll;
 use crate::status::LogStatus;
+use crate::superblock;
 use crate::writer::core::Offsets;
 use crate::writer::thread::now;
 
@@ -373,7 +374,8 @@ pub(crate) async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
 /// The log of a disk on which there is one. Files without a block are of a start that did not get far.
 fn open_if_used(disk: &Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Option<Arc<EmbeddedLog>>> {
     let names = disk.names().map_err(LogError::io("cannot list", &options.folder))?;
-    if !names.iter().any(|name| file::parse_name(name).is_some()) {
+    let is_own = |name: &String| file::parse_name(name).is_some() || name == superblock::NAME;
+    if !names.iter().any(is_own) {
         return Ok(None);
     }
     let log = EmbeddedLog::open(disk.clone(), log_id, options)?;

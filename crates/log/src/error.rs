@@ -43,6 +43,19 @@ pub enum LogError {
         /// Names the file.
         stood_in: String,
     },
+    /// Files of two logs lie in one folder; which of them belong there is not known.
+    #[error(
+        "{file} is of the log {found:016x}, and {beside} of the log {own:016x}: one folder has the files of one log; move those that do not belong there out of it"
+    )]
+    Foreign {
+        file: String,
+        found: u64,
+        beside: String,
+        own: u64,
+    },
+    /// Names say in which order files follow each other, and which of two segments is believed.
+    #[error("{file} was written as {written_as}: files were renamed; give each its own name back")]
+    Misnamed { file: String, written_as: String },
     /// Not damaged: it is neither cut off nor repaired.
     #[error("{file} has at byte {position} {found}")]
     NewerFormat { file: String, position: u64, found: Newer },

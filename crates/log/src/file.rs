@@ -19,7 +19,7 @@ use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{self, Bounds, FileKind, Holding, TRAILER_LEN, Trailer};
 use crate::format::frame::{self, FrameHeader};
 use crate::format::newer::Newer;
-use crate::ids::{Micros, Offset, PartitionId};
+use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::{Entry, FileIndex};
 
 /// Zeros are written in pieces of this, each synced before the next: so commits, which sync meanwhile, wait for one piece at
@@ -394,6 +394,46 @@ impl LogFile {
         // A file that was used before has that footer still, under another number.
         let own = |trailer: &Trailer| trailer.file == self.number && trailer.kind == self.kind;
         Ok(trailer.filter(own).filter(|trailer| trailer.footer_len() <= self.size))
+    }
+
+    /// Which log the file says that it is of, and up to which sequence that was synced: by its end, and by its first block.
+    /// Segments of older programs do not say it.
+    pub fn introduces(&self) -> Result<impl Iterator<Item = (u64, Sequence)> + use<>> {
+        let trailer = self.any_trailer()?.map(|trailer| (trailer.log_id, trailer.synced));
+        let trailer = trailer.filter(|(log_id, _)| self.kind == FileKind::Commit || *log_id != 0);
+        let mut first = None;
+        if self.kind == FileKind::Commit
+            && let Some(header) = BlockHeader::decode(&self.read(0, block::LEN)?)
+            && header.is_sound(&self.read(0, header.headers_len())?)
+        {
+            first = Some((header.log_id, header.synced));
+        }
+        Ok(trailer.into_iter().chain(first))
+    }
+
+    /// What stands at its end, be it of a time when the file had another number: a commit file gets a new one when it is used again.
+    fn any_trailer(&self) -> Result<Option<Trailer>> {
+        let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
+            return Ok(None);
+        };
+        let trailer = Trailer::decode(&self.read(at, TRAILER_LEN)?);
+        Ok(trailer.filter(|trailer| trailer.kind == self.kind))
+    }
+
+    /// Its name and the one under which it was closed, if they are of two files that are both there.
+    pub fn misnamed(&self, names: &[String]) -> Result<Option<LogError>> {
+        let trailer = self.any_trailer()?.map(|trailer| trailer.file);
+        let Some(number) = trailer.filter(|number| *number != self.number) else {
+            return Ok(None);
+        };
+        let (written_as, is_there) = match self.kind {
+            FileKind::Segment => (segment_name(number), true),
+            FileKind::Commit => (commit_name(number), names.contains(&commit_name(number))),
+        };
+        Ok(is_there.then(|| LogError::Misnamed {
+            file: self.name.clone(),
+            written_as,
+        }))
     }
 
     /// What a newer program has written as the end of the file, and where, if it is its own.

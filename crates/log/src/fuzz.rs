@@ -12,10 +12,12 @@ use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{TRAILER_LEN, Trailer};
 use crate::format::frame::{self, Flags, FrameHeader, Kind};
 use crate::format::record::{RecordRef, records};
+use crate::format::superblock::Superblock;
 use crate::format::{PAGE, pages};
 use crate::ids::PartitionId;
 use crate::options::LogOptions;
 use crate::repair::repair;
+use crate::superblock;
 use crate::table::{Known, META, Table};
 use crate::{check::salvage, open};
 
@@ -76,6 +78,21 @@ pub fn footer(bytes: &[u8]) {
     let _ = (trailer.index(entries), trailer.holdings(rows));
 }
 
+/// What a log says of itself outside of its commit files.
+pub fn superblock(bytes: &[u8]) {
+    match Superblock::decode(bytes) {
+        Some(slot) => {
+            assert_eq!(
+                Superblock::decode(&slot.encode()),
+                Some(slot),
+                "a slot reads back as it was"
+            );
+            assert!(Superblock::newer(bytes).is_none());
+        }
+        None => drop(Superblock::newer(bytes)),
+    }
+}
+
 /// What is said of partitions: values one behind the other, a length before each.
 pub fn table(mut bytes: &[u8]) {
     let mut table = Table::default();
@@ -94,7 +111,7 @@ pub fn table(mut bytes: &[u8]) {
     );
 }
 
-/// A small log over which the bytes were written, in pieces: file 1 · page 1 · position in it 2 · length 1 · that many bytes.
+/// A small log over which the bytes were written, in pieces: file 1, of which one is the superblock · page 1 · position in it 2 · length 1 · that many bytes.
 /// It is looked at, dumped, opened and repaired, and after that it is whole and opens.
 pub fn files(bytes: &[u8]) {
     let disk = SimDisk::new(1, 64 << 20);
@@ -102,7 +119,10 @@ pub fn files(bytes: &[u8]) {
     let mut rest = bytes;
     while let Some((&[file, page, low, high, len], more)) = rest.split_first_chunk::<5>() {
         let (piece, more) = more.split_at(more.len().min(usize::from(len)));
-        let name = commit_name(u64::from(file % 4));
+        let name = match file % 5 {
+            4 => superblock::NAME.to_owned(),
+            number => commit_name(u64::from(number)),
+        };
         let at = usize::from(page % 16) * PAGE + usize::from(u16::from_le_bytes([low, high])) % PAGE;
         let opened = disk.open(&name).or_else(|_| disk.create(&name));
         if let Ok(opened) = opened {
@@ -234,7 +254,7 @@ mod tests {
         let mut random = crate::disk::sim::Random::new(3);
         for _ in 0..200 {
             let bytes: Vec<u8> = (0..random.below(300)).map(|_| random.number() as u8).collect();
-            [block, body, footer, table, files]
+            [block, body, footer, superblock, table, files]
                 .iter()
                 .for_each(|target| target(&bytes));
         }

@@ -34,6 +34,7 @@ mod repair;
 mod segment;
 mod shelf;
 mod status;
+mod superblock;
 mod table;
 #[cfg(test)]
 #[path = "../tests/suite/support/mod.rs"]

@@ -19,6 +19,7 @@ use crate::partition::{Partition, Range};
 use crate::recovery::{Recovered, Report, recover};
 use crate::repair::repair;
 use crate::shelf::{Found, Purpose, Shelf, ShelfPolicy};
+use crate::superblock::{Superblock, SuperblockFile, SuperblockFound};
 use crate::table::{META, Table};
 use crate::writer::core::{Core, Resume};
 use crate::writer::files::Files;
@@ -35,11 +36,14 @@ pub(crate) struct Opened {
 /// Opens a log for writing, after looking at all that was not known to be synced.
 pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Opened> {
     let cache = IndexCache::new(options.index_bytes_max);
-    let (found, partitions, meta, given_up) = look(disk.as_ref(), &cache, options)?;
+    let (mut found, partitions, meta, given_up) = look(disk.as_ref(), &cache, options)?;
+    found.make_end(disk.as_ref(), options.first_file_bytes.min(options.file_bytes))?;
     let report = Report {
         given_up,
         ..found.report
     };
+    let offsets = offsets_in(found.holdings.last());
+    let superblock = found.superblock;
     let log_id = found.log_id.unwrap_or(log_id);
     let (files, end, first, next) = (found.files, found.end, found.first, found.next);
     let policy = ShelfPolicy {
@@ -48,13 +52,14 @@ pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Re
         min_free_bytes: options.min_free_bytes,
         io_bytes_per_second: options.io_bytes_per_second,
         folder: options.folder.clone(),
+        log_id,
     };
     let (current, sealed) = match files.split_last() {
         Some((last, older)) => (Some(last.clone()), older.to_vec()),
         None => (None, Vec::new()),
     };
     let shelf = Shelf::new(
-        disk,
+        disk.clone(),
         cache,
         policy,
         Found {
@@ -70,7 +75,22 @@ pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Re
         Some(file) => (file, end),
         None => (Arc::new(first_file(&shelf, options)?), Some(0)),
     };
+    let superblock = write_superblock(
+        disk.as_ref(),
+        superblock,
+        Superblock {
+            log_id,
+            file: current.number,
+            file_bytes: current.size,
+            first,
+            synced: next - 1,
+            offsets,
+            ..Superblock::default()
+        },
+    )?;
     let resume = Resume {
+        superblock,
+        offsets,
         files: Files::new(current, end, first, log_id, shelf.clone()),
         log_id,
         next,
@@ -99,6 +119,26 @@ pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Re
     })
 }
 
+/// How many offsets a file gave out, by what it holds.
+fn offsets_in(holdings: Option<&Vec<Holding>>) -> u64 {
+    let own = holdings.into_iter().flatten();
+    own.map(|holding| holding.next - holding.first).sum()
+}
+
+/// What a start has found is what is known from now on. A file of which a slot is damaged, or that is not there, is made anew.
+fn write_superblock(disk: &dyn Disk, found: Option<SuperblockFound>, slot: Superblock) -> Result<SuperblockFile> {
+    let newest = found.as_ref().and_then(|found| found.newest);
+    let whole = found.filter(|found| found.damaged.is_empty());
+    if let Some(found) = whole
+        && let Some(mut file) = SuperblockFile::open(disk, &found)?
+    {
+        file.store(slot)?;
+        return Ok(file);
+    }
+    let generation = newest.map_or(0, |newest| newest.generation) + 1;
+    SuperblockFile::make(disk, Superblock { generation, ..slot })
+}
+
 type Looked = (Recovered, Vec<Arc<Partition>>, Arc<Partition>, u64);
 
 /// What is there, and how many records were given up for that: none, unless the options say that damage is to be passed.
@@ -111,8 +151,7 @@ fn look(disk: &dyn Disk, cache: &Arc<IndexCache>, options: &LogOptions) -> Resul
     let (looked, given_up) = match look() {
         Err(LogError::Corrupt { .. } | LogError::Missing { .. }) if options.recover_skip => {
             let repaired = repair(disk, true, &mut |_, _| {})?;
-            let lost = repaired.before.lost.iter().map(|lost| lost.to - lost.from).sum();
-            (look()?, lost)
+            (look()?, repaired.before.lost_records())
         }
         looked => (looked?, 0),
     };

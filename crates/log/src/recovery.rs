@@ -1,9 +1,12 @@
 //! What is on the disk after whatever happened: which blocks are the log, where it ends, and whether something that was
 //! synced is damaged, which is never passed over in silence.
 //!
-//! The *mark* is the highest sequence that any sound header or index names as synced, also one beyond damage. What
-//! stands below it was on disk once and must be whole. Behind it the log ends where the next block is not: torn, if its
+//! The *mark* is the highest sequence that the superblock or any sound header or index names as synced, also one beyond damage.
+//! What stands below it was on disk once and must be whole. Behind it the log ends where the next block is not: torn, if its
 //! header is there, which no acknowledgement in `fsync` mode can have seen.
+//!
+//! Looking changes nothing. What stands behind the end is erased when everything else is explained, the partitions too: see
+//! [`Recovered::make_end`].
 
 use std::sync::Arc;
 
@@ -17,11 +20,12 @@ use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{FileKind, Holding, Trailer};
 use crate::ids::Sequence;
 use crate::index::{Entry, FileIndex};
+use crate::superblock::{self, Superblock, SuperblockFound};
 
 /// Files are looked through in pieces of this.
 const PIECE: usize = 1 << 20;
 
-/// A log as it was found. Everything in it is synced.
+/// A log as it was found. Everything in it is synced once [`Recovered::make_end`] has run.
 pub(crate) struct Recovered {
     /// In order; the last one is written on. Empty for a log that has no block yet.
     pub files: Vec<Arc<LogFile>>,
@@ -41,7 +45,15 @@ pub(crate) struct Recovered {
     pub first: Sequence,
     /// Of the next block.
     pub next: Sequence,
+    /// `None` if the log was never opened by a program that writes one.
+    pub superblock: Option<SuperblockFound>,
     pub report: Report,
+    /// Made, and passed by.
+    empty: Vec<LogFile>,
+    /// From here to the end of the last file it is to be erased.
+    erase_from: Option<u64>,
+    /// The first spare begins with something that would come later.
+    erase_spare: bool,
 }
 
 /// For the log of the program.
@@ -53,29 +65,16 @@ pub struct Report {
     pub last_sequence: Sequence,
     /// Records that were damaged and given up at this start, see [`LogOptions`](crate::LogOptions).
     pub given_up: u64,
-}
-
-/// Looks at all files of a log, and makes the end an end.
-pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recovered> {
-    let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
-    for name in names.iter().filter(|name| file::is_unfinished(name)) {
-        disk.remove(name).map_err(LogError::io("cannot remove", name))?;
-    }
-    // A process that was killed may have left names that a power cut would still take, and with them all that is to be
-    // written under them.
-    disk.sync_names()
-        .map_err(LogError::io("cannot sync the names in", "the log"))?;
-    let mut walk = look(disk, &names, cache)?;
-    for file in walk.empty.drain(..) {
-        file.remove(disk)?;
-    }
-    walk.finish(true)
+    /// The log was closed in good order, and nothing was written since.
+    pub was_closed: bool,
+    /// Files that were to be used next and are too short for that.
+    pub short_spares: u64,
 }
 
 /// Looks at all files of a log and changes nothing.
-pub(crate) fn inspect(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recovered> {
+pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recovered> {
     let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
-    look(disk, &names, cache)?.finish(false)
+    look(disk, &names, cache)?.finish()
 }
 
 fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Walk> {
@@ -86,13 +85,30 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
             .filter(move |(kind, _)| *kind == wanted)
             .map(|(_, number)| *number)
     };
-    let mut walk = Walk::default();
-    let mut files = of_kind(FileKind::Commit).peekable();
-    while let Some(number) = files.next() {
-        walk.next_number = number + 1;
-        let file = LogFile::open(disk, FileKind::Commit, number, cache)?;
+    let open = |kind: FileKind, number: u64| LogFile::open(disk, kind, number, cache);
+    let commits = of_kind(FileKind::Commit).map(|number| open(FileKind::Commit, number));
+    let commits: Vec<LogFile> = commits.collect::<Result<_>>()?;
+    let segments = of_kind(FileKind::Segment).map(|number| open(FileKind::Segment, number));
+    let segments: Vec<LogFile> = segments.collect::<Result<_>>()?;
+    let introduced = introduce(disk, names, commits.iter().chain(&segments))?;
+    if let Some(misplaced) = introduced.misplaced.into_iter().next() {
+        return Err(misplaced);
+    }
+    if let Some((position, found)) = introduced.superblock.as_ref().and_then(|found| found.newer) {
+        let file = superblock::NAME.to_owned();
+        return Err(LogError::NewerFormat { file, position, found });
+    }
+    let mut walk = Walk {
+        log_id: introduced.log_id,
+        mark: introduced.mark,
+        superblock: introduced.superblock,
+        ..Walk::default()
+    };
+    let mut files = commits.into_iter().peekable();
+    while let Some(file) = files.next() {
+        walk.next_number = file.number + 1;
         if let Some(next) = files.peek()
-            && walk.is_passed(&file, &LogFile::open(disk, FileKind::Commit, *next, cache)?)?
+            && walk.is_passed(&file, next)?
         {
             walk.empty.push(file);
             continue;
@@ -101,17 +117,67 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
             break;
         }
     }
-    for number in files {
-        walk.next_number = number + 1;
-        walk.look_behind(LogFile::open(disk, FileKind::Commit, number, cache)?)?;
+    for file in files {
+        walk.next_number = file.number + 1;
+        walk.look_behind(file)?;
     }
-    for number in of_kind(FileKind::Segment) {
-        walk.next_segment = number + 1;
-        let file = LogFile::open(disk, FileKind::Segment, number, cache)?;
+    for file in segments {
+        walk.next_segment = file.number + 1;
         let holdings = segment(&file)?;
         walk.segments.push((Arc::new(file), holdings));
     }
     Ok(walk)
+}
+
+/// What is known of a log before its files are followed.
+#[derive(Default)]
+pub(crate) struct Introduced {
+    pub log_id: Option<u64>,
+    pub mark: Sequence,
+    pub superblock: Option<SuperblockFound>,
+    /// Files that say they are of another log, or that they have another name.
+    pub misplaced: Vec<LogError>,
+}
+
+/// Which log the files are of, and how far it was synced, as the superblock and any one file say: whichever file is damaged, the
+/// others are known for what they are.
+pub(crate) fn introduce<'a>(
+    disk: &dyn Disk,
+    names: &[String],
+    files: impl IntoIterator<Item = &'a LogFile>,
+) -> Result<Introduced> {
+    let superblock = superblock::read(disk, names)?;
+    let newest = superblock.as_ref().and_then(|found| found.newest);
+    // A log without a block has no id to insist on.
+    let mut known = newest
+        .filter(|newest| newest.synced > 0)
+        .map(|newest| (superblock::NAME, newest.log_id));
+    let mut introduced = Introduced {
+        mark: newest.map_or(0, |newest| newest.synced),
+        superblock,
+        ..Introduced::default()
+    };
+    'files: for file in files {
+        for (id, synced) in file.introduces()? {
+            match known {
+                Some((beside, own)) if own != id => {
+                    introduced.misplaced.push(LogError::Foreign {
+                        file: file.name.clone(),
+                        found: id,
+                        beside: beside.to_owned(),
+                        own,
+                    });
+                    continue 'files;
+                }
+                Some(_) => {}
+                None => known = Some((&file.name, id)),
+            }
+            introduced.mark = introduced.mark.max(synced);
+        }
+        introduced.misplaced.extend(file.misnamed(names)?);
+    }
+    introduced.log_id = known.map(|(_, id)| id);
+    Ok(introduced)
 }
 
 /// What a segment holds: as its footer says, or, if that is damaged, as its frames say.
@@ -158,6 +224,7 @@ struct Walk {
     report: Report,
     /// Bodies that could not be checked yet, since the mark was not known.
     unchecked: Vec<Unchecked>,
+    superblock: Option<SuperblockFound>,
 }
 
 struct Torn {
@@ -377,22 +444,12 @@ impl Walk {
         Ok(())
     }
 
-    fn finish(mut self, make_end: bool) -> Result<Recovered> {
+    fn finish(mut self) -> Result<Recovered> {
+        self.check_superblock()?;
         self.check_bodies()?;
         let next = self.expected.unwrap_or(1);
         if next <= self.mark {
-            // Behind a file that is closed, what is missing is the beginning of the next one.
-            let (file, position) = match (self.files.last().filter(|_| !self.closed), self.spares.first()) {
-                (Some(file), _) => (file.name.clone(), self.end),
-                (None, Some(file)) => (file.name.clone(), 0),
-                (None, None) => (file::commit_name(self.next_number), 0),
-            };
-            return Err(LogError::Corrupt {
-                file,
-                position,
-                expected: Some(next),
-                found: format!("it is not there, though blocks up to {} were synced", self.mark),
-            });
+            return Err(self.ends_too_early(next));
         }
         // A segment was moved out of a commit file, and the newest commit file that is full always stays.
         if self.files.is_empty() && !self.segments.is_empty() {
@@ -404,23 +461,81 @@ impl Walk {
             });
         }
         self.report.torn_bytes = self.torn_bytes();
-        if make_end {
-            self.make_end(next)?;
-        }
         self.report.last_sequence = next - 1;
+        let newest = self.newest_superblock();
+        self.report.was_closed = newest.is_some_and(|newest| newest.closed && newest.synced == next - 1);
+        let torn = self.torn.as_ref().is_some_and(|torn| !torn.in_spare);
+        let erase_from = (torn || self.beyond > 0).then_some(self.end);
         Ok(Recovered {
             files: self.files,
             holdings: self.holdings,
             segments: self.segments,
             next_segment: self.next_segment,
+            erase_spare: self.beyond_in_spare > 0,
             spares: self.spares,
             next_number: self.next_number,
             log_id: self.log_id,
-            end: (!self.closed).then_some(self.end),
+            end: (!self.closed || erase_from.is_some()).then_some(self.end),
             first: self.firsts.last().copied().unwrap_or(1),
             next,
+            superblock: self.superblock,
             report: self.report,
+            empty: self.empty,
+            erase_from,
         })
+    }
+
+    fn newest_superblock(&self) -> Option<Superblock> {
+        self.superblock.as_ref().and_then(|found| found.newest)
+    }
+
+    /// What the superblock says of the newest file holds; and without one, that no file may be one that was cut short.
+    fn check_superblock(&self) -> Result<()> {
+        let Some(found) = &self.superblock else {
+            let short = self.spares.iter().find(|spare| is_cut_short(spare));
+            return short.map_or(Ok(()), |file| Err(cut_short(file, None)));
+        };
+        let Some(newest) = found.newest else {
+            return Err(LogError::Corrupt {
+                file: superblock::NAME.to_owned(),
+                position: 0,
+                expected: None,
+                found: "none of its slots can be read, so nobody knows whether the newest commit file is whole"
+                    .to_owned(),
+            });
+        };
+        let named = self.files.iter().find(|file| file.number == newest.file);
+        match named.filter(|file| file.size < newest.file_bytes) {
+            Some(file) => Err(cut_short(file, Some(newest.file_bytes))),
+            None => Ok(()),
+        }
+    }
+
+    /// Blocks up to the mark were synced, and the one that comes next is not there.
+    fn ends_too_early(&self, next: Sequence) -> LogError {
+        let newest = self.newest_superblock().filter(|newest| newest.first >= next);
+        let corrupt = |file: String, position: u64, found: &str| LogError::Corrupt {
+            file,
+            position,
+            expected: Some(next),
+            found: format!("{found}, though blocks up to {} were synced", self.mark),
+        };
+        if let Some(newest) = newest {
+            // Everything in that file is missed, if not more.
+            let is_there = self.spares.iter().any(|spare| spare.number == newest.file);
+            let found = match is_there {
+                true => "it is not there",
+                false => "the file is not there: bring it back if you can",
+            };
+            return corrupt(file::commit_name(newest.file), 0, found);
+        }
+        // Behind a file that is closed, what is missing is the beginning of the next one.
+        let (file, position) = match (self.files.last().filter(|_| !self.closed), self.spares.first()) {
+            (Some(file), _) => (file.name.clone(), self.end),
+            (None, Some(file)) => (file.name.clone(), 0),
+            (None, None) => (file::commit_name(self.next_number), 0),
+        };
+        corrupt(file, position, "it is not there")
     }
 
     /// Bodies of blocks above the mark: the first that is not as it was written is where the log ends.
@@ -471,27 +586,59 @@ impl Walk {
         };
         in_file.max(self.beyond) + in_spare.max(self.beyond_in_spare)
     }
+}
 
-    /// Nothing behind the end can be taken for a part of the log again, whatever is written next.
-    fn make_end(&mut self, next: Sequence) -> Result<()> {
-        let torn = self.torn.take().is_some_and(|torn| !torn.in_spare);
-        if let Some(file) = self.files.last().filter(|_| torn || self.beyond > 0) {
-            erase(file, self.end)?;
-            self.closed = false;
+impl Recovered {
+    /// Nothing behind the end can be taken for a part of the log again, whatever is written next. To be called when all of the log
+    /// is explained: what it erases cannot be looked at any more. Spares that are shorter than `spare_bytes` go.
+    pub fn make_end(&mut self, disk: &dyn Disk, spare_bytes: u64) -> Result<()> {
+        let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
+        for name in names.iter().filter(|name| file::is_unfinished(name)) {
+            disk.remove(name).map_err(LogError::io("cannot remove", name))?;
+        }
+        // A process that was killed may have left names that a power cut would still take, and with them all that is to be
+        // written under them.
+        disk.sync_names()
+            .map_err(LogError::io("cannot sync the names in", "the log"))?;
+        for file in self.empty.drain(..) {
+            file.remove(disk)?;
+        }
+        if let (Some(file), Some(from)) = (self.files.last(), self.erase_from) {
+            erase(file, from)?;
         }
         for (n, spare) in self.spares.iter().enumerate() {
             let header = BlockHeader::decode(&spare.read(0, PAGE)?);
             let begins_later =
-                header.is_some_and(|header| header.sequence >= next && Some(header.log_id) == self.log_id);
-            if begins_later || (n == 0 && self.beyond_in_spare > 0) {
+                header.is_some_and(|header| header.sequence >= self.next && Some(header.log_id) == self.log_id);
+            if begins_later || (n == 0 && self.erase_spare) {
                 erase(spare, 0)?;
             }
+        }
+        let short = self.spares.extract_if(.., |spare| spare.size < spare_bytes);
+        for spare in short {
+            spare.remove(disk)?;
+            self.report.short_spares += 1;
         }
         match self.files.last() {
             // What a killed process had handed to the kernel is served from now on: it has to stay.
             Some(file) => file.sync(),
             None => Ok(()),
         }
+    }
+}
+
+/// No commit file was ever made so: it is whole pages, and not none.
+pub(crate) fn is_cut_short(file: &LogFile) -> bool {
+    file.size == 0 || !file.size.is_multiple_of(PAGE as u64)
+}
+
+fn cut_short(file: &LogFile, had: Option<u64>) -> LogError {
+    let had = had.map_or_else(|| "more when it was made".to_owned(), |bytes| format!("{bytes}"));
+    LogError::Corrupt {
+        file: file.name.clone(),
+        position: file.size,
+        expected: None,
+        found: format!("it ends here and had {had} bytes"),
     }
 }
 

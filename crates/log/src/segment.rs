@@ -507,7 +507,7 @@ impl<'a> SegmentWriter<'a> {
             last: 0,
             synced: 0,
             end: self.at,
-            log_id: 0,
+            log_id: self.shelf.log_id(),
         };
         let footer = footer::encode(&self.index, &rows, &bounds);
         self.write(&footer)?;

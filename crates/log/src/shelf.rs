@@ -37,6 +37,8 @@ pub(crate) struct ShelfPolicy {
     pub io_bytes_per_second: u64,
     /// Named in errors.
     pub folder: String,
+    /// Written into segments.
+    pub log_id: u64,
 }
 
 pub(crate) struct Shelf {
@@ -229,6 +231,10 @@ impl Shelf {
     pub fn stored_bytes(&self) -> u64 {
         let state = self.state.lock();
         state.sealed.iter().chain(&state.segments).map(|file| file.size).sum()
+    }
+
+    pub fn log_id(&self) -> u64 {
+        self.policy.log_id
     }
 
     /// Files of each kind: ready, full, segments.
@@ -530,6 +536,7 @@ mod tests {
             min_free_bytes: Some(2 * MIB),
             io_bytes_per_second: 0,
             folder: "log".to_owned(),
+            log_id: 7,
         };
         let found = Found {
             ready: Vec::new(),

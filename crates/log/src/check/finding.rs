@@ -51,6 +51,19 @@ pub enum FindingKind {
     BadVersion,
     /// What the table of partitions says is damaged or contradicts itself.
     BadTable,
+    /// Blocks that were synced in a file that is not there.
+    NewestMissing {
+        first: Sequence,
+        last: Sequence,
+    },
+    /// The file is shorter than it was made.
+    CutShort {
+        had: Option<u64>,
+    },
+    /// The file says that it is of another log, or that it has another name.
+    Misplaced(String),
+    /// A slot of the superblock, or all of it.
+    BadSuperblock,
     /// The log does not open, for a reason that is not among the other findings.
     Refused(String),
 }
@@ -70,6 +83,10 @@ impl FindingKind {
             FindingKind::NewerFormat(_) => "newer_format",
             FindingKind::BadVersion => "bad_version",
             FindingKind::BadTable => "bad_table",
+            FindingKind::NewestMissing { .. } => "newest_missing",
+            FindingKind::CutShort { .. } => "cut_short",
+            FindingKind::Misplaced(_) => "misplaced",
+            FindingKind::BadSuperblock => "bad_superblock",
             FindingKind::Refused(_) => "refused",
         }
     }
@@ -122,6 +139,19 @@ impl fmt::Display for Finding {
             FindingKind::NewerFormat(newer) => newer.fmt(f)?,
             FindingKind::BadVersion => f.write_str("the version of a block is damaged, all else of it is whole")?,
             FindingKind::BadTable => f.write_str("what is said of partitions is damaged or makes no sense")?,
+            FindingKind::NewestMissing { first, last } => {
+                write!(
+                    f,
+                    "blocks {first} to {last} were synced in this file, which is not there"
+                )?;
+            }
+            FindingKind::CutShort { had: Some(had) } => write!(f, "the file ends here and had {had} bytes")?,
+            FindingKind::CutShort { had: None } => f.write_str("the file ends here, and no commit file is so short")?,
+            FindingKind::Misplaced(why) => f.write_str(why)?,
+            FindingKind::BadSuperblock if self.is_error => {
+                f.write_str("nothing of the superblock can be read, so nobody knows whether the newest file is whole")?;
+            }
+            FindingKind::BadSuperblock => f.write_str("a part of it is damaged; every start makes it anew")?,
             FindingKind::Refused(why) => write!(f, "the log does not open: {why}")?,
         }
         if let Some((partition, from, to)) = self.records {
@@ -160,6 +190,10 @@ pub struct CheckReport {
     pub lost: Vec<Lost>,
     /// What cannot be read either, but stands before a checkpoint: nobody reads it, but what moves files would.
     pub let_go: Vec<Lost>,
+    /// So many records more, of any partitions, are known to have stood in blocks of which nothing is left.
+    pub unaccounted: u64,
+    /// A repair has each partition go on so many offsets later, so that none that such a block may have had is given out again.
+    pub skipped: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +231,12 @@ impl CheckReport {
     pub fn is_newer(&self) -> bool {
         let newer = |finding: &Finding| matches!(finding.kind, FindingKind::NewerFormat(_));
         self.findings.iter().any(newer)
+    }
+
+    /// Records that a repair gives up, as far as is known: those that are known by their offsets, and those of which nothing is left.
+    pub fn lost_records(&self) -> u64 {
+        let known: u64 = self.lost.iter().map(|lost| lost.to - lost.from).sum();
+        known + self.unaccounted
     }
 
     pub fn errors(&self) -> usize {

@@ -58,6 +58,6 @@ pub(crate) fn report(disk: &dyn Disk, survey: &Survey) -> CheckReport {
 
 /// Whether a start would go well, but for writing.
 pub(crate) fn opens(disk: &dyn Disk) -> Result<()> {
-    let found = recovery::inspect(disk, &IndexCache::new(INDEX_BYTES))?;
+    let found = recovery::recover(disk, &IndexCache::new(INDEX_BYTES))?;
     open::partitions(&found, "the log").map(drop)
 }

@@ -3,9 +3,11 @@
 
 use super::finding::{Finding, FindingKind};
 use super::outline::{Outline, Stretch, bytes};
+use crate::file::commit_name;
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::ids::Sequence;
+use crate::superblock::Superblock;
 
 /// What a commit file is to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,8 @@ pub(crate) struct Settled {
     pub last: Sequence,
 }
 
-pub(crate) fn settle(outlines: Vec<Outline>, mark: Sequence) -> Settled {
+/// `newest` is what the superblock says.
+pub(crate) fn settle(outlines: Vec<Outline>, mark: Sequence, newest: Option<&Superblock>) -> Settled {
     let last_live = outlines.iter().rposition(|outline| !outline.stretches.is_empty());
     let role = |n: usize, outline: &Outline| match last_live {
         Some(last) if n <= last && outline.stretches.is_empty() => Role::Destroyed,
@@ -46,6 +49,9 @@ pub(crate) fn settle(outlines: Vec<Outline>, mark: Sequence) -> Settled {
     settled.cut(mark);
     let live = settled.files.iter().filter(|(_, role)| *role == Role::Live);
     settled.last = live.filter_map(|(outline, _)| outline.last()).max().unwrap_or_default();
+    if settled.last < mark {
+        settled.miss(mark, newest);
+    }
     settled.tear();
     settled
 }
@@ -96,6 +102,32 @@ impl Settled {
         });
     }
 
+    /// Blocks up to the mark were synced, and nothing of the last ones is left: in the last file there is, or in the one that the
+    /// superblock names.
+    fn miss(&mut self, mark: Sequence, newest: Option<&Superblock>) {
+        let next = self.last + 1;
+        let Some(named) = newest.filter(|newest| newest.first >= next) else {
+            let live = self.files.iter().rposition(|(_, role)| *role == Role::Live);
+            return live.into_iter().for_each(|n| self.lost_tail(n, next, mark));
+        };
+        let is_named = |file: &&mut (Outline, Role)| file.0.file.number == named.file;
+        if let Some((_, role)) = self.files.iter_mut().find(is_named) {
+            *role = Role::Destroyed;
+            return;
+        }
+        self.findings.push(Finding {
+            file: commit_name(named.file),
+            position: 0,
+            bytes: named.file_bytes,
+            kind: FindingKind::NewestMissing {
+                first: next,
+                last: mark,
+            },
+            records: None,
+            is_error: true,
+        });
+    }
+
     /// The first block behind the mark that is not whole ends the log.
     fn cut(&mut self, mark: Sequence) {
         for n in 0..self.files.len() {
@@ -108,7 +140,9 @@ impl Settled {
             let torn = outline.end().saturating_sub(at);
             outline.end_before(at, sequence, mark);
             self.findings.push(torn_tail(&outline.file.name, at, torn));
-            for (outline, role) in self.files.iter_mut().skip(n + 1) {
+            // Where nothing of a file is left, what stands in it is to be cleared away like that of those behind it.
+            let kept = usize::from(!outline.stretches.is_empty());
+            for (outline, role) in self.files.iter_mut().skip(n + kept) {
                 outline.stretches.clear();
                 *role = Role::Spare;
             }

@@ -16,11 +16,13 @@ use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::{FileKind, Holding};
-use crate::format::{PAGE, block};
+use crate::format::{PAGE, block, record};
 use crate::ids::{Offset, PartitionId, Sequence};
 use crate::index::Entry;
 use crate::open::{self, Piece};
 use crate::partition::Range;
+use crate::recovery;
+use crate::superblock::{self, Superblock, SuperblockFound};
 use crate::table::{self, META, Table};
 
 /// One file and what was found in it.
@@ -62,6 +64,10 @@ pub(crate) struct Survey {
     pub segments: Vec<Surveyed>,
     pub partitions: Vec<Covered>,
     pub log_id: Option<u64>,
+    pub superblock: Option<SuperblockFound>,
+    /// See [`CheckReport::unaccounted`] and [`CheckReport::skipped`].
+    pub unaccounted: u64,
+    pub skipped: u64,
     pub mark: Sequence,
     pub last: Sequence,
     /// Of any block that is stored, part of the log or not.
@@ -72,6 +78,8 @@ pub(crate) struct Survey {
     /// Something that was said of partitions is lost.
     pub table_damaged: bool,
     pub findings: Vec<Finding>,
+    /// The first of files that have changed names: only their owner can give them back.
+    pub misnamed: Option<LogError>,
     pub names: Vec<String>,
     bytes: u64,
     blocks: u64,
@@ -89,6 +97,8 @@ struct Reading<'a> {
     /// Behind the last offset of each partition in the commit files so far.
     next: BTreeMap<PartitionId, Offset>,
     facts: Facts,
+    /// What is to be said of files that are of another log or have another name.
+    misplaced: Vec<LogError>,
 }
 
 impl Survey {
@@ -105,12 +115,20 @@ impl Survey {
         };
         let (commits, segments) = (open(FileKind::Commit)?, open(FileKind::Segment)?);
         let size = commits.iter().chain(&segments).map(|file| file.size).sum();
-        let mut known = Known::default();
+        let files = commits.iter().chain(&segments).map(AsRef::as_ref);
+        let introduced = recovery::introduce(disk, &names, files)?;
+        let mut known = Known {
+            log_id: introduced.log_id,
+            mark: introduced.mark,
+            ..Known::default()
+        };
         let outlines = commits
             .into_iter()
             .map(|file| Outline::of(file, &mut known))
             .collect::<Result<_>>()?;
-        let settled = settle(outlines, known.mark);
+        let superblock = introduced.superblock;
+        let newest = superblock.as_ref().and_then(|found| found.newest);
+        let settled = settle(outlines, known.mark, newest.as_ref());
         let mut reading = Reading {
             progress: &mut |done, all| progress(done, all),
             done: 0,
@@ -120,9 +138,11 @@ impl Survey {
             frames: 0,
             next: BTreeMap::new(),
             facts: Facts::default(),
+            misplaced: introduced.misplaced,
         };
+        reading.superblock(superblock.as_ref());
         let last = settled.last;
-        let commits = reading.commits(settled);
+        let commits = reading.commits(settled, newest.as_ref());
         let segments = segments
             .into_iter()
             .map(|file| reading.segment(file))
@@ -132,6 +152,9 @@ impl Survey {
             segments,
             partitions: Vec::new(),
             log_id: known.log_id,
+            superblock,
+            unaccounted: 0,
+            skipped: 0,
             mark: known.mark,
             last,
             highest: known.highest.max(known.mark).max(last),
@@ -139,16 +162,58 @@ impl Survey {
             meta_next: reading.facts.next,
             table_damaged: reading.facts.damaged || !reading.facts.has_snapshot && !reading.facts.seen.is_empty(),
             findings: reading.findings,
+            misnamed: reading
+                .misplaced
+                .into_iter()
+                .find(|error| matches!(error, LogError::Misnamed { .. })),
             names,
             bytes: size,
             blocks: reading.blocks,
             frames: reading.frames,
         };
         survey.table = reading.facts.into_table(survey.table_damaged);
+        survey.look_for_untraced(newest.as_ref());
         survey.cover();
         survey.grade();
         survey.leave_open();
         Ok(survey)
+    }
+
+    /// What damage to the end of the log may have taken without a trace. Of what stood before, the table at the start of the next
+    /// file tells.
+    fn look_for_untraced(&mut self, newest: Option<&Superblock>) {
+        let is_live = |file: &&Surveyed| file.role == Role::Live && file.last_sound().is_some();
+        let last = self.commits.iter().rposition(|file| is_live(&file));
+        let number = |n: usize| self.commits.get(n).map(|file| file.outline.file.number);
+        let named = newest.and_then(|newest| self.commits.iter().find(|file| file.outline.file.number == newest.file));
+        let found = named.map_or(0, |file| file.holds.values().map(|held| held.next - held.first).sum());
+        let last_sound = last.and_then(|n| self.commits.get(n)).and_then(Surveyed::last_sound);
+        let bytes = match (last, last_sound) {
+            (Some(last), Some(sequence)) if sequence >= self.mark => {
+                let open = self.commits.get(last).filter(|file| !file.outline.footer.is_whole());
+                let size = named.map_or(u64::MAX, |file| file.outline.file.size);
+                let cut_off = newest.map_or(0, |newest| newest.file_bytes.saturating_sub(size));
+                open.map_or(0, Surveyed::unsound_bytes) + cut_off
+            }
+            // From there on anything may have stood.
+            _ => {
+                let behind = self.commits.iter().skip(last.unwrap_or_default());
+                let is_gone = newest.filter(|newest| last.and_then(number).is_none_or(|last| last <= newest.file));
+                let sizes = behind
+                    .filter(|file| file.role != Role::Spare)
+                    .map(|file| file.outline.file.size);
+                sizes.sum::<u64>() + is_gone.map_or(0, |newest| newest.file_bytes)
+            }
+        };
+        if bytes == 0 {
+            return;
+        }
+        self.unaccounted = newest.map_or(0, |newest| newest.offsets.saturating_sub(found));
+        self.skipped = match newest.is_some_and(|newest| newest.closed) {
+            true => self.unaccounted,
+            // More may have been stored than the superblock knew of, but never more than there was room for.
+            false => self.unaccounted.max(bytes / record::LEN_LEAST),
+        };
     }
 
     /// From where each offset of each partition is read, as a start would have it.
@@ -366,6 +431,8 @@ impl Survey {
             findings: self.findings.clone(),
             lost: spans(|partition| &partition.lost),
             let_go: spans(|partition| &partition.let_go),
+            unaccounted: self.unaccounted,
+            skipped: self.skipped,
         }
     }
 }
@@ -382,7 +449,69 @@ fn of_records(id: PartitionId, (from, to): Span, (file, position): (String, u64)
 }
 
 impl Reading<'_> {
-    fn commits(&mut self, settled: Settled) -> Vec<Surveyed> {
+    fn superblock(&mut self, found: Option<&SuperblockFound>) {
+        let Some(found) = found else { return };
+        let mut say = |position: u64, bytes: u64, kind: FindingKind, is_error: bool| {
+            self.findings.push(Finding {
+                file: superblock::NAME.to_owned(),
+                position,
+                bytes,
+                kind,
+                records: None,
+                is_error,
+            });
+        };
+        if let Some((at, newer)) = found.newer {
+            return say(at, newer.bytes(), FindingKind::NewerFormat(newer), true);
+        }
+        for at in &found.damaged {
+            let kind = FindingKind::BadSuperblock;
+            say(*at, crate::format::superblock::LEN as u64, kind, found.newest.is_none());
+        }
+    }
+
+    /// What is of another log is neither read nor believed; a repair sets it aside.
+    fn foreign(&mut self, file: &mut Surveyed) -> bool {
+        let log_file = file.outline.file.clone();
+        let own = |error: &&LogError| match error {
+            LogError::Foreign { file, .. } | LogError::Misnamed { file, .. } => *file == log_file.name,
+            _ => false,
+        };
+        let Some(why) = self.misplaced.iter().find(own) else {
+            return false;
+        };
+        let (kind, is_foreign) = (
+            FindingKind::Misplaced(why.to_string()),
+            matches!(why, LogError::Foreign { .. }),
+        );
+        self.found(&log_file, (0, log_file.size), kind, true);
+        if !is_foreign {
+            return false;
+        }
+        file.obstacle = true;
+        file.bad.push((0, log_file.size));
+        true
+    }
+
+    /// A file that is no whole number of pages, or has less of them than the superblock says.
+    fn cut_short(&mut self, file: &mut Surveyed, newest: Option<&Superblock>) {
+        let log_file = file.outline.file.clone();
+        let had = newest
+            .filter(|newest| newest.file == log_file.number)
+            .map(|newest| newest.file_bytes);
+        let is_short = match (had, newest) {
+            (Some(had), _) => log_file.size < had,
+            // Without a superblock, a file behind the end may have been the newest.
+            (None, None) => file.role == Role::Spare && recovery::is_cut_short(&log_file),
+            (None, Some(_)) => false,
+        };
+        if is_short {
+            file.obstacle = true;
+            self.found(&log_file, (log_file.size, 0), FindingKind::CutShort { had }, true);
+        }
+    }
+
+    fn commits(&mut self, settled: Settled, newest: Option<&Superblock>) -> Vec<Surveyed> {
         let last_live = settled.files.iter().rposition(|(_, role)| *role == Role::Live);
         self.findings.extend(settled.findings);
         let obstacles = settled.obstacles;
@@ -391,6 +520,11 @@ impl Reading<'_> {
             let mut file = Surveyed::new(outline, role);
             file.obstacle = obstacles.contains(&n);
             self.version(&mut file);
+            let role = match self.foreign(&mut file) {
+                true => Role::Spare,
+                false => role,
+            };
+            self.cut_short(&mut file, newest);
             match role {
                 Role::Live => self.live(&mut file, Some(n) == last_live),
                 Role::Destroyed => self.destroyed(&mut file, expected),
@@ -580,6 +714,10 @@ impl Reading<'_> {
     fn segment(&mut self, file: Arc<LogFile>) -> Result<Surveyed> {
         let mut segment = Surveyed::of_segment(file.clone())?;
         self.version(&mut segment);
+        if self.foreign(&mut segment) {
+            self.passed(&file);
+            return Ok(segment);
+        }
         let place = match &segment.outline.footer {
             Footer::Whole(..) => None,
             Footer::Part(_, _, at, len) => Some((*at, *len)),
@@ -652,6 +790,18 @@ impl Surveyed {
         let mut segment = Surveyed::new(outline, Role::Live);
         segment.outline.newer = segment.outline.newer.or_else(|| segment.newer_frame());
         Ok(segment)
+    }
+
+    /// The sequence of the last block that can be read.
+    fn last_sound(&self) -> Option<Sequence> {
+        let sound = self.outline.stretches.iter().rfind(|stretch| stretch.sound);
+        sound.map(|stretch| stretch.last)
+    }
+
+    /// Bytes in which blocks stood of which nothing can be read.
+    fn unsound_bytes(&self) -> u64 {
+        let unsound = self.outline.stretches.iter().filter(|stretch| !stretch.sound);
+        unsound.map(|stretch| stretch.end - stretch.at).sum()
     }
 
     /// What is in the file, as its index says; or, where that does not tell, as its frames say.

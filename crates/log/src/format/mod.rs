@@ -6,6 +6,7 @@ pub mod footer;
 pub mod frame;
 pub mod newer;
 pub mod record;
+pub mod superblock;
 pub mod varint;
 
 /// Blocks start on multiples of this, so that a torn write cannot damage an earlier block.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{block, footer, frame};
+use super::{block, footer, frame, superblock};
 
 /// A part of a file that has a version of its own, or a kind to which newer versions may add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,7 @@ pub enum Versioned {
     /// Of the index at the end of a file.
     Index,
     FileKind,
+    Superblock,
 }
 
 /// One whose version or kind this program does not know.
@@ -32,6 +33,7 @@ impl Versioned {
             Versioned::FrameKind => "frame_kind",
             Versioned::Index => "index",
             Versioned::FileKind => "file_kind",
+            Versioned::Superblock => "superblock",
         }
     }
 }
@@ -43,6 +45,7 @@ impl Newer {
             Versioned::Block => block::LEN,
             Versioned::Frame | Versioned::FrameKind => frame::LEN,
             Versioned::Index | Versioned::FileKind => footer::TRAILER_LEN,
+            Versioned::Superblock => superblock::LEN,
         };
         bytes as u64
     }
@@ -55,6 +58,7 @@ impl Newer {
             Versioned::FrameKind => frame::KIND_MAX.into(),
             Versioned::Index => footer::VERSION,
             Versioned::FileKind => footer::KIND_MAX,
+            Versioned::Superblock => superblock::VERSION,
         }
     }
 }
@@ -67,6 +71,7 @@ impl fmt::Display for Newer {
             Versioned::FrameKind => "a frame of kind",
             Versioned::Index => "an index of format version",
             Versioned::FileKind => "the index of a file of kind",
+            Versioned::Superblock => "a superblock of format version",
         };
         write!(
             f,

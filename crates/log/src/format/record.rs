@@ -14,6 +14,9 @@ use crate::ids::Micros;
 pub const KEY_MAX: usize = 64 << 10;
 pub const PROPERTIES_MAX: usize = 64 << 10;
 
+/// No record takes fewer bytes: its length, its flags, its time.
+pub const LEN_LEAST: u64 = 10;
+
 const HAS_KEY: u8 = 1;
 const HAS_PROPERTIES: u8 = 2;
 const HAS_TTL: u8 = 4;

@@ -23,9 +23,10 @@ use crate::format::footer::{self, Bounds, FileKind};
 use crate::format::frame::{self, Flags, FrameHeader, Kind};
 use crate::format::record::RecordRef;
 use crate::format::{PAGE, pages};
-use crate::ids::{PartitionId, Sequence};
+use crate::ids::{Offset, PartitionId, Sequence};
 use crate::index::{Entry, FileIndex};
 use crate::partition::Range;
+use crate::superblock::{self, Superblock, SuperblockFile};
 use crate::table::{Known, META, Table};
 use crate::writer::thread::now;
 use rescue::Rescue;
@@ -80,6 +81,9 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -
             });
         }
     }
+    if let Some(misnamed) = survey.misnamed.clone().filter(|_| accept_loss) {
+        return Err(misnamed);
+    }
     if !accept_loss || !needs_repair(&before) {
         return Ok(Repaired { before, done: None });
     }
@@ -129,21 +133,23 @@ impl Repair<'_> {
         }
         let structural = self.is_structural();
         let numbers = self.survey.segments.iter().map(|file| file.outline.file.number + 1);
-        let mut rescue = Rescue::new(self.disk, numbers.max().unwrap_or_default());
+        let log_id = self.survey.log_id.unwrap_or_default();
+        let mut rescue = Rescue::new(self.disk, log_id, numbers.max().unwrap_or_default());
         for file in files {
             self.rescue(file, &mut rescue)?;
         }
         for partition in &self.survey.partitions {
             let whole: Vec<Span> = partition.ranges.iter().map(|range| (range.first, range.next)).collect();
-            for span in held::without((partition.known.first, partition.next), &whole) {
+            for span in held::without((partition.known.first, self.next_of(partition)), &whole) {
                 rescue.range(partition.id, span, None, &[])?;
             }
         }
         rescue.finish()?;
         self.written.append(&mut rescue.names);
-        if structural {
-            self.go_on_in_a_new_file()?;
-        }
+        let ending = match structural {
+            true => Some(self.go_on_in_a_new_file()?),
+            false => None,
+        };
         let obstacles: Vec<&Surveyed> = self.survey.commits.iter().filter(|file| file.obstacle).collect();
         let replaced: Vec<&Surveyed> = self.survey.segments.iter().filter(|file| is_replaced(file)).collect();
         for file in obstacles
@@ -154,7 +160,52 @@ impl Repair<'_> {
             self.remove(&file.outline.file)?;
         }
         self.sync_names()?;
-        self.footers(structural)
+        self.footers(structural)?;
+        self.superblock(ending)
+    }
+
+    /// What is left is the log from now on, and a start does not ask for more.
+    fn superblock(&mut self, ending: Option<Superblock>) -> Result<()> {
+        let Some(ending) = ending.or_else(|| self.ending_as_found()) else {
+            return Ok(());
+        };
+        let newest = self.survey.superblock.as_ref().and_then(|found| found.newest);
+        let generation = newest.map_or(0, |newest| newest.generation) + 1;
+        SuperblockFile::make(self.disk, Superblock { generation, ..ending })?;
+        self.written.push(superblock::NAME.to_owned());
+        Ok(())
+    }
+
+    /// Of a log that goes on where it ended, but whose superblock is damaged.
+    fn ending_as_found(&self) -> Option<Superblock> {
+        let found = self
+            .survey
+            .superblock
+            .as_ref()
+            .filter(|found| !found.damaged.is_empty())?;
+        let newest = self.survey.commits.iter().rfind(|file| file.role == Role::Live);
+        let log_id = self.survey.log_id.or(found.newest.map(|newest| newest.log_id))?;
+        let Some(file) = newest else {
+            return Some(Superblock {
+                log_id,
+                ..Superblock::default()
+            });
+        };
+        let offsets = file.holds.values().map(|held| held.next - held.first);
+        Some(Superblock {
+            log_id,
+            file: file.outline.file.number,
+            file_bytes: file.outline.file.size,
+            first: file.outline.first().unwrap_or_default(),
+            synced: self.survey.mark,
+            offsets: offsets.sum(),
+            ..Superblock::default()
+        })
+    }
+
+    /// What comes next in a partition: nothing that a lost block may have had.
+    fn next_of(&self, partition: &Covered) -> Offset {
+        partition.next.saturating_add(self.survey.skipped)
     }
 
     /// The row of commit files is broken, or what they say of partitions.
@@ -164,6 +215,7 @@ impl Repair<'_> {
         let raised = |partition: &Covered| partition.raised && !partition.lost.is_empty();
         survey.partitions.iter().any(raised)
             || survey.table_damaged
+            || survey.skipped > 0
             || survey.mark > survey.last
             || survey.commits.iter().any(|file| file.obstacle)
     }
@@ -241,7 +293,7 @@ impl Repair<'_> {
 
     /// A file behind all others that begins with the table of partitions. Files that were ready go: a start looks for
     /// the next block in the next file, and no further than the first that has none.
-    fn go_on_in_a_new_file(&mut self) -> Result<()> {
+    fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;
         // Without one block the log has lost its name, too.
         let log_id = survey.log_id.unwrap_or_else(|| now() as u64);
@@ -267,7 +319,15 @@ impl Repair<'_> {
         file.write(&block, 0)?;
         file.sync()?;
         self.written.push(file.name.clone());
-        Ok(())
+        Ok(Superblock {
+            log_id,
+            file: number,
+            file_bytes: size,
+            first: sequence,
+            synced: sequence,
+            offsets: 1,
+            ..Superblock::default()
+        })
     }
 
     fn table_block(&self, sequence: Sequence, log_id: u64) -> Vec<u8> {
@@ -276,7 +336,7 @@ impl Repair<'_> {
             .partitions
             .iter()
             .map(|partition| {
-                let next = partition.next;
+                let next = self.next_of(partition);
                 (
                     partition.id,
                     Known {

@@ -19,6 +19,7 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 /// Writes segments, one after the other.
 pub(super) struct Rescue<'a> {
     disk: &'a dyn Disk,
+    log_id: u64,
     number: u64,
     open: Option<Segment>,
     pub names: Vec<String>,
@@ -34,9 +35,10 @@ struct Segment {
 }
 
 impl<'a> Rescue<'a> {
-    pub fn new(disk: &'a dyn Disk, number: u64) -> Rescue<'a> {
+    pub fn new(disk: &'a dyn Disk, log_id: u64, number: u64) -> Rescue<'a> {
         Rescue {
             disk,
+            log_id,
             number,
             open: None,
             names: Vec::new(),
@@ -149,7 +151,7 @@ impl<'a> Rescue<'a> {
             last: 0,
             synced: 0,
             end: segment.at,
-            log_id: 0,
+            log_id: self.log_id,
         };
         let footer = footer::encode(&segment.index, &rows, &bounds);
         segment.write(&footer)?;

@@ -20,6 +20,7 @@ use crate::measure::Measures;
 use crate::partition::{Frame, Partition};
 use crate::records::Records;
 use crate::shelf::Purpose;
+use crate::superblock::{Superblock, SuperblockFile};
 use crate::table::{Known, META, Table};
 
 /// The partition of the log itself is the first of all.
@@ -60,6 +61,9 @@ pub(crate) struct Core {
     /// Of the next block.
     next: Sequence,
     synced: Sequence,
+    superblock: SuperblockFile,
+    /// Given out by the blocks of the current file.
+    offsets: u64,
     /// When the oldest block that is not synced and that promises it was written.
     unsynced_since: Option<Instant>,
     /// The same of those for which nobody waits.
@@ -125,6 +129,9 @@ pub(crate) struct Resume {
     pub log_id: u64,
     pub next: Sequence,
     pub synced: Sequence,
+    pub superblock: SuperblockFile,
+    /// Given out by the blocks of the current file.
+    pub offsets: u64,
 }
 
 impl Core {
@@ -140,6 +147,8 @@ impl Core {
             log_id: resume.log_id,
             next: resume.next,
             synced: resume.synced,
+            superblock: resume.superblock,
+            offsets: resume.offsets,
             unsynced_since: None,
             unawaited_since: None,
             unreleased: Vec::new(),
@@ -578,12 +587,18 @@ impl Core {
         if block.deceives {
             self.write_front(&block, place)?;
         }
+        if place.at == 0 {
+            self.offsets = 0;
+        }
+        let given = block.frames.iter().map(|frame| frame.header.next() - frame.header.base);
+        self.offsets += given.sum::<u64>();
         // The sync of a write is of its own bytes only.
         if sync && self.synced + 1 == self.next {
             let began = Instant::now();
             place.file.write_and_sync(&block.bytes, place.at)?;
             self.measures.sync_us.observe_time(began.elapsed());
             self.synced = self.next;
+            self.note_in_superblock()?;
         } else {
             place.file.write(&block.bytes, place.at)?;
         }
@@ -667,15 +682,74 @@ impl Core {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
-        let began = Instant::now();
-        if let Err(error) = self.files.current().sync() {
-            self.poison = Some(error.to_string().into());
-            return Err(error);
+        let synced = self.sync_blocks();
+        match &synced {
+            Ok(()) => self.note_synced(),
+            Err(error) => self.poison = Some(error.to_string().into()),
         }
+        synced
+    }
+
+    fn sync_blocks(&mut self) -> Result<()> {
+        let began = Instant::now();
+        self.files.current().sync()?;
         self.measures.sync_us.observe_time(began.elapsed());
         self.synced = self.next.saturating_sub(1);
-        self.note_synced();
-        Ok(())
+        self.note_in_superblock()
+    }
+
+    /// Says how far the log is synced, before anybody is told so. What is the first of a file is said for good: of a file that the
+    /// superblock names something is missed if it is gone.
+    fn note_in_superblock(&mut self) -> Result<()> {
+        let first = self.files.first();
+        let newest = self.superblock.newest();
+        if self.synced < first || self.synced <= newest.synced {
+            return Ok(());
+        }
+        let enters = newest.synced < first || newest.file != self.files.current().number;
+        let slot = self.superblock_slot();
+        match enters {
+            true => self.superblock.store(slot),
+            false => self.superblock.note(slot),
+        }
+    }
+
+    fn superblock_slot(&self) -> Superblock {
+        let file = self.files.current();
+        Superblock {
+            log_id: self.log_id,
+            file: file.number,
+            file_bytes: file.size,
+            first: self.files.first(),
+            synced: self.synced,
+            offsets: self.offsets,
+            ..Superblock::default()
+        }
+    }
+
+    /// There is time to say how far the log is synced so that a power cut does not take it back.
+    pub fn rest(&mut self, now: Micros) {
+        let slot = self.superblock_slot();
+        let stored = self.mark(now).and_then(|()| self.superblock.store(slot));
+        if let Err(error) = stored {
+            self.poison.get_or_insert_with(|| error.to_string().into());
+        }
+    }
+
+    /// The last that is written: everything is synced, and what a start finds must be all of it.
+    pub fn close(&mut self, now: Micros) {
+        // Failing, each of them poisons the log, and a start looks at what is there.
+        let synced = self.sync().and_then(|()| match self.has_news() {
+            true => self.mark(now).and_then(|()| self.sync()),
+            false => Ok(()),
+        });
+        let closed = Superblock {
+            closed: true,
+            ..self.superblock_slot()
+        };
+        if let Err(error) = synced.and_then(|()| self.superblock.store(closed)) {
+            self.poison.get_or_insert_with(|| error.to_string().into());
+        }
     }
 
     /// Everything that was written is on disk: readers may have what waited for that.

@@ -7,6 +7,7 @@ mod ends;
 mod full;
 mod newer;
 mod unsynced;
+mod whole_files;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,6 +71,11 @@ fn open(disk: &SimDisk) -> Result<Driven> {
     open_with(disk, &options())
 }
 
+/// A log of another id, if it is new.
+fn open_of(disk: &SimDisk, log_id: u64) -> Result<Driven> {
+    open_named(disk, log_id, &options())
+}
+
 /// With files of a size of its own.
 fn open_wide(disk: &SimDisk) -> Driven {
     let options = LogOptions {
@@ -81,13 +87,17 @@ fn open_wide(disk: &SimDisk) -> Driven {
 }
 
 fn open_with(disk: &SimDisk, options: &LogOptions) -> Result<Driven> {
+    open_named(disk, 42, options)
+}
+
+fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Driven> {
     let Opened {
         mut core,
         shelf,
         partitions: mut known,
         meta,
         ..
-    } = open::open(Arc::new(disk.clone()), 42, options)?;
+    } = open::open(Arc::new(disk.clone()), log_id, options)?;
     let mut partitions = Vec::new();
     for (n, mode) in MODES.iter().enumerate() {
         let id = PartitionId::new(1, n as u32);

@@ -45,6 +45,11 @@ impl Files {
         &self.current
     }
 
+    /// The sequence of the first block of the current file, whether it is written or not.
+    pub fn first(&self) -> Sequence {
+        self.first
+    }
+
     /// Nothing is in the current file yet.
     pub fn is_fresh(&self) -> bool {
         self.end == Some(0)

@@ -318,9 +318,7 @@ impl Shared {
                     let _ = done.send(Err(LogError::Closed));
                 }
                 drop(inbox);
-                if core.sync().is_ok() && core.has_news() {
-                    let _ = core.mark(now()).and_then(|()| core.sync());
-                }
+                core.close(now());
                 self.tell_poison(&core);
                 self.inbox.lock().closed = true;
                 self.over.notify_waiters();
@@ -373,7 +371,7 @@ impl Shared {
                 drop(inbox);
                 core.sync_if_due();
                 if rested && !*marked && core.has_news() {
-                    let _ = core.mark(now());
+                    core.rest(now());
                     *marked = true;
                 }
                 // Failing, both poison the log.

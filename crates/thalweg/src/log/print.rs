@@ -95,8 +95,15 @@ pub fn losses(report: &CheckReport, what: &str) -> String {
     for lost in &report.lost {
         let _ = writeln!(text, "{what}: {}", records(lost));
     }
-    let sum: u64 = report.lost.iter().map(|lost| lost.to - lost.from).sum();
-    let _ = writeln!(text, "{sum} records in all");
+    if report.skipped > 0 {
+        let _ = writeln!(
+            text,
+            "{what}: {} records or more, of any partition, in blocks of which nothing is left; \
+             each partition goes on {} offsets later, so that none that they had is given out again",
+            report.unaccounted, report.skipped
+        );
+    }
+    let _ = writeln!(text, "{} records in all", report.lost_records());
     text.push_str(&let_go(report));
     text
 }
@@ -134,7 +141,7 @@ pub fn report_json(report: &CheckReport) -> Value {
         "files": report.files, "spares": report.spares, "segments": report.segments, "bytes": report.bytes,
         "blocks": report.blocks, "frames": report.frames, "last": report.last, "synced": report.synced,
         "partitions": partitions.collect::<Vec<_>>(), "lost": spans(&report.lost),
-        "let_go": spans(&report.let_go),
+        "let_go": spans(&report.let_go), "unaccounted": report.unaccounted, "skipped": report.skipped,
         "findings": report.findings.iter().map(finding_json).collect::<Vec<_>>(),
     })
 }

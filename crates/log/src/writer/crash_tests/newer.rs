@@ -37,7 +37,7 @@ fn files(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
 
 /// What a start would find, before anything was changed.
 fn found(disk: &SimDisk) -> crate::recovery::Recovered {
-    crate::recovery::inspect(disk, &IndexCache::new(1 << 20)).unwrap()
+    recover(disk, &IndexCache::new(1 << 20)).unwrap()
 }
 
 /// All that looks at a log names the place, and nothing changes it.

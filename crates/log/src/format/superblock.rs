@@ -1,0 +1,128 @@
+//! What a log says of itself outside of its commit files: which log it is, how far it was synced, and which file that was in.
+//! A log whose newest file is gone looks like one that ended earlier; this tells the two apart.
+//!
+//! A slot: magic `TWS1` 4 · version 2 · flags 2 · generation 8 · log id 8 · number of the commit file 8 · bytes of that file 8 ·
+//! sequence of its first block 8 · last sequence synced 8 · offsets given out in that file 8 · crc32c of all before it 4.
+//! It lies within one sector, which a disk writes as a whole. Magic, version and log id stand in the same places in every version.
+
+use crate::format::newer::{Newer, Versioned};
+use crate::format::{Put, Take};
+use crate::ids::Sequence;
+
+pub const LEN: usize = 68;
+pub const VERSION: u16 = 1;
+
+const MAGIC: [u8; 4] = *b"TWS1";
+const CLOSED: u16 = 1;
+
+/// One slot. Everything in it was true and synced when it was written, so an old one is a lower bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Superblock {
+    /// The log was closed in good order, and nothing was written since.
+    pub closed: bool,
+    /// Of several slots the highest is the newest.
+    pub generation: u64,
+    pub log_id: u64,
+    /// The commit file with the last block that was synced; zero, too, for a log without a block.
+    pub file: u64,
+    pub file_bytes: u64,
+    /// The sequence of the first block in that file.
+    pub first: Sequence,
+    /// Every block up to this one is on the disk. Zero: there is none yet.
+    pub synced: Sequence,
+    /// How many offsets the blocks of that file gave out, of all partitions together.
+    pub offsets: u64,
+}
+
+impl Superblock {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(LEN);
+        Put(&mut out)
+            .bytes(&MAGIC)
+            .u16(VERSION)
+            .u16(if self.closed { CLOSED } else { 0 })
+            .u64(self.generation)
+            .u64(self.log_id)
+            .u64(self.file)
+            .u64(self.file_bytes)
+            .u64(self.first)
+            .u64(self.synced)
+            .u64(self.offsets);
+        let crc = crc32c::crc32c(&out);
+        Put(&mut out).u32(crc);
+        out
+    }
+
+    /// `None` for bytes that are no slot of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Superblock> {
+        let bytes = bytes.get(..LEN)?;
+        let mut take = Take(bytes);
+        if take.bytes()? != MAGIC || take.u16()? != VERSION {
+            return None;
+        }
+        let superblock = Superblock {
+            closed: take.u16()? & CLOSED != 0,
+            generation: take.u64()?,
+            log_id: take.u64()?,
+            file: take.u64()?,
+            file_bytes: take.u64()?,
+            first: take.u64()?,
+            synced: take.u64()?,
+            offsets: take.u64()?,
+        };
+        (take.u32()? == crc32c::crc32c(bytes.get(..LEN - 4)?)).then_some(superblock)
+    }
+
+    /// The version of a slot that a newer program wrote. One that is sound but for its version is damaged and not newer.
+    pub fn newer(bytes: &[u8]) -> Option<Newer> {
+        let mut take = Take(bytes);
+        let (magic, found) = (take.bytes()?, take.u16()?);
+        if magic != MAGIC || found <= VERSION {
+            return None;
+        }
+        let mut mended = bytes.to_vec();
+        mended.get_mut(4..6)?.copy_from_slice(&VERSION.to_le_bytes());
+        let what = Versioned::Superblock;
+        Superblock::decode(&mended).is_none().then_some(Newer { what, found })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_slot_comes_back_whole_and_a_flipped_bit_is_found(
+            closed: bool, generation: u64, log_id: u64, file: u64, file_bytes: u64, first: u64, synced: u64, offsets: u64,
+            bit in 0..LEN * 8,
+        ) {
+            let slot = Superblock { closed, generation, log_id, file, file_bytes, first, synced, offsets };
+            let mut bytes = slot.encode();
+            prop_assert_eq!(bytes.len(), LEN);
+            prop_assert_eq!(Superblock::decode(&bytes), Some(slot));
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Superblock::decode(&bytes), None);
+            prop_assert_eq!(Superblock::newer(&bytes), None, "what is damaged is not newer");
+        }
+
+        #[test]
+        fn any_bytes_are_a_slot_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = (Superblock::decode(&bytes), Superblock::newer(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_slot_of_a_newer_program_is_named() {
+        let mut bytes = Superblock::default().encode();
+        bytes[4] = 9;
+        bytes[20] ^= 1;
+        let newer = Newer {
+            what: Versioned::Superblock,
+            found: 9,
+        };
+        assert_eq!(Superblock::newer(&bytes), Some(newer));
+    }
+}

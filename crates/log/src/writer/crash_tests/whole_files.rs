@@ -1,0 +1,341 @@
+//! Damage to files as a whole: one that is gone, empty, zeroed, cut short, under another name or of another log, whichever file
+//! of the log it is and however the log ended. A start finds all that was acknowledged, or it does not start, changes nothing and
+//! says which file it is about. What a repair gives up stays given up: no offset is given out twice.
+
+use std::collections::BTreeMap;
+
+use super::damage::{Placed, each_seed, placed, read_what_can_be};
+use super::*;
+use crate::format::PAGE;
+use crate::superblock;
+
+/// All files of a disk, by their names.
+type Snapshot = BTreeMap<String, Vec<u8>>;
+
+fn snapshot(disk: &SimDisk) -> Snapshot {
+    let names = disk.names().unwrap();
+    names
+        .into_iter()
+        .map(|name| (name.clone(), bytes_of(disk, &name)))
+        .collect()
+}
+
+fn disk_of(files: &Snapshot, seed: u64) -> SimDisk {
+    let disk = SimDisk::new(seed, 64 << 20);
+    for (name, bytes) in files {
+        let file = disk.create(name).unwrap();
+        file.write_at(bytes, 0).unwrap();
+        file.sync().unwrap();
+    }
+    disk.sync_names().unwrap();
+    disk
+}
+
+/// How the process that wrote the log ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Closed,
+    Killed,
+    PowerCut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    Removed,
+    Empty,
+    Zeroed,
+    HeadZeroed,
+    TailZeroed,
+    CutShort,
+    CutWithinAPage,
+    CutAndFilledUp,
+    Swapped,
+    OfAnotherLog,
+}
+
+const DAMAGES: [Damage; 10] = [
+    Damage::Removed,
+    Damage::Empty,
+    Damage::Zeroed,
+    Damage::HeadZeroed,
+    Damage::TailZeroed,
+    Damage::CutShort,
+    Damage::CutWithinAPage,
+    Damage::CutAndFilledUp,
+    Damage::Swapped,
+    Damage::OfAnotherLog,
+];
+
+impl Damage {
+    /// `None` if there is nothing that could be done so.
+    fn applied(self, files: &Snapshot, name: &str, other: &Snapshot, random: &mut Random) -> Option<Snapshot> {
+        let mut damaged = files.clone();
+        let bytes = damaged.get_mut(name)?;
+        let page = |random: &mut Random, len: usize| random.below(len as u64 / PAGE as u64) as usize * PAGE;
+        match self {
+            Damage::Removed => drop(damaged.remove(name)),
+            Damage::Empty => bytes.clear(),
+            Damage::Zeroed => bytes.fill(0),
+            Damage::HeadZeroed => bytes.get_mut(..PAGE)?.fill(0),
+            Damage::TailZeroed => {
+                let at = page(random, bytes.len());
+                bytes.get_mut(at..)?.fill(0);
+            }
+            Damage::CutShort => bytes.truncate(page(random, bytes.len())),
+            Damage::CutWithinAPage => bytes.truncate(page(random, bytes.len()) + 100),
+            Damage::CutAndFilledUp => {
+                let (at, len) = (page(random, bytes.len()), bytes.len());
+                bytes.truncate(at);
+                bytes.resize(len, 0);
+            }
+            Damage::Swapped => {
+                let kind = name.split('-').next()?;
+                let alike: Vec<&String> = files
+                    .keys()
+                    .filter(|one| one.starts_with(kind) && *one != name)
+                    .collect();
+                let with = alike.get(random.below(alike.len().max(1) as u64) as usize)?;
+                damaged.insert(name.to_owned(), files.get(*with)?.clone());
+                damaged.insert((*with).clone(), files.get(name)?.clone());
+            }
+            Damage::OfAnotherLog => *bytes = other.get(name)?.clone(),
+        }
+        (damaged != *files).then_some(damaged)
+    }
+}
+
+/// A log that has ended, and what was acknowledged of each partition.
+fn ended(seed: u64, id: u64, ending: Ending) -> (Snapshot, Vec<Known>) {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new(seed, 64 << 20);
+    let mut known = vec![Known::default(); MODES.len()];
+    let mut driven = open_of(&disk, id).unwrap();
+    driven.checkpoints = true;
+    for _ in 0..3 + random.below(14) {
+        assert!(work(&mut driven, &mut known, &mut random));
+        if random.one_in(2) {
+            assert!(keep_up(&mut driven, &mut known, &mut random));
+        }
+    }
+    match ending {
+        Ending::Closed => driven.core.close(9),
+        Ending::Killed => disk.kill(),
+        Ending::PowerCut => disk.power_cut(),
+    }
+    drop(driven);
+    disk.kill();
+    (snapshot(&disk), known)
+}
+
+/// What a start makes of it: everything that was promised is there or named where it is read; or it is refused.
+///
+/// The end of a file that is zeroed in place right after a power cut takes what the superblock did not know of yet: that is
+/// `untold`.
+fn outcome(disk: &SimDisk, known: &[Known], ending: Ending, before: &Snapshot, untold: bool) -> Result<()> {
+    let opened = open::open(Arc::new(disk.clone()), 42, &options());
+    let opened =
+        opened.inspect_err(|_| assert_eq!(snapshot(disk), *before, "a log that is refused is left as it is"))?;
+    for (slot, known) in known.iter().enumerate() {
+        let promised = MODES[slot] == Durability::Fsync || ending == Ending::Closed;
+        let Some(partition) = opened.partitions.get(&PartitionId::new(1, slot as u32)) else {
+            panic!("partition {slot} is gone");
+        };
+        let found = read_what_can_be(partition);
+        assert!(
+            !promised || untold || found.next >= known.acknowledged,
+            "partition {slot} ends at {}, {} were acknowledged",
+            found.next,
+            known.acknowledged
+        );
+        assert_eq!(found.gaps, 0);
+        let mut wanted = (found.first..found.next).filter(|n| *n >= known.thinned || is_kept(*n));
+        assert!(!found.errors.is_empty() || wanted.all(|n| found.offsets.binary_search(&n).is_ok()));
+    }
+    disk.kill();
+    Ok(())
+}
+
+/// After a repair all that stood in other files is there, and no offset that was acknowledged is given out again.
+fn check_repaired(disk: &SimDisk, known: &[Known], all: &[Placed], hit: &[String], what: &str) {
+    let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap_or_else(|error| panic!("{error}"));
+    let mut found = Vec::new();
+    for (slot, known) in known.iter().enumerate() {
+        let partition = opened.partitions.get(&PartitionId::new(1, slot as u32));
+        let readable = partition
+            .map(|partition| read_what_can_be(partition))
+            .unwrap_or_default();
+        assert!(readable.errors.is_empty(), "{:?}", readable.errors);
+        assert!(
+            partition.is_none() || MODES[slot] != Durability::Fsync || readable.next >= known.acknowledged,
+            "{what}: partition {slot} goes on at {}, {} were acknowledged",
+            readable.next,
+            known.acknowledged
+        );
+        found.push(readable);
+    }
+    for one in all.iter().filter(|one| !hit.contains(&one.file)) {
+        let readable = &found[one.slot];
+        let mut wanted = one.offsets.clone().filter(|n| is_kept(*n) && *n >= readable.first);
+        assert!(
+            wanted.all(|n| readable.offsets.binary_search(&n).is_ok()),
+            "{what}: records {:?} of partition {} stood in {}",
+            one.offsets,
+            one.slot,
+            one.file
+        );
+    }
+    drop(opened);
+    disk.kill();
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the counts of a long run are its result")]
+fn a_log_with_a_file_that_is_not_as_it_was_has_all_that_was_acknowledged_or_does_not_open() {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    each_seed(40, |seed| {
+        let mut random = Random::new(seed);
+        let ending = [Ending::Closed, Ending::Killed, Ending::PowerCut][random.below(3) as usize];
+        let (files, known) = ended(seed, 42, ending);
+        let (other, _) = ended(seed ^ 0x5555, 43, Ending::Closed);
+        outcome(&disk_of(&files, seed), &known, ending, &files, false).unwrap();
+        // After a power cut this is what is left of it.
+        let all = placed(&disk_of(&files, seed));
+        for name in files.keys() {
+            for damage in DAMAGES {
+                let Some(damaged) = damage.applied(&files, name, &other, &mut random) else {
+                    continue;
+                };
+                let disk = disk_of(&damaged, seed);
+                let in_place = matches!(damage, Damage::TailZeroed | Damage::CutAndFilledUp);
+                let untold = ending == Ending::PowerCut && in_place;
+                let outcome = outcome(&disk, &known, ending, &damaged, untold);
+                let kind = name.split('-').next().unwrap_or_default();
+                let how = match &outcome {
+                    Ok(()) => "opens",
+                    Err(_) => "refused",
+                };
+                *counts.entry(format!("{kind} {damage:?}: {how}")).or_default() += 1;
+                let Err(error) = outcome else { continue };
+                assert!(
+                    matches!(
+                        error,
+                        LogError::Corrupt { .. }
+                            | LogError::Missing { .. }
+                            | LogError::Foreign { .. }
+                            | LogError::Misnamed { .. }
+                    ),
+                    "{name} {damage:?}: {error}"
+                );
+                let report = checked(&disk);
+                assert!(!report.is_whole(), "{name} {damage:?}: {error} {report:?}");
+                // Who gives files their names back loses nothing; a repair would.
+                let is_by_hand = damage == Damage::Swapped || name == superblock::NAME;
+                if is_by_hand {
+                    continue;
+                }
+                let repaired = repair(&disk, true, &mut |_, _| {}).unwrap();
+                let after = repaired.done.map_or(repaired.before, |done| done.after);
+                assert!(
+                    after.is_whole(),
+                    "{name} {damage:?} {ending:?}: {error} {:?}",
+                    after.findings
+                );
+                let hit: Vec<String> = files
+                    .keys()
+                    .filter(|one| files.get(*one) != damaged.get(*one))
+                    .cloned()
+                    .collect();
+                let what = format!("{name} {damage:?} {ending:?}: {error} {report:?}");
+                check_repaired(&disk, &known, &all, &hit, &what);
+            }
+        }
+    });
+    println!("{counts:#?}");
+    assert!(counts.len() > 20, "{counts:?}");
+}
+
+#[test]
+fn a_superblock_of_which_a_part_is_damaged_is_made_anew_and_nothing_is_refused_for_it() {
+    each_seed(40, |seed| {
+        let (mut files, known) = ended(seed, 42, Ending::Killed);
+        let slot = Random::new(seed).below(3) as usize;
+        files.get_mut(superblock::NAME).unwrap()[slot * PAGE + 30] ^= 1;
+        let disk = disk_of(&files, seed);
+        let report = checked(&disk);
+        assert!(report.is_whole() && report.findings.len() == 1, "{:?}", report.findings);
+        outcome(&disk, &known, Ending::Killed, &files, false).unwrap();
+        assert!(
+            checked(&disk)
+                .findings
+                .iter()
+                .all(|one| one.kind == FindingKind::TornTail)
+        );
+    });
+}
+
+#[test]
+fn a_log_of_a_program_that_wrote_no_superblock_opens_and_has_one_then() {
+    let (mut files, known) = ended(3, 42, Ending::Closed);
+    files.remove(superblock::NAME);
+    let disk = disk_of(&files, 3);
+    outcome(&disk, &known, Ending::Closed, &files, false).unwrap();
+    let found = superblock::read(&disk, &disk.names().unwrap()).unwrap().unwrap();
+    assert_eq!((found.newest.unwrap().log_id, found.damaged), (42, Vec::new()));
+}
+
+#[test]
+fn a_superblock_of_a_newer_program_is_not_taken_for_damage() {
+    let (mut files, ..) = ended(3, 42, Ending::Closed);
+    let bytes = files.get_mut(superblock::NAME).unwrap();
+    for slot in 0..3 {
+        bytes[slot * PAGE + 4] = 2;
+        bytes[slot * PAGE + 20] ^= 1;
+    }
+    let disk = disk_of(&files, 3);
+    let refused = open(&disk).err().unwrap();
+    assert!(matches!(refused, LogError::NewerFormat { .. }), "{refused}");
+    assert!(checked(&disk).is_newer());
+    assert!(matches!(
+        repair(&disk, true, &mut |_, _| {}),
+        Err(LogError::NewerFormat { .. })
+    ));
+    assert_eq!(snapshot(&disk), files);
+}
+
+#[test]
+fn a_clean_stop_is_told_from_a_crash() {
+    for (ending, was_closed) in [(Ending::Closed, true), (Ending::Killed, false)] {
+        let (files, _) = ended(5, 42, ending);
+        let disk = disk_of(&files, 5);
+        let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap();
+        assert_eq!(opened.report.was_closed, was_closed);
+        drop(opened);
+        disk.kill();
+        // It was opened since, and not closed.
+        let opened = open::open(Arc::new(disk), 42, &options()).unwrap();
+        assert!(!opened.report.was_closed);
+    }
+}
+
+/// So it is enough to look for that file: a file behind it has nothing that anybody was told of.
+#[test]
+fn whenever_the_power_goes_all_that_was_acknowledged_is_in_files_up_to_the_one_that_the_superblock_names() {
+    let mut spared = 0;
+    each_seed(300, |seed| {
+        let mut random = Random::new(seed);
+        let disk = SimDisk::new(seed, 64 << 20);
+        let mut known = vec![Known::default(); MODES.len()];
+        let mut driven = open(&disk).unwrap();
+        disk.cut_power_in(random.below(300));
+        while work(&mut driven, &mut known, &mut random) {}
+        disk.power_cut();
+        let mut files = snapshot(&disk);
+        let found = superblock::read(&disk, &disk.names().unwrap()).unwrap().unwrap();
+        let named = crate::file::commit_name(found.newest.unwrap().file);
+        let before = files.len();
+        files.retain(|name, _| !name.starts_with("commit") || *name <= named);
+        spared += before - files.len();
+        outcome(&disk_of(&files, seed), &known, Ending::PowerCut, &files, false).unwrap();
+    });
+    assert!(spared > 20, "{spared}");
+}
