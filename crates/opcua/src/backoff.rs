@@ -1,11 +1,19 @@
 //! Delays between attempts: doubling up to a minute or less, with jitter so that many clients do not knock at once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// A connection that lasted this long is one that works.
 pub(crate) const LASTED_MIN: Duration = Duration::from_secs(5);
+
+/// Never, if there is nothing to wait for.
+pub(crate) async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {

@@ -172,6 +172,8 @@ pub(crate) struct Metrics {
     pub publish_latency: Timing,
     pub value_age: Timing,
     pub settled_age: Timing,
+    messages_fetched: IntCounter,
+    messages_given_up: IntCounter,
     gaps: [IntCounter; GapReason::ALL.len()],
     gap_milliseconds: Mutex<u64>,
     gap_seconds: IntCounter,
@@ -200,6 +202,10 @@ impl Metrics {
             let help = "Spans of time in which values may be missing, by reason.";
             labelled(&name("gaps_total"), help, "reason", reason.as_str())
         });
+        let missing = |outcome: &str| {
+            let help = "Notification messages that were lost on the way: asked for again and fetched, or given up.";
+            labelled(&name("messages_missing_total"), help, "outcome", outcome)
+        };
         let values_discarded = Discarded::ALL.map(|reason| {
             let help = "Values that belong to no tag, came twice or found no room, by reason.";
             labelled(&name("values_discarded_total"), help, "reason", reason.as_str())
@@ -245,6 +251,8 @@ impl Metrics {
                 &name("settled_age_ns"),
                 "From each value's source timestamp to its acknowledgement by the output, at most an eighth too long.",
             ),
+            messages_fetched: missing("fetched"),
+            messages_given_up: missing("given_up"),
             gaps,
             gap_milliseconds: Mutex::new(0),
             gap_seconds: counter("gap_seconds_total", "Length of all gaps together."),
@@ -259,6 +267,12 @@ impl Metrics {
         if let Some(counter) = self.values_discarded.get(reason as usize) {
             counter.inc_by(values as u64);
         }
+    }
+
+    /// Messages that were missing, by what became of them.
+    pub fn recovered(&self, fetched: u32, given_up: u32) {
+        self.messages_fetched.inc_by(fetched.into());
+        self.messages_given_up.inc_by(given_up.into());
     }
 
     pub fn browse_error(&self, status: u32) {

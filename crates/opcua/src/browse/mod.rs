@@ -19,7 +19,7 @@ use thalweg_flow::{Component, Connection};
 use tokio::sync::{Notify, watch};
 
 use crate::assign::Assigner;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, until};
 use crate::config::BrowseConfig;
 use crate::failures::{Failures, What};
 use crate::metrics::Metrics;
@@ -428,14 +428,6 @@ impl Browser {
         });
         self.context.failures.replace_browse(own.collect());
         self.context.failures.forget(&differences.removed);
-    }
-}
-
-/// Never, if there is nothing to wait for.
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time.into()).await,
-        None => std::future::pending().await,
     }
 }
 

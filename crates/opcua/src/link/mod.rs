@@ -11,6 +11,7 @@
 //! Items and client handles survive every change of state; only the server's side of them is made again.
 
 mod ages;
+mod catch_up;
 mod convert;
 mod creation;
 mod deliver;
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use parking_lot::{Mutex, RwLock};
-use thalweg_flow::{Component, Sink};
+use thalweg_flow::{Component, Sink, SinkClosed};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -124,6 +125,9 @@ pub(crate) struct Link {
     taken_over: TakenOver,
     /// Subscriptions of this session that are not ours any more, and were deleted.
     abandoned: hashbrown::HashSet<u32>,
+    replacements: replacement::Replacements,
+    /// The server does not answer the wish for a message, on this connection.
+    republish_unanswered: bool,
     /// Items created and values received, ever: a connection that adds nothing was of no use.
     useful: u64,
 }
@@ -140,6 +144,24 @@ struct TakenOver {
 enum Ended {
     Stopped,
     Lost(String),
+}
+
+/// Something that ends serving.
+enum Stop {
+    Flow(SinkClosed),
+    Connection(CallError),
+}
+
+impl From<SinkClosed> for Stop {
+    fn from(closed: SinkClosed) -> Stop {
+        Stop::Flow(closed)
+    }
+}
+
+impl From<CallError> for Stop {
+    fn from(error: CallError) -> Stop {
+        Stop::Connection(error)
+    }
 }
 
 impl Link {
@@ -181,6 +203,8 @@ impl Link {
             room_retry: retry::Retry::after(context.failures.first_retry()),
             taken_over: TakenOver::default(),
             abandoned: hashbrown::HashSet::new(),
+            replacements: replacement::Replacements::new(),
+            republish_unanswered: false,
             useful: 0,
             context,
         };

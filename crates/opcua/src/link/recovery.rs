@@ -7,22 +7,12 @@ use thalweg_record::Ticks;
 
 use super::creation::Unwanted;
 use super::items::{Item, ItemIndex, Items, Stage, Way};
-use super::{Link, TakenOver};
+use super::{Link, Stop, TakenOver};
 use crate::channel::CallError;
 use crate::gaps::{Gap, GapReason};
 use crate::metrics::Reconnect;
 use crate::session::Session;
-use crate::subscribe::recover::{self, Differences, Republished};
-use crate::subscribe::sequence::Missing;
-use crate::value::answers;
-
-/// What became of the wish for one message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fetched {
-    Taken,
-    NotKept,
-    Unanswered,
-}
+use crate::subscribe::recover::{self, Account, Differences};
 
 impl Link {
     /// `how` is how the session came back; `None` at the first connection. What a cut has interrupted is done again by
@@ -37,21 +27,29 @@ impl Link {
             self.learn_facts(session).await?;
             self.taken_over.facts = true;
         }
-        if !self.taken_over.subscriptions {
-            if !self.subscriptions.is_empty() {
-                self.transfer(session).await?;
+        if self.taken_over.subscriptions {
+            for subscription in &mut self.subscriptions {
+                subscription.messages.reconnected(&[]);
             }
-            self.taken_over.subscriptions = true;
+        } else if !self.subscriptions.is_empty() {
+            self.transfer(session).await?;
         }
+        self.taken_over.subscriptions = true;
         let Some(mut how) = how else { return Ok(()) };
         self.retry_soon(how);
-        // Where the flow was full or the server slow, answers may be waiting that arrived before the cut.
-        self.fetch_lost(session).await?;
+        self.republish_unanswered = false;
+        for number in 0..self.subscriptions.len() {
+            match self.catch_up(session, number).await {
+                Err(Stop::Connection(error)) => return Err(error),
+                // A flow that takes no more is stopping, and stops this connection by itself.
+                Ok(()) | Err(Stop::Flow(_)) => {}
+            }
+        }
+        self.verify(session).await?;
         if self.subscriptions.iter().any(|subscription| !subscription.is_usable()) {
             how = Reconnect::Recreated;
         }
         self.replace_broken(session).await?;
-        self.verify(session).await?;
         for subscription in &mut self.subscriptions {
             subscription.heard = Instant::now();
         }
@@ -79,96 +77,12 @@ impl Link {
         let ids = self.subscriptions.iter().map(|subscription| subscription.id).collect();
         let results = recover::transfer(session, ids).await?;
         for (subscription, result) in self.subscriptions.iter_mut().zip(results) {
-            if !result.is_good() {
+            if result.is_good() {
+                subscription.messages.reconnected(&result.available);
+            } else {
                 subscription.lost = true;
                 subscription.refused = true;
             }
-        }
-        Ok(())
-    }
-
-    /// Asks for messages in order until the server has no further one.
-    async fn fetch_lost(&mut self, session: &Session) -> Result<(), CallError> {
-        for number in 0..self.subscriptions.len() {
-            while let Some(subscription) = self.subscriptions.get(number).filter(|s| s.is_usable()) {
-                let (id, next) = (subscription.id, subscription.sequence.next());
-                if self.fetch_one(session, number, id, next).await? != Fetched::Taken {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// One message that was sent before.
-    async fn fetch_one(
-        &mut self,
-        session: &Session,
-        number: usize,
-        id: u32,
-        sequence: u32,
-    ) -> Result<Fetched, CallError> {
-        let body = match recover::republish(session, id, sequence).await? {
-            Republished::Message(body) => body,
-            Republished::NotAvailable => return Ok(Fetched::NotKept),
-            Republished::Unanswered => return Ok(Fetched::Unanswered),
-        };
-        let decoded = self
-            .learn_and_decode(session, |types, values| answers::republish(&body, types, values))
-            .await;
-        let Some(subscription) = self.subscriptions.get_mut(number) else {
-            return Ok(Fetched::Unanswered);
-        };
-        // One that fills a hole lies behind what was seen since.
-        if subscription.sequence.next() == sequence {
-            subscription.sequence.message(sequence);
-        }
-        subscription.heard_now();
-        match decoded {
-            Ok(message) => {
-                if message.status_change.is_some() {
-                    subscription.lost = true;
-                }
-                self.publisher.acknowledge(id, sequence);
-                // A flow that takes no more is stopping; the loop around this hears of it by itself.
-                let _closed = self.deliver().await;
-            }
-            Err(error) => self.undecodable(number, &error),
-        }
-        Ok(Fetched::Taken)
-    }
-
-    /// Messages are missing between the last and this one: fetch what the server keeps, mark the rest as a gap.
-    pub(super) async fn fill(
-        &mut self,
-        session: &Session,
-        number: usize,
-        missing: Missing,
-        available: &[u32],
-    ) -> Result<(), CallError> {
-        let Some(id) = self.subscriptions.get(number).map(|subscription| subscription.id) else {
-            return Ok(());
-        };
-        let heard_at = self
-            .subscriptions
-            .get(number)
-            .map_or(Ticks::now(), |subscription| subscription.heard_at);
-        let wanted = recover::worth_asking(missing, available);
-        let mut fetched = 0;
-        for sequence in &wanted {
-            match self.fetch_one(session, number, id, *sequence).await? {
-                Fetched::Taken => fetched += 1,
-                // The oldest are given up first; newer ones may still be there.
-                Fetched::NotKept => {}
-                Fetched::Unanswered => break,
-            }
-        }
-        if missing.too_many || fetched < missing.count {
-            let gap = Gap {
-                from: heard_at,
-                to: Ticks::now(),
-            };
-            self.gap(GapReason::NotRepublished, gap, in_subscription(number));
         }
         Ok(())
     }
@@ -193,7 +107,9 @@ impl Link {
     /// much is deleted. Servers need not be able to tell.
     async fn verify(&mut self, session: &Session) -> Result<(), CallError> {
         for number in 0..self.subscriptions.len() {
-            let Some(id) = self.subscriptions.get(number).map(|subscription| subscription.id) else {
+            // Those that are made anew in any case have nothing to compare.
+            let usable = self.subscriptions.get(number).filter(|subscription| subscription.is_usable());
+            let Some(id) = usable.map(|subscription| subscription.id) else {
                 continue;
             };
             let of_this = in_subscription(number);
@@ -206,11 +122,18 @@ impl Link {
             if expected.is_empty() {
                 continue;
             }
-            let Some(listed) = recover::monitored_items(session, id).await? else {
-                return Ok(());
-            };
-            let differences = recover::compare(&expected, &listed);
-            self.settle_differences(session, number, &differences);
+            match recover::monitored_items(session, id).await? {
+                Account::Items(listed) => {
+                    let differences = recover::compare(&expected, &listed);
+                    self.settle_differences(session, number, &differences);
+                }
+                Account::NotGiven => return Ok(()),
+                Account::NoSubscription => {
+                    if let Some(subscription) = self.subscriptions.get_mut(number) {
+                        subscription.lost = true;
+                    }
+                }
+            }
         }
         Ok(())
     }

@@ -1,17 +1,68 @@
 //! Subscriptions that are lost or in doubt are made anew, each in the place of the old one. Where the server has no room
 //! for one of them any more, its place is given up, and its items look for another as at their first creation.
 
+use std::time::{Duration, Instant};
+
 use thalweg_record::Ticks;
 
 use super::Link;
 use super::creation::is_about_the_connection;
 use super::items::{Item, ItemIndex, Stage, Way};
+use crate::backoff::{Backoff, LASTED_MIN};
 use crate::channel::CallError;
 use crate::gaps::{Gap, GapReason};
 use crate::session::Session;
 use crate::subscribe::{Subscription, SubscriptionSettings};
 
+/// Between two times that the server ends what was made anew.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+
+/// When subscriptions that the server has ended are made anew: at once, then ever later if it ends those, too.
+pub(super) struct Replacements {
+    pauses: Backoff,
+    last: Option<Instant>,
+    pause: Duration,
+}
+
+impl Replacements {
+    pub fn new() -> Replacements {
+        Replacements {
+            pauses: Backoff::new(PAUSE_FIRST),
+            last: None,
+            pause: Duration::ZERO,
+        }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.last
+            .is_none_or(|last| now.saturating_duration_since(last) >= self.pause)
+    }
+
+    fn done(&mut self, now: Instant) {
+        let lasted = self.last.map(|last| now.saturating_duration_since(last));
+        // What lasted much longer than the pause before it was no part of a circle.
+        if lasted.is_none_or(|lasted| lasted > self.pause * 2 + LASTED_MIN) {
+            self.pauses.reset();
+        }
+        self.last = Some(now);
+        self.pause = self.pauses.next();
+    }
+}
+
 impl Link {
+    /// What [`Link::replace_broken`] does, at the pace of [`Replacements`] where the server has ended subscriptions.
+    pub(super) async fn replace_ended(&mut self, session: &Session) -> Result<(), CallError> {
+        let now = Instant::now();
+        let has_ended = self.subscriptions.iter().any(|subscription| subscription.lost);
+        if has_ended && !self.replacements.is_due(now) {
+            return Ok(());
+        }
+        if has_ended {
+            self.replacements.done(now);
+        }
+        self.replace_broken(session).await
+    }
+
     /// Afterwards every subscription is usable; the items of those that were not wait to be created, and what they would
     /// have reported since they were last heard of is a gap. An error is the loss of the connection.
     pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {

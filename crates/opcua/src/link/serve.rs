@@ -1,46 +1,29 @@
 //! The loop of a working connection: whatever is ready first is done first, and nothing blocks but a full flow.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use opcua::types::StatusCode;
-use thalweg_flow::SinkClosed;
-use thalweg_record::Ticks;
 
 use super::items::{Stage, Way};
-use super::recovery::in_subscription;
-use super::{Ended, Link, WATCH_PERIOD};
+use super::{Ended, Link, Stop, WATCH_PERIOD};
 use crate::assign::Command;
+use crate::backoff::until;
 use crate::channel::{Answer, CallError};
-use crate::gaps::{Gap, GapReason};
 use crate::heartbeat;
 use crate::metrics::Discarded;
 use crate::node_table::{ItemState, NodeIndex};
 use crate::session::{KeepAlive, Session};
 use crate::subscribe::Subscription;
 use crate::subscribe::sequence::Arrival;
+use crate::value::answers::PublishAnswer;
 use crate::value::{answers, status};
+
+/// Before a request that brought nothing is followed by another.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Subscriptions that nobody knows are deleted once each; a server that makes up ids gets no more than this many calls.
 const ABANDONED_MAX: usize = 1000;
-
-/// Something that ends serving.
-enum Stop {
-    Flow(SinkClosed),
-    Connection(CallError),
-}
-
-impl From<SinkClosed> for Stop {
-    fn from(closed: SinkClosed) -> Stop {
-        Stop::Flow(closed)
-    }
-}
-
-impl From<CallError> for Stop {
-    fn from(error: CallError) -> Stop {
-        Stop::Connection(error)
-    }
-}
 
 impl Link {
     pub(super) async fn serve(&mut self, session: &Session) -> Ended {
@@ -64,6 +47,7 @@ impl Link {
             self.poll_items(session);
             self.ask_ranges(session);
             let to_publish = self.publisher.missing(self.subscriptions.len());
+            let rests_until = self.publisher.rests_until();
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = session.channel().closed() => return Err(session.channel().closed_error().into()),
@@ -86,6 +70,8 @@ impl Link {
                         self.publisher.send(session).await;
                     }
                 }
+                // The next pass sends what may be sent then.
+                () = until(rests_until) => {}
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(session, command).await?,
                     None => return Ok(()),
@@ -154,49 +140,47 @@ impl Link {
             Err(error @ CallError::Refused(_)) => return self.publish_failed(session, answer.tag, error).await,
             Err(error) => {
                 (0..self.subscriptions.len()).for_each(|number| self.undecodable(number, &error));
+                self.publisher.rest(PAUSE);
                 return Ok(());
             }
         };
         let id = published.subscription_id;
         let Some(number) = self.subscriptions.iter().position(|subscription| subscription.id == id) else {
             self.unknown_subscription(session, id);
+            self.publisher.rest(PAUSE);
             return Ok(());
         };
-        let message = published.message;
+        self.arrived(session, number, published).await
+    }
+
+    /// A message or a keep-alive of a subscription, whose values are in `self.values`.
+    async fn arrived(&mut self, session: &Session, number: usize, published: PublishAnswer) -> Result<(), Stop> {
+        let PublishAnswer { message, available, .. } = published;
         let Some(subscription) = self.subscriptions.get_mut(number) else {
             return Ok(());
         };
-        let arrival = match message.is_keep_alive {
-            true => subscription.sequence.keep_alive(message.sequence_number),
-            false => subscription.sequence.message(message.sequence_number),
-        };
-        if arrival == Arrival::Restarted {
-            self.restarted(number);
+        let (id, messages) = (subscription.id, &mut subscription.messages);
+        subscription.lost |= message.status_change.is_some();
+        if message.is_keep_alive {
+            messages.kept_alive(message.sequence_number, &available);
+            // One comes after many intervals without a change, if a server does not send them without end.
+            self.publisher.rest(subscription.interval.min(PAUSE));
+        } else {
+            self.context.metrics.notifications.inc();
+            let values = std::mem::take(&mut self.values);
+            let count = values.len();
+            if messages.published(message.sequence_number, &available, values) == Arrival::Seen {
+                self.publisher.acknowledge(id, message.sequence_number);
+                self.publisher.rest(subscription.interval.min(PAUSE));
+                self.context.metrics.discarded(Discarded::Repeated, count);
+            }
         }
-        if let Arrival::After(missing) = arrival {
-            // The values of this message come after those that are fetched now.
-            let later = std::mem::take(&mut self.values);
-            self.fill(session, number, missing, &published.available).await?;
-            self.values = later;
-        }
+        self.catch_up(session, number).await?;
         if let Some(subscription) = self.subscriptions.get_mut(number) {
             subscription.heard_now();
-            subscription.lost |= message.status_change.is_some();
-        }
-        if message.is_keep_alive {
-            return Ok(());
-        }
-        self.context.metrics.notifications.inc();
-        self.publisher.acknowledge(id, message.sequence_number);
-        if arrival == Arrival::Seen {
-            let metrics = &self.context.metrics;
-            metrics.discarded(Discarded::Repeated, self.values.len());
-            self.values.clear();
-        } else {
-            self.deliver().await?;
         }
         if message.status_change.is_some() {
-            self.replace_broken(session).await?;
+            self.replace_ended(session).await?;
         }
         Ok(())
     }
@@ -213,42 +197,33 @@ impl Link {
         }
     }
 
-    /// The server numbers a subscription's messages anew: what it sent in between is unknown.
-    fn restarted(&mut self, number: usize) {
-        let Some(from) = self.subscriptions.get(number).map(|subscription| subscription.heard_at) else {
-            return;
-        };
-        let gap = Gap { from, to: Ticks::now() };
-        self.gap(GapReason::NotRepublished, gap, in_subscription(number));
-    }
-
+    /// Nothing waits for a request that failed: it is sent again after a pause, and the others go on.
     async fn publish_failed(&mut self, session: &Session, tag: u64, error: CallError) -> Result<(), Stop> {
-        let Some(code) = error.status() else {
-            return match error {
-                CallError::Closed(_) => Err(error.into()),
-                _ => Ok(()),
-            };
-        };
+        if matches!(error, CallError::Closed(_)) {
+            return Err(error.into());
+        }
+        let code = error.status().unwrap_or(0);
         match StatusCode::from(code) {
-            StatusCode::BadTooManyPublishRequests => self.publisher.too_many(),
+            StatusCode::BadTooManyPublishRequests => {
+                self.publisher.too_many(PAUSE);
+                return Ok(());
+            }
             // Of several requests that were outstanding when the subscriptions ended, each is answered so.
-            StatusCode::BadNoSubscription if self.publisher.is_before_replacement(tag) => {}
+            StatusCode::BadNoSubscription if self.publisher.is_before_replacement(tag) => return Ok(()),
             StatusCode::BadNoSubscription => {
                 self.subscriptions
                     .iter_mut()
                     .for_each(|subscription| subscription.lost = true);
-                self.replace_broken(session).await?;
+                self.replace_ended(session).await?;
             }
             StatusCode::BadTimeout => {}
             _ if status::says_session_gone(code) => return Err(error.into()),
-            _ => {
-                self.context
-                    .component
-                    .warn_limited("publish", 1, || format!("a publish request failed: {error}"));
-                // Whatever it is, asking again at once would only repeat it.
-                tokio::time::sleep(WATCH_PERIOD).await;
-            }
+            _ => self
+                .context
+                .component
+                .warn_limited("publish", 1, || format!("a publish request failed: {error}")),
         }
+        self.publisher.rest(PAUSE);
         Ok(())
     }
 
@@ -262,7 +237,7 @@ impl Link {
             let (served, pending) = (counts.monitored + counts.polled > 0, counts.pending > 0);
             self.context.health.counted(served, pending || !self.paths_final);
         }
-        self.replace_broken(session).await?;
+        self.replace_ended(session).await?;
         if !self.subscriptions.is_empty() && !self.publisher.is_up_to_date() {
             // The flow is or was full: nothing was asked for, or what was heard is not processed yet.
             self.subscriptions

@@ -3,6 +3,7 @@
 pub(crate) mod create;
 pub(crate) mod publish;
 pub(crate) mod recover;
+pub(crate) mod retransmission;
 pub(crate) mod sequence;
 pub(crate) mod subscription;
 

@@ -1,7 +1,9 @@
 //! Publish requests of one session: as many outstanding as its subscriptions call for, each carrying the
 //! acknowledgements of what arrived since the last. Answers come through one queue in the order of their arrival.
 //!
-//! No request is sent while the flow has no room: the server then keeps the values, up to its queues' size.
+//! No request is sent while the flow has no room: the server then keeps the values, up to its queues' size. A request
+//! whose answer brought nothing is not followed by another at once, so that no answer makes this end ask in a circle; the
+//! others go on meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -30,6 +32,8 @@ pub(crate) struct Publisher {
     acknowledgements: Vec<SubscriptionAcknowledgement>,
     /// Requests up to this one were sent before the latest subscription was made.
     replaced: u64,
+    /// Until when places of requests stay empty; at most as many as there are places.
+    resting: Vec<Instant>,
 }
 
 impl Publisher {
@@ -49,6 +53,7 @@ impl Publisher {
             limit: OUTSTANDING_MAX,
             acknowledgements: Vec::new(),
             replaced: 0,
+            resting: Vec::new(),
         }
     }
 
@@ -63,15 +68,30 @@ impl Publisher {
     }
 
     /// How many requests may be sent now.
-    pub fn missing(&self, subscriptions: usize) -> usize {
+    pub fn missing(&mut self, subscriptions: usize) -> usize {
+        let now = Instant::now();
+        self.resting.retain(|until| *until > now);
         (self.per_subscription * subscriptions)
             .min(self.limit)
-            .saturating_sub(self.sent.len())
+            .saturating_sub(self.sent.len() + self.resting.len())
     }
 
-    /// Whether nothing but the server can be waited for: requests are outstanding and no answer waits to be processed.
+    /// The place of the request that was answered last stays empty for so long.
+    pub fn rest(&mut self, pause: Duration) {
+        if self.resting.len() < OUTSTANDING_MAX {
+            self.resting.push(Instant::now() + pause);
+        }
+    }
+
+    /// When the first place is free again.
+    pub fn rests_until(&self) -> Option<Instant> {
+        self.resting.iter().min().copied()
+    }
+
+    /// Whether nothing but the server can be waited for: requests are outstanding, or were answered in vain, and no answer
+    /// waits to be processed.
     pub fn is_up_to_date(&self) -> bool {
-        !self.sent.is_empty() && self.answers.is_empty()
+        !(self.sent.is_empty() && self.resting.is_empty()) && self.answers.is_empty()
     }
 
     pub async fn send(&mut self, session: &Session) {
@@ -107,14 +127,18 @@ impl Publisher {
         });
     }
 
-    /// The server has too many requests waiting.
-    pub fn too_many(&mut self) {
+    /// The server has too many requests waiting. One that takes none at all is asked again after a pause.
+    pub fn too_many(&mut self, pause: Duration) {
         self.limit = self.sent.len().max(1);
+        if self.sent.is_empty() {
+            self.rest(pause);
+        }
     }
 
     /// The connection is gone, and all its requests with it. Acknowledgements wait for the next.
     pub fn connection_lost(&mut self) {
         self.sent.clear();
+        self.resting.clear();
         while self.answers.try_recv().is_ok() {}
     }
 

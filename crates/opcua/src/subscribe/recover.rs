@@ -6,7 +6,6 @@ use opcua::types::{
     TransferSubscriptionsRequest, Variant,
 };
 
-use super::sequence::Missing;
 use crate::channel::{Body, CallError};
 use crate::session::{REQUEST_TIMEOUT, Session};
 use crate::value::status;
@@ -66,6 +65,8 @@ pub(crate) enum Republished {
     NotAvailable,
     /// It answers no such wish: there is no use in asking for others.
     Unanswered,
+    /// It does not have the subscription.
+    NoSubscription,
 }
 
 pub(crate) async fn republish(session: &Session, subscription_id: u32, number: u32) -> Result<Republished, CallError> {
@@ -80,16 +81,8 @@ pub(crate) async fn republish(session: &Session, subscription_id: u32, number: u
         Err(CallError::Refused(status)) if status == StatusCode::BadMessageNotAvailable.bits() => {
             Ok(Republished::NotAvailable)
         }
+        Err(CallError::Refused(status)) if status::says_no_subscription(status) => Ok(Republished::NoSubscription),
         Err(_) => Ok(Republished::Unanswered),
-    }
-}
-
-/// The numbers to ask for, oldest first, if the server says which ones it keeps.
-pub(crate) fn worth_asking(missing: Missing, available: &[u32]) -> Vec<u32> {
-    let numbers = missing.numbers();
-    match available.is_empty() {
-        true => numbers.collect(),
-        false => numbers.filter(|number| available.contains(number)).collect(),
     }
 }
 
@@ -100,9 +93,18 @@ pub(crate) struct Listed {
     pub handle: u32,
 }
 
-/// The items of a subscription by the server's own account (its method GetMonitoredItems); `None` where it does not give
-/// one, which servers need not.
-pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> Result<Option<Vec<Listed>>, CallError> {
+/// What a server says of the items of a subscription.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Account {
+    Items(Vec<Listed>),
+    /// It gives no account, which servers need not.
+    NotGiven,
+    /// It does not have the subscription.
+    NoSubscription,
+}
+
+/// The items of a subscription by the server's own account (its method GetMonitoredItems).
+pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> Result<Account, CallError> {
     let request = CallRequest {
         request_header: Default::default(),
         methods_to_call: Some(vec![CallMethodRequest {
@@ -114,15 +116,15 @@ pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> 
     let response = match session.call(request).await {
         Ok(response) => response,
         Err(error @ CallError::Closed(_)) => return Err(error),
-        Err(_) => return Ok(None),
+        Err(_) => return Ok(Account::NotGiven),
     };
-    let result = response.results.and_then(|results| results.into_iter().next());
-    let Some(result) = result.filter(|result| !status::is_bad(result.status_code.bits())) else {
-        return Ok(None);
+    let Some(result) = response.results.and_then(|results| results.into_iter().next()) else {
+        return Ok(Account::NotGiven);
     };
     Ok(match result.output_arguments.unwrap_or_default().as_slice() {
-        [ids, handles] => listed(ids, handles),
-        _ => None,
+        _ if status::says_no_subscription(result.status_code.bits()) => Account::NoSubscription,
+        [ids, handles] if !result.status_code.is_bad() => listed(ids, handles).map_or(Account::NotGiven, Account::Items),
+        _ => Account::NotGiven,
     })
 }
 

@@ -2,9 +2,6 @@
 //!
 //! Numbers count from 1 and wrap to 1. A keep-alive carries the number of the message that comes next.
 
-/// More missing messages than a server keeps are not asked for one by one.
-const MISSING_MAX: u32 = 1000;
-
 /// A message that comes twice lies at most as far back as publish requests are outstanding. One from further back tells
 /// that the server numbers anew.
 const STEP_BACK_MAX: u32 = 64;
@@ -32,22 +29,21 @@ pub(crate) enum Arrival {
 pub(crate) struct Missing {
     pub first: u32,
     pub count: u32,
-    /// There are more than `count`, which nobody will have kept.
-    pub too_many: bool,
 }
 
-impl Missing {
-    pub fn numbers(self) -> impl Iterator<Item = u32> {
-        std::iter::successors(Some(self.first), |number| Some(successor(*number))).take(self.count as usize)
-    }
-}
-
-fn successor(number: u32) -> u32 {
+pub(super) fn successor(number: u32) -> u32 {
     number.checked_add(1).unwrap_or(1)
 }
 
+/// The number so many steps after another one.
+pub(super) fn later(number: u32, steps: u32) -> u32 {
+    // Zero is no number.
+    let at = (u64::from(number.max(1)) - 1 + u64::from(steps)) % u64::from(u32::MAX);
+    at as u32 + 1
+}
+
 /// How far `to` lies behind `from`, in the direction of counting; large if it lies before.
-fn distance(from: u32, to: u32) -> u32 {
+pub(super) fn distance(from: u32, to: u32) -> u32 {
     if to >= from {
         to - from
     } else {
@@ -69,7 +65,8 @@ impl Sequence {
     /// A message with data arrived: the one after it is next, unless it was seen before.
     pub fn message(&mut self, number: u32) -> Arrival {
         let arrival = self.compare(number);
-        if arrival != Arrival::Seen {
+        // Zero is no number: what comes next is what came next before.
+        if arrival != Arrival::Seen && number != 0 {
             self.next = successor(number);
         }
         arrival
@@ -97,8 +94,7 @@ impl Sequence {
             0 => Arrival::InOrder,
             ahead if ahead <= u32::MAX / 2 => Arrival::After(Missing {
                 first: self.next,
-                count: ahead.min(MISSING_MAX),
-                too_many: ahead > MISSING_MAX,
+                count: ahead,
             }),
             _ if distance(number, self.next) <= STEP_BACK_MAX => Arrival::Seen,
             _ => Arrival::Restarted,
@@ -115,22 +111,12 @@ mod tests {
     fn what_is_skipped_is_missing_and_what_comes_again_was_seen() {
         let mut sequence = Sequence::default();
         assert_eq!(sequence.message(1), Arrival::InOrder);
-        let missing = Missing {
-            first: 2,
-            count: 2,
-            too_many: false,
-        };
-        assert_eq!(sequence.message(4), Arrival::After(missing));
-        assert_eq!(missing.numbers().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(sequence.message(4), Arrival::After(Missing { first: 2, count: 2 }));
         assert_eq!(sequence.message(3), Arrival::Seen);
         assert_eq!(sequence.keep_alive(5), Arrival::InOrder);
         assert_eq!(
             sequence.keep_alive(6),
-            Arrival::After(Missing {
-                first: 5,
-                count: 1,
-                too_many: false
-            })
+            Arrival::After(Missing { first: 5, count: 1 })
         );
         assert_eq!(sequence.message(6), Arrival::InOrder);
     }
@@ -144,10 +130,17 @@ mod tests {
         let missing = Missing {
             first: u32::MAX,
             count: 2,
-            too_many: false,
         };
         assert_eq!(sequence.message(2), Arrival::After(missing));
-        assert_eq!(missing.numbers().collect::<Vec<_>>(), [u32::MAX, 1]);
+        assert_eq!((later(u32::MAX, 0), later(u32::MAX, 1), later(u32::MAX, 2)), (u32::MAX, 1, 2));
+        assert_eq!((later(7, 3), later(u32::MAX - 1, 3)), (10, 2));
+    }
+
+    #[test]
+    fn zero_is_no_number_and_moves_nothing() {
+        let mut sequence = Sequence { next: 6 };
+        assert_eq!(sequence.message(0), Arrival::InOrder);
+        assert_eq!(sequence.message(6), Arrival::InOrder);
     }
 
     #[test]
@@ -176,7 +169,7 @@ mod tests {
             let mut named = Vec::new();
             for (i, _) in arrives.iter().enumerate().filter(|(_, arrives)| **arrives) {
                 match sequence.message(i as u32 + 1) {
-                    Arrival::After(missing) => named.extend(missing.numbers()),
+                    Arrival::After(missing) => named.extend((0..missing.count).map(|at| later(missing.first, at))),
                     Arrival::InOrder => {}
                     Arrival::Seen | Arrival::Restarted => prop_assert!(false),
                 }

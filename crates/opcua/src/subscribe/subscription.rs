@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use opcua::types::{CreateSubscriptionRequest, DeleteSubscriptionsRequest};
 use thalweg_record::Ticks;
 
-use super::sequence::Sequence;
+use super::retransmission::Retransmission;
 use crate::channel::CallError;
 use crate::config::InputConfig;
 use crate::session::Session;
+use crate::value::answers::HandledValue;
 use crate::value::status;
 
 /// A subscription outlives this many keep-alive intervals without a publish request.
@@ -37,7 +38,7 @@ impl From<&InputConfig> for SubscriptionSettings {
 pub(crate) struct Subscription {
     /// The server's id.
     pub id: u32,
-    pub sequence: Sequence,
+    pub messages: Retransmission<Vec<HandledValue>>,
     /// Items created or asked for.
     pub items: usize,
     /// Lower than configured once the server refused more.
@@ -48,8 +49,9 @@ pub(crate) struct Subscription {
     pub interval: Duration,
     /// Longest silence that the server may keep.
     pub keep_alive: Duration,
-    /// When the server was last heard of it, by both clocks.
+    /// When the server was last heard of it.
     pub heard: Instant,
+    /// When its last Publish answer came, up to which nothing is missing. Messages that are sent again do not move it.
     pub heard_at: Ticks,
     /// A call that creates items was not answered: nobody knows what exists.
     pub in_doubt: bool,
@@ -83,10 +85,15 @@ impl Subscription {
         } else {
             1000.0
         };
-        let keep_alive = interval * f64::from(response.revised_max_keep_alive_count.max(1));
+        // A server that revises it to none would have to be heard of all the time.
+        let keep_alive_count = match response.revised_max_keep_alive_count {
+            0 => settings.keep_alive_count.max(1),
+            count => count,
+        };
+        let keep_alive = interval * f64::from(keep_alive_count);
         Ok(Subscription {
             id: response.subscription_id,
-            sequence: Sequence::default(),
+            messages: Retransmission::default(),
             items: 0,
             items_max: settings.items_max,
             full: false,

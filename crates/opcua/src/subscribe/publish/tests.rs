@@ -5,7 +5,11 @@ use opcua::types::{PublishResponse, StatusCode};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::backoff::until;
 use crate::fake_server::{FakeServer, fault, good, session};
+
+/// Longer than the tests take.
+const PAUSE: Duration = Duration::from_secs(3600);
 
 fn gauge() -> IntGauge {
     IntGauge::new("outstanding", "Requests.").unwrap()
@@ -65,7 +69,7 @@ async fn a_server_that_keeps_fewer_requests_is_not_sent_more() {
         let error = answer.result.and_then(|body| body.decode::<PublishRequest>().map(drop));
         let status = error.err().and_then(|error| error.status());
         assert_eq!(status, Some(StatusCode::BadTooManyPublishRequests.bits()));
-        publisher.too_many();
+        publisher.too_many(PAUSE);
     }
     // Five are kept, and that is how many there may be from now on.
     assert_eq!((publisher.missing(1), publisher.missing(10)), (0, 0));
@@ -124,4 +128,42 @@ async fn answers_of_a_connection_that_is_gone_are_not_taken_for_those_of_the_nex
     publisher.send(&session).await;
     let (answer, _) = publisher.answer().await;
     assert_eq!(answer.tag, 2);
+}
+
+/// A request that is answered in vain is not sent again at once, or a server could make this end ask in a circle.
+#[tokio::test]
+async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
+    let (server, _kept) = keeping(0).await;
+    let session = session(&server.url).await;
+    let mut publisher = Publisher::new(4, gauge());
+    assert_eq!(fill(&mut publisher, &session, 1).await, 4);
+    let (_failed, _) = publisher.answer().await;
+    publisher.rest(PAUSE);
+    assert_eq!(publisher.missing(1), 0);
+    // The next one brought something.
+    let (_good, _) = publisher.answer().await;
+    assert_eq!(publisher.missing(1), 1);
+    for _ in 0..2 {
+        publisher.answer().await;
+        publisher.rest(Duration::ZERO);
+    }
+    until(publisher.rests_until()).await;
+    assert_eq!(publisher.missing(1), 3);
+    assert!(publisher.is_up_to_date(), "a server that answers nothing else is the one to wait for");
+    // The next connection owes nothing to this one.
+    publisher.connection_lost();
+    assert_eq!(publisher.missing(1), 4);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_request_at_all_is_asked_again_after_a_pause() {
+    let (server, _kept) = keeping(0).await;
+    let session = session(&server.url).await;
+    let mut publisher = Publisher::new(4, gauge());
+    fill(&mut publisher, &session, 1).await;
+    for _ in 0..4 {
+        publisher.answer().await;
+        publisher.too_many(PAUSE);
+    }
+    assert_eq!((publisher.missing(1), server.count("Publish")), (0, 4));
 }
