@@ -120,9 +120,10 @@ impl ChunkSize {
     /// may be what the server does not get over: calls become smaller until it is alone, and larger again later. False if
     /// the call cannot be made smaller.
     pub fn refused(&mut self, operations: usize, error: &CallError) -> bool {
-        match error.is_too_large() {
-            true => self.too_large(operations),
-            false => self.answer_too_large(operations),
+        match error {
+            CallError::WrongCount { .. } => self.answer_too_large(operations),
+            _ if error.is_too_large() => self.too_large(operations),
+            _ => self.answer_too_large(operations),
         }
     }
 

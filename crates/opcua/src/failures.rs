@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use thalweg_record::Ticks;
 
 use crate::node_table::NodeIndex;
+use crate::value::status;
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(60);
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(3600);
@@ -129,6 +130,21 @@ impl Failures {
         self.list.lock().len()
     }
 
+    /// The failure that most nodes have, in a sentence; `None` if none has failed.
+    pub fn summary(&self) -> Option<String> {
+        let list = self.list.lock();
+        let mut by_status: BTreeMap<u32, (usize, &Failure)> = BTreeMap::new();
+        for failure in list.values() {
+            by_status.entry(failure.status).or_insert((0, failure)).0 += 1;
+        }
+        let (status, (count, example)) = by_status.into_iter().max_by_key(|(_, (count, _))| *count)?;
+        let why = example.text.clone().unwrap_or_else(|| status::text(status));
+        let all = list.len();
+        Some(format!(
+            "{count} of {all} that failed: {why}; /api/v1/opcua/failures lists them"
+        ))
+    }
+
     /// Nodes of a kind whose time has come; each is returned once per retry.
     pub fn due(&self, what: What, now: Instant) -> Vec<NodeIndex> {
         let mut list = self.list.lock();
@@ -196,6 +212,20 @@ mod tests {
             (vec![], vec![4])
         );
         assert_eq!(failures.len(), 2);
+    }
+
+    #[test]
+    fn the_summary_is_what_most_nodes_have_in_common() {
+        let failures = Failures::default();
+        assert_eq!(failures.summary(), None);
+        failures.add(What::Item, 1, 0x8034_0000, None);
+        failures.add(What::Item, 2, 0x80AB_0000, Some("an argument".to_owned()));
+        failures.add(What::Item, 3, 0x80AB_0000, None);
+        let summary = failures.summary().unwrap();
+        assert_eq!(
+            summary,
+            "2 of 3 that failed: an argument; /api/v1/opcua/failures lists them"
+        );
     }
 
     #[test]

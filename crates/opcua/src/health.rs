@@ -27,7 +27,7 @@ struct State {
     browsed: bool,
     served: bool,
     /// Why nothing is served although all has been browsed.
-    unserved: &'static str,
+    unserved: String,
 }
 
 #[derive(Clone)]
@@ -42,7 +42,7 @@ impl Health {
             links: vec![Link::Down("connecting".to_owned()); links],
             browsed: false,
             served: false,
-            unserved: CREATING,
+            unserved: CREATING.to_owned(),
         };
         Health {
             inner: Arc::new(Inner {
@@ -93,14 +93,17 @@ impl Health {
     }
 
     /// What the node table counts from time to time: whether some item is monitored or read, and whether some may still
-    /// come to be.
-    pub fn counted(&self, served: bool, pending: bool) {
-        let unserved = if pending { CREATING } else { NOTHING };
-        let known = {
-            let state = self.inner.state.lock();
-            (state.served, state.unserved) == (served, unserved)
+    /// come to be; else `why` says what the server has against them.
+    pub fn counted(&self, served: bool, pending: bool, why: impl FnOnce() -> Option<String>) {
+        let unserved = match (served || pending, why) {
+            (true, _) => CREATING.to_owned(),
+            (false, why) => why().map_or_else(|| NOTHING.to_owned(), |why| format!("{NOTHING}: {why}")),
         };
-        if !known {
+        let is_known = {
+            let state = self.inner.state.lock();
+            state.served == served && state.unserved == unserved
+        };
+        if !is_known {
             self.change(|state| (state.served, state.unserved) = (served, unserved));
         }
     }
@@ -115,7 +118,7 @@ impl Health {
         let why_not = match (down, state.browsed, state.served) {
             (Some(why), _, _) => why,
             (None, false, _) => "browsing the server".to_owned(),
-            (None, true, false) => state.unserved.to_owned(),
+            (None, true, false) => state.unserved.clone(),
             (None, true, true) => {
                 self.inner.gauge.set(1);
                 return self.inner.connection.up();

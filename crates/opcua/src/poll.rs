@@ -1,7 +1,7 @@
 //! Polling: chunked reads on a fixed period, several in flight; each chunk's values leave as soon as they arrive. A cycle
 //! that would begin while the last one runs is skipped and counted.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use opcua::types::{AttributeId, NodeId, ReadRequest, ReadValueId, TimestampsToReturn};
@@ -15,6 +15,9 @@ use crate::session::{REQUEST_TIMEOUT, Session, read_id};
 
 /// Reads in flight.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
+
+/// An item that is read alone, and so often in vain, has failed for now.
+const IN_VAIN_MAX: u8 = 3;
 
 /// A value that is at most this old may come from the server's cache.
 const MAX_AGE_MS: f64 = 2000.0;
@@ -31,6 +34,19 @@ pub(crate) struct Poller {
     in_flight: usize,
     pace: Pace,
     chunk: ChunkSize,
+    /// How often in a row items were read alone in vain.
+    in_vain: HashMap<u32, u8>,
+}
+
+/// What becomes of a part whose read failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// In this cycle, in halves.
+    ReadAgain,
+    /// In the next cycle.
+    Lost,
+    /// It is one item, and reading it is of no use for now.
+    Failed,
 }
 
 /// What a tick of the clock means.
@@ -57,6 +73,7 @@ impl Poller {
             in_flight: 0,
             pace: Pace::of(IN_FLIGHT_MAX),
             chunk,
+            in_vain: HashMap::new(),
         }
     }
 
@@ -116,31 +133,56 @@ impl Poller {
     }
 
     /// A part was read, in this time.
-    pub fn answered(&mut self, nodes: usize, lasted: Duration) {
+    pub fn answered(&mut self, part: &Part, lasted: Duration) {
         self.in_flight -= 1;
         self.chunk.succeeded();
-        self.pace.answered(lasted, nodes);
+        self.pace.answered(lasted, part.len());
+        if !self.in_vain.is_empty() {
+            for item in part {
+                self.in_vain.remove(item);
+            }
+        }
     }
 
-    /// A read failed after this time. Too large: its halves are read instead. Not answered: later reads are smaller and
-    /// fewer at a time, since each costs the values of a cycle. False if this part will not be read in this cycle.
-    pub fn failed(&mut self, part: &Part, error: &CallError, lasted: Duration) -> bool {
+    /// A read failed after this time. Too large, or not answered in full: its halves are read instead. Not answered, or
+    /// refused for a reason that may be one of its items: later reads are smaller, until that item is alone. They are not
+    /// repeated in this cycle, since what is wrong may be wrong with the server, and for a moment.
+    pub fn failed(&mut self, part: &Part, error: &CallError, lasted: Duration) -> Verdict {
         self.in_flight -= 1;
         let failure = error.failure();
         if matches!(failure, Failure::TimedOut | Failure::Later | Failure::TooMany) {
             self.pace.slow_down(lasted);
         }
-        if failure == Failure::TimedOut {
-            self.chunk.timed_out(part.len());
-            return false;
-        }
-        let halve = self.chunk.failed(part.len(), error);
-        if halve {
-            for half in part.chunks(part.len().div_ceil(2)) {
-                self.waiting.push_front(half.to_vec());
+        match failure {
+            Failure::Lost | Failure::Later => return Verdict::Lost,
+            Failure::TimedOut => self.chunk.timed_out(part.len()),
+            Failure::Other => {
+                self.chunk.answer_too_large(part.len());
+            }
+            Failure::TooMany | Failure::TooLarge => {
+                if !self.chunk.failed(part.len(), error) {
+                    return Verdict::Failed;
+                }
+                for half in part.chunks(part.len().div_ceil(2)) {
+                    self.waiting.push_front(half.to_vec());
+                }
+                return Verdict::ReadAgain;
             }
         }
-        halve
+        match part.as_slice() {
+            [item] => self.alone_in_vain(*item),
+            _ => Verdict::Lost,
+        }
+    }
+
+    fn alone_in_vain(&mut self, item: u32) -> Verdict {
+        let times = self.in_vain.entry(item).or_insert(0);
+        *times += 1;
+        if *times < IN_VAIN_MAX {
+            return Verdict::Lost;
+        }
+        self.in_vain.remove(&item);
+        Verdict::Failed
     }
 
     /// When the cycle before the present one began: what is not read now was read then, or its gap began even earlier.
@@ -152,6 +194,7 @@ impl Poller {
     pub fn connection_lost(&mut self) {
         self.waiting.clear();
         self.in_flight = 0;
+        self.in_vain.clear();
     }
 }
 
@@ -189,9 +232,9 @@ mod tests {
         // Item 5 is too large whatever comes with it.
         while let Some(part) = poller.next_part() {
             if !part.contains(&5) {
-                poller.answered(part.len(), SOON);
+                poller.answered(&part, SOON);
                 read.extend(part);
-            } else if !poller.failed(&part, &CallError::TooLarge, SOON) {
+            } else if poller.failed(&part, &CallError::TooLarge, SOON) == Verdict::Failed {
                 alone.push(part);
             }
         }
@@ -209,11 +252,11 @@ mod tests {
         let part = poller.next_part().unwrap();
         let refused = CallError::Refused(opcua::types::StatusCode::BadTooManyOperations.bits());
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX);
-        assert!(poller.failed(&part, &refused, SOON));
+        assert_eq!(poller.failed(&part, &refused, SOON), Verdict::ReadAgain);
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2);
         for _ in 0..1000 {
             poller.in_flight += 1;
-            poller.answered(4, SOON);
+            poller.answered(&vec![0; 4], SOON);
         }
         // Fewer at a time are not for good.
         assert_eq!((poller.chunk.get(), poller.pace.get()), (4, IN_FLIGHT_MAX));
@@ -226,28 +269,92 @@ mod tests {
         let parts: Vec<Part> = std::iter::from_fn(|| poller.next_part()).collect();
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [8; IN_FLIGHT_MAX]);
         for part in &parts {
-            assert!(!poller.failed(part, &timeout, REQUEST_TIMEOUT));
+            assert_eq!(poller.failed(part, &timeout, REQUEST_TIMEOUT), Verdict::Lost);
         }
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2, "halved once for all of them");
         // What waits in this cycle was divided before.
         assert_eq!(poller.next_part().unwrap(), [32, 33, 34, 35]);
         assert_eq!(poller.next_part().unwrap(), [36, 37, 38, 39]);
         assert_eq!(poller.next_part(), None);
-        (0..2).for_each(|_| poller.answered(4, SOON));
+        (0..2).for_each(|_| poller.answered(&vec![0; 4], SOON));
         // A server that needs longer than it is given for eight nodes is not asked for eight after each few answers.
         let mut in_vain = 0;
         for _ in 0..2000 {
             poller.start(&(0..8).collect::<Vec<_>>());
             while let Some(part) = poller.next_part() {
                 if part.len() < 8 {
-                    poller.answered(part.len(), SOON);
+                    poller.answered(&part, SOON);
                 } else {
                     in_vain += 1;
-                    assert!(!poller.failed(&part, &timeout, REQUEST_TIMEOUT));
+                    assert_eq!(poller.failed(&part, &timeout, REQUEST_TIMEOUT), Verdict::Lost);
                 }
             }
         }
         assert!((1..=6).contains(&in_vain), "{in_vain} reads in vain");
+    }
+
+    /// Item 5 spoils every read, of which the server does not say why. All others are read in the end.
+    #[tokio::test]
+    async fn an_item_that_spoils_every_read_is_found_over_the_cycles_and_fails_alone() {
+        for error in [
+            CallError::Refused(opcua::types::StatusCode::BadInternalError.bits()),
+            CallError::Unreadable("what is this".to_owned()),
+            CallError::Timeout(REQUEST_TIMEOUT),
+        ] {
+            let mut poller = poller(0);
+            let mut failed = Vec::new();
+            for _ in 0..6 {
+                poller.start(&(0..8).collect::<Vec<_>>());
+                while let Some(part) = poller.next_part() {
+                    match part.contains(&5) {
+                        true => match poller.failed(&part, &error, SOON) {
+                            Verdict::Failed => failed.push(part),
+                            verdict => assert_eq!(verdict, Verdict::Lost),
+                        },
+                        false => poller.answered(&part, SOON),
+                    }
+                }
+            }
+            // Smaller in three cycles, alone in three.
+            assert_eq!(failed, [vec![5]], "{error}");
+        }
+        // What is wrong for a moment only fails nobody.
+        let mut poller = poller(0);
+        for cycle in 0..20 {
+            poller.start(&[0]);
+            while let Some(part) = poller.next_part() {
+                match cycle % 3 {
+                    2 => poller.answered(&part, SOON),
+                    _ => {
+                        let error = CallError::Refused(opcua::types::StatusCode::BadInternalError.bits());
+                        assert_eq!(poller.failed(&part, &error, SOON), Verdict::Lost);
+                    }
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_read_that_is_not_answered_in_full_is_repeated_in_halves_at_once() {
+        let mut poller = poller(8);
+        let mut read = Vec::new();
+        // The server answers three at most, whatever it says.
+        while let Some(part) = poller.next_part() {
+            let error = CallError::WrongCount {
+                answered: 3,
+                asked: part.len(),
+                what: "reads",
+            };
+            match part.len() {
+                ..=3 => {
+                    poller.answered(&part, SOON);
+                    read.extend(part);
+                }
+                _ => assert_eq!(poller.failed(&part, &error, SOON), Verdict::ReadAgain),
+            }
+        }
+        read.sort_unstable();
+        assert_eq!(read, (0..8).collect::<Vec<_>>());
     }
 
     #[tokio::test]

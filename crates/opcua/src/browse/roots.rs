@@ -1,6 +1,6 @@
 //! The configured nodes: the only ones of which class and name must be read, since no reference leads to them.
 
-use opcua::types::{AttributeId, NodeId, TimestampsToReturn};
+use opcua::types::{AttributeId, NodeId, StatusCode, TimestampsToReturn};
 use thalweg_record::{Structured, Value};
 
 use crate::channel::CallError;
@@ -17,7 +17,7 @@ pub(super) enum Root {
 
 const VARIABLE: i64 = 2;
 
-/// One read for all, in parts of `chunk` attributes; a part that is refused as too large is halved.
+/// One read for all, in parts of `chunk` attributes; a part that is refused as too large, or not answered in full, is halved.
 pub(super) async fn read(session: &Session, ids: &[NodeId], chunk: usize) -> Result<Vec<Root>, CallError> {
     let types = TypeBook::default();
     let mut roots = Vec::with_capacity(ids.len());
@@ -33,6 +33,10 @@ pub(super) async fn read(session: &Session, ids: &[NodeId], chunk: usize) -> Res
         {
             Ok(values) => roots.extend(values.chunks(2).map(root)),
             Err(error) if error.is_too_large() && size > 1 => size = (size / 2).max(1),
+            // The others are not to blame.
+            Err(CallError::WrongCount { .. }) => roots.push(Root::Unusable {
+                status: StatusCode::BadUnknownResponse.bits(),
+            }),
             Err(error) => return Err(error),
         }
     }

@@ -43,6 +43,13 @@ const REFERENCES_PER_ANSWER: u32 = 5_000;
 /// once more, for all references in one answer.
 const STARTS_MAX: u8 = 5;
 
+/// References of one node in a row that lead to no node that is not known. A node that is begun anew may have many of
+/// them; beyond this the server answers in a circle.
+const FRUITLESS_MAX: usize = 1_000_000;
+
+/// An answer without a reference that is not the last one counts as so many.
+const EMPTY_ANSWER: usize = 10_000;
+
 /// How often a node that is asked for alone may be left unanswered before it has failed.
 const SILENCES_MAX: u8 = 3;
 
@@ -89,6 +96,8 @@ pub(super) struct Survey<'a> {
     starts: hashbrown::HashMap<NodeIndex, u8>,
     /// How often each was asked for alone and not answered.
     silences: hashbrown::HashMap<NodeIndex, u8>,
+    /// How many references in a row have led nowhere.
+    fruitless: hashbrown::HashMap<NodeIndex, usize>,
     points: VecDeque<(Turn, ByteString)>,
     points_in_flight: usize,
     points_max: usize,
@@ -115,6 +124,7 @@ impl<'a> Survey<'a> {
             alone: false,
             starts: hashbrown::HashMap::new(),
             silences: hashbrown::HashMap::new(),
+            fruitless: hashbrown::HashMap::new(),
             points: VecDeque::new(),
             points_in_flight: 0,
             points_max: points_max(connected),
@@ -197,6 +207,11 @@ impl<'a> Survey<'a> {
             let mut table = self.context.table.write();
             let added = references::apply(&mut table, parent, &found, &self.context.browse, &namespaces);
             self.context.metrics.browse_nodes.inc_by(added as u64);
+            if added == 0 {
+                *self.fruitless.entry(parent).or_insert(0) += found.len();
+            } else {
+                self.fruitless.remove(&parent);
+            }
         }
         let table = self.context.table.read();
         let new = self.seen..table.len() as NodeIndex;
@@ -382,13 +397,26 @@ impl<'a> Survey<'a> {
         }
         let point = result.continuation_point;
         let finished = point.is_null_or_empty();
-        self.walk
-            .deliver(ticket, result.references.unwrap_or_default(), finished);
+        let references = result.references.unwrap_or_default();
+        let is_empty = references.is_empty();
+        self.walk.deliver(ticket, references, finished);
         if finished {
+            self.fruitless.remove(&node);
             self.context.failures.remove(What::Browse, node);
+        } else if self.leads_nowhere(node, is_empty) {
+            let text = "the server goes on without end with references that lead to no further node";
+            self.failed(turn, StatusCode::BadUnknownResponse.bits(), Some(text.to_owned()));
         } else {
             self.points.push_back((turn, point));
         }
+    }
+
+    /// Whether a node is continued in vain for too long.
+    fn leads_nowhere(&mut self, node: NodeIndex, is_empty: bool) -> bool {
+        if is_empty {
+            *self.fruitless.entry(node).or_insert(0) += EMPTY_ANSWER;
+        }
+        self.fruitless.get(&node).is_some_and(|count| *count > FRUITLESS_MAX)
     }
 
     /// The server has no place left to keep how far it got with this node, or has lost it: from the start, what is known
@@ -417,14 +445,14 @@ impl<'a> Survey<'a> {
                 return lost;
             }
             // One node whose answer is too large: fewer references at a time.
-            Verdict::Failed if error.is_too_large() && self.references_per_answer > 1 => {
+            Verdict::Failed if is_answer_too_large(error) && self.references_per_answer > 1 => {
                 self.references_per_answer /= 2;
                 self.again.extend(turns);
             }
             Verdict::Failed => {
                 turns
                     .into_iter()
-                    .for_each(|turn| self.failed(turn, status_of(error), Some(error.to_string())));
+                    .for_each(|turn| self.failed(turn, error.nearest_status(), Some(error.to_string())));
             }
         }
         false
@@ -439,7 +467,7 @@ impl<'a> Survey<'a> {
             Verdict::Failed => {
                 turns
                     .into_iter()
-                    .for_each(|(turn, _)| self.failed(turn, status_of(error), Some(error.to_string())));
+                    .for_each(|(turn, _)| self.failed(turn, error.nearest_status(), Some(error.to_string())));
             }
         }
         false
@@ -605,17 +633,9 @@ impl Part {
     }
 }
 
-/// The server's status, or the one that says best what happened.
-fn status_of(error: &CallError) -> u32 {
-    let status = match error {
-        CallError::Refused(status) => return *status,
-        CallError::Timeout(_) => StatusCode::BadTimeout,
-        CallError::TooLarge => StatusCode::BadResponseTooLarge,
-        CallError::RequestTooLarge => StatusCode::BadRequestTooLarge,
-        CallError::Unreadable(_) => StatusCode::BadDecodingError,
-        CallError::Closed(_) => StatusCode::BadConnectionClosed,
-    };
-    status.bits()
+/// Whether fewer references of one node may be what the server can answer.
+fn is_answer_too_large(error: &CallError) -> bool {
+    error.is_too_large() && !matches!(error, CallError::WrongCount { .. })
 }
 
 fn browse_chunk(connected: &Connected) -> ChunkSize {
@@ -639,13 +659,8 @@ fn points_max(connected: &Connected) -> usize {
 
 fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<BrowseResult>, CallError> {
     let results = results.unwrap_or_default();
-    match results.len() == wanted {
-        true => Ok(results),
-        false => Err(CallError::Unreadable(format!(
-            "the server answered {} of {wanted} browses",
-            results.len()
-        ))),
-    }
+    CallError::check_count(results.len(), wanted, "browses")?;
+    Ok(results)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use opcua::types::{
     DeleteMonitoredItemsRequest, DeleteMonitoredItemsResponse, DeleteSubscriptionsRequest, DeleteSubscriptionsResponse,
     EncodingResult, GetEndpointsRequest, GetEndpointsResponse, ObjectId, OpenSecureChannelRequest,
     OpenSecureChannelResponse, PublishRequest, PublishResponse, ReadRequest, ReadResponse, RepublishRequest,
-    RepublishResponse, RequestHeader, TransferSubscriptionsRequest, TransferSubscriptionsResponse,
+    RepublishResponse, RequestHeader, StatusCode, TransferSubscriptionsRequest, TransferSubscriptionsResponse,
     TranslateBrowsePathsToNodeIdsRequest, TranslateBrowsePathsToNodeIdsResponse, WriteRequest, WriteResponse,
 };
 
@@ -32,6 +32,13 @@ pub(crate) enum CallError {
     Refused(u32),
     #[error("{0}")]
     Unreadable(String),
+    /// Which operation each result belongs to is anybody's guess.
+    #[error("the server answered {answered} of {asked} {what}")]
+    WrongCount {
+        answered: usize,
+        asked: usize,
+        what: &'static str,
+    },
     #[error("the server's answer is larger than {} MiB", super::MESSAGE_BYTES_MAX >> 20)]
     TooLarge,
     /// The request does not fit the server's limits for messages.
@@ -78,10 +85,33 @@ impl CallError {
         }
     }
 
-    /// Whether fewer operations per call may succeed where this call failed.
+    /// The server's status, or the one that says best what happened.
+    pub fn nearest_status(&self) -> u32 {
+        let status = match self {
+            CallError::Refused(status) => return *status,
+            CallError::Timeout(_) => StatusCode::BadTimeout,
+            CallError::TooLarge => StatusCode::BadResponseTooLarge,
+            CallError::RequestTooLarge => StatusCode::BadRequestTooLarge,
+            CallError::Unreadable(_) => StatusCode::BadDecodingError,
+            CallError::WrongCount { .. } => StatusCode::BadUnknownResponse,
+            CallError::Closed(_) => StatusCode::BadConnectionClosed,
+        };
+        status.bits()
+    }
+
+    /// `Ok` if each operation of a call has its result.
+    pub fn check_count(answered: usize, asked: usize, what: &'static str) -> Result<(), CallError> {
+        match answered == asked {
+            true => Ok(()),
+            false => Err(CallError::WrongCount { answered, asked, what }),
+        }
+    }
+
+    /// Whether fewer operations per call may succeed where this call failed: servers cut answers short at what they take
+    /// at once, or leave out the operation that they do not get over.
     pub fn is_too_large(&self) -> bool {
         match self {
-            CallError::TooLarge | CallError::RequestTooLarge => true,
+            CallError::TooLarge | CallError::RequestTooLarge | CallError::WrongCount { .. } => true,
             CallError::Refused(status) => status::says_too_large(*status),
             _ => false,
         }

@@ -137,7 +137,9 @@ impl Link {
             return;
         }
         self.context.component.warn_limited("recovery", 1, || {
-            format!("{missing} messages of the server are missing: asked for {asked}, got {fetched}, given up {given_up}")
+            format!(
+                "{missing} messages of the server are missing: asked for {asked}, got {fetched}, given up {given_up}"
+            )
         });
     }
 }

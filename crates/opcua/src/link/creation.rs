@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use opcua::types::{DeleteMonitoredItemsRequest, ExtensionObject};
 
 use super::items::{Item, ItemIndex, Items, Stage, Way};
+use super::sampling::SamplingIntervals;
 use super::{Link, Queue, WATCH_PERIOD};
 use crate::channel::{CallError, Failure};
 use crate::chunk::ChunkSize;
@@ -17,10 +18,13 @@ use crate::node_id;
 use crate::node_table::{FailureReason, ItemState, NO_NODE, NodeIndex};
 use crate::pace::Pace;
 use crate::session::Session;
-use crate::subscribe::create::{Sampling, Wanted, create};
+use crate::subscribe::create::{Wanted, create};
 use crate::subscribe::{CreateOutcome, Filters, Subscription, SubscriptionSettings};
 use crate::tag_path;
 use crate::value::{status, types};
+
+/// An item that is asked for alone, and so often not answered, has failed for now.
+const IN_VAIN_MAX: u8 = 3;
 
 /// Calls that create items in flight.
 const IN_FLIGHT_MAX: usize = 4;
@@ -28,7 +32,12 @@ const IN_FLIGHT_MAX: usize = 4;
 pub(super) struct Creation {
     queue: Queue,
     pub chunk: ChunkSize,
+    /// As this session began.
+    pub chunk_first: ChunkSize,
     pub filters: Filters,
+    pub sampling: SamplingIntervals,
+    /// How often in a row a call for one item alone was not answered.
+    in_vain: HashMap<ItemIndex, u8>,
     pace: Pace,
     /// The server does nothing at the moment; until then it is left alone.
     rests_until: Option<Instant>,
@@ -70,11 +79,14 @@ pub(super) struct Done {
 }
 
 impl Creation {
-    pub fn new() -> Creation {
+    pub fn new(sampling: SamplingIntervals) -> Creation {
         Creation {
             queue: VecDeque::new(),
             chunk: ChunkSize::new(0, 50, true),
+            chunk_first: ChunkSize::new(0, 50, true),
             filters: Filters::Undecided,
+            sampling,
+            in_vain: HashMap::new(),
             pace: Pace::of(IN_FLIGHT_MAX),
             rests_until: None,
             in_flight: HashMap::new(),
@@ -84,14 +96,21 @@ impl Creation {
         }
     }
 
+    /// Whose size of calls is set.
+    pub fn begin_session(&mut self) {
+        self.chunk_first = self.chunk.clone();
+        self.sampling.begin_session();
+        self.in_vain.clear();
+    }
+
     pub fn take_waiting(&mut self) -> Vec<ItemIndex> {
         self.queue.drain(..).collect()
     }
 
-    /// A call for that many items has failed. Returns whether they are asked for again; how large and how many calls are
-    /// from now on is settled here.
-    fn failed(&mut self, count: usize, error: &CallError, lasted: Duration) -> bool {
-        let in_doubt = !matches!(error, CallError::Refused(_) | CallError::RequestTooLarge);
+    /// A call for these items has failed. Returns whether they are asked for again; how large and how many calls are from
+    /// now on is settled here.
+    fn failed(&mut self, items: &[ItemIndex], error: &CallError, lasted: Duration) -> bool {
+        let count = items.len();
         let subscription_gone = error.status().is_some_and(status::says_no_subscription);
         let failure = error.failure();
         if matches!(failure, Failure::TimedOut | Failure::Later | Failure::TooMany) {
@@ -99,14 +118,29 @@ impl Creation {
         }
         match failure {
             Failure::Lost => {}
-            Failure::TimedOut => self.chunk.timed_out(count),
+            Failure::TimedOut => {
+                self.chunk.timed_out(count);
+                return !matches!(items, [alone] if self.is_in_vain_again(*alone));
+            }
             Failure::Later => self.rest(),
             _ if subscription_gone => {}
             Failure::TooMany | Failure::TooLarge | Failure::Other => {
-                return self.chunk.refused(count, error) || in_doubt;
+                return self.chunk.refused(count, error);
             }
         }
         true
+    }
+
+    /// An item that was asked for alone was not answered. True if that was often enough: each time costs the others of its
+    /// subscription a gap.
+    fn is_in_vain_again(&mut self, item: ItemIndex) -> bool {
+        let times = self.in_vain.entry(item).or_insert(0);
+        *times += 1;
+        let is_enough = *times >= IN_VAIN_MAX;
+        if is_enough {
+            self.in_vain.remove(&item);
+        }
+        is_enough
     }
 
     /// For as long as nothing else wakes whoever creates.
@@ -263,10 +297,7 @@ impl Link {
         };
         let wanted: Vec<Wanted> = chunk.iter().filter_map(|index| self.wanted(*index)).collect();
         let config = &self.context.config;
-        let sampling = Sampling {
-            interval_ms: config.sampling_interval_ms,
-            queue_size: config.queue_size,
-        };
+        let queue_size = config.queue_size;
         let session = session.clone();
         self.creation.calls += 1;
         let call = self.creation.calls;
@@ -279,7 +310,7 @@ impl Link {
         self.creation.in_flight.insert(call, asked);
         let start = Instant::now();
         self.creating.push(Box::pin(async move {
-            let result = create(&session, id, wanted, sampling).await;
+            let result = create(&session, id, wanted, queue_size).await;
             Done {
                 call,
                 items: chunk,
@@ -306,6 +337,7 @@ impl Link {
             node_id: self.node_id_of(node),
             handle: Items::handle(index),
             filter,
+            sampling_ms: self.begin_sampling(index),
         })
     }
 
@@ -413,15 +445,18 @@ impl Link {
                 }
                 created += 1;
                 is_any_tag |= node != NO_NODE;
+                self.creation.in_vain.remove(index);
+                self.sampled(*index);
                 continue;
             }
             released += 1;
             if item.way != Way::Monitor || item.stage != Stage::Asked {
                 continue;
             }
+            let is_filter = matches!(outcome, CreateOutcome::WithoutFilter { .. }) && !item.without_filter;
             match *outcome {
                 CreateOutcome::Created { .. } => {}
-                CreateOutcome::WithoutFilter { .. } if !item.without_filter => {
+                CreateOutcome::WithoutFilter { .. } if is_filter => {
                     item.without_filter = true;
                     item.stage = Stage::Waiting;
                     self.creation.queue.push_back(*index);
@@ -431,7 +466,11 @@ impl Link {
                     full.1 = status;
                 }
                 CreateOutcome::WithoutFilter { status } | CreateOutcome::Failed { status } => {
-                    self.refused(*index, status, &mut table);
+                    if self.sample_slower(*index, status) {
+                        self.enqueue(*index);
+                    } else {
+                        self.refused(*index, status, None, &mut table);
+                    }
                 }
             }
         }
@@ -534,7 +573,15 @@ impl Link {
         tokio::spawn(async move { session.call(request).await });
     }
 
-    fn refused(&mut self, index: ItemIndex, status: u32, table: &mut crate::node_table::NodeTable) {
+    /// `why`, where the status is not all.
+    fn refused(
+        &mut self,
+        index: ItemIndex,
+        status: u32,
+        why: Option<String>,
+        table: &mut crate::node_table::NodeTable,
+    ) {
+        let tried = self.sampling_given_up(index);
         let Some(item) = self.items.get_mut(index) else { return };
         item.stage = Stage::Failed;
         let node = item.node;
@@ -543,15 +590,20 @@ impl Link {
         }
         let reason = FailureReason::of_status(status);
         table.set_state(node, ItemState::Failed(reason));
-        self.context.failures.add(What::Item, node, status, None);
-        self.context.metrics.item_refused(reason);
+        let text = match (why, tried) {
+            (Some(why), _) => Some(why),
+            (None, Some(tried)) => Some(format!("{} ({tried})", status::text(status))),
+            (None, None) => None,
+        };
         self.context.component.warn_limited(reason.as_str(), 1, || {
             format!(
                 "{} cannot be monitored: {}",
                 crate::browse::describe(table, node),
-                status::text(status)
+                text.clone().unwrap_or_else(|| status::text(status))
             )
         });
+        self.context.failures.add(What::Item, node, status, text);
+        self.context.metrics.item_refused(reason);
     }
 
     fn create_failed(&mut self, asked: Asked, items: Vec<ItemIndex>, error: &CallError, lasted: Duration) {
@@ -563,6 +615,8 @@ impl Link {
                 CallError::Closed(_) | CallError::Timeout(_) | CallError::Unreadable(_) | CallError::TooLarge => {
                     subscription.in_doubt = true;
                 }
+                // With no result at all there is none that says that one exists.
+                CallError::WrongCount { answered, .. } => subscription.in_doubt |= *answered > 0,
                 CallError::Refused(status) if status::says_timed_out(*status) => subscription.in_doubt = true,
                 CallError::Refused(status) if status::says_no_subscription(*status) => subscription.lost = true,
                 CallError::Refused(_) | CallError::RequestTooLarge => {}
@@ -571,17 +625,24 @@ impl Link {
         if let Some(status) = error.status().filter(|status| status::says_full(*status)) {
             return self.full(asked.slot, items, status);
         }
-        if self.creation.failed(count, error, lasted) {
+        if self.creation.failed(&items, error, lasted) {
             items.into_iter().for_each(|index| self.ask_again(index));
             return;
         }
-        // One item alone is refused as a whole call: it has failed.
-        let status = error.status().unwrap_or(0);
+        // One item alone is refused as a whole call: it has failed, if its interval is not to blame.
+        if let Some(status) = error.status()
+            && items.iter().all(|index| self.sample_slower(*index, status))
+        {
+            items.into_iter().for_each(|index| self.ask_again(index));
+            return;
+        }
+        let status = error.nearest_status();
+        let why = error.status().is_none().then(|| error.to_string());
         let table = self.context.table.clone();
         let mut table = table.write();
         for index in items {
             if self.items.get(index).is_some_and(|item| item.stage == Stage::Asked) {
-                self.refused(index, status, &mut table);
+                self.refused(index, status, why.clone(), &mut table);
             }
         }
     }
@@ -642,7 +703,9 @@ pub(super) fn is_about_the_connection(error: &CallError) -> bool {
     match error {
         CallError::Closed(_) | CallError::Timeout(_) => true,
         CallError::Refused(status) => status::says_session_gone(*status),
-        CallError::Unreadable(_) | CallError::TooLarge | CallError::RequestTooLarge => false,
+        CallError::Unreadable(_) | CallError::WrongCount { .. } | CallError::TooLarge | CallError::RequestTooLarge => {
+            false
+        }
     }
 }
 

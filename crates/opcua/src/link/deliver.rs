@@ -13,7 +13,7 @@ use crate::failures::What;
 use crate::gaps::{Gap, GapReason};
 use crate::metrics::Discarded;
 use crate::node_table::{FailureReason, ItemState, NO_NODE, NodeIndex};
-use crate::poll::{self, Part, Tick};
+use crate::poll::{self, Part, Tick, Verdict};
 use crate::session::Session;
 use crate::value::answers::{self, HandledValue};
 use crate::value::{Content, DataValue, status};
@@ -193,13 +193,13 @@ impl Link {
         };
         match decoded {
             Ok(()) => {
-                self.poller.answered(part.len(), lasted);
+                self.poller.answered(&part, lasted);
                 self.deliver().await
             }
             Err(error) => {
-                let read_again = self.poller.failed(&part, &error, lasted);
-                if !read_again && !matches!(error, CallError::Closed(_)) {
-                    self.part_lost(&part, &error);
+                let verdict = self.poller.failed(&part, &error, lasted);
+                if verdict != Verdict::ReadAgain && !matches!(error, CallError::Closed(_)) {
+                    self.part_lost(&part, &error, verdict);
                 }
                 Ok(())
             }
@@ -207,14 +207,14 @@ impl Link {
     }
 
     /// A part of a cycle is not read: its values since the cycle before are missing.
-    fn part_lost(&mut self, part: &Part, error: &CallError) {
+    fn part_lost(&mut self, part: &Part, error: &CallError, verdict: Verdict) {
         let gap = Gap {
             from: self.poller.previous_start(),
             to: Ticks::now(),
         };
         let touched: hashbrown::HashSet<ItemIndex> = part.iter().copied().collect();
         self.gap_of_items(GapReason::PollSkipped, gap, &touched);
-        let (true, [index]) = (error.is_too_large(), part.as_slice()) else {
+        let (Verdict::Failed, [index]) = (verdict, part.as_slice()) else {
             return self
                 .context
                 .component
@@ -229,8 +229,7 @@ impl Link {
         else {
             return;
         };
-        let status = error.status().unwrap_or(StatusCode::BadResponseTooLarge.bits());
-        self.read_failed(*index, node, status, Some(error.to_string()));
+        self.read_failed(*index, node, error.nearest_status(), Some(error.to_string()));
     }
 
     /// Until its retry a node that cannot be read is not asked for again in every cycle.
@@ -258,13 +257,7 @@ impl Link {
         let handles: Vec<u32> = part.iter().map(|index| Items::handle(*index)).collect();
         self.learn_and_decode(session, |types, values| {
             let read = answers::read(body, types)?;
-            if read.len() != handles.len() {
-                return Err(CallError::Unreadable(format!(
-                    "the server answered {} of {} reads",
-                    read.len(),
-                    handles.len()
-                )));
-            }
+            CallError::check_count(read.len(), handles.len(), "reads")?;
             values.extend(handles.iter().copied().zip(read));
             Ok(())
         })

@@ -56,6 +56,9 @@ pub(super) struct Item {
     pub filtering: Filtering,
     /// The last filter was refused: ask for none.
     pub without_filter: bool,
+    /// Which of the sampling intervals it was asked for with; above 0, why not with the one before.
+    pub sampling_step: u8,
+    pub sampling_refused: u32,
     /// It is or was polled only because the server had no room for it.
     pub lacks_room: bool,
     /// The gap that its next value marks.
@@ -93,6 +96,8 @@ impl Items {
             monitored_id: 0,
             filtering: Filtering::Server,
             without_filter: false,
+            sampling_step: 0,
+            sampling_refused: 0,
             lacks_room: false,
             gap: NO_GAP,
             last_time: Ticks::MISSING,

@@ -24,6 +24,7 @@ mod recovery;
 mod replacement;
 mod retry;
 mod room;
+mod sampling;
 mod serve;
 
 use std::collections::VecDeque;
@@ -190,7 +191,7 @@ impl Link {
             values: Vec::new(),
             subscriptions: Vec::new(),
             publisher: Publisher::new(config.publish_requests, context.metrics.publish_in_flight.clone()),
-            creation: creation::Creation::new(),
+            creation: creation::Creation::new(sampling::SamplingIntervals::new(&config)),
             creating: FuturesUnordered::new(),
             ranges: ranges::Ranges::new(),
             poller: Poller::new(config.poll_rate, ChunkSize::new(0, 1, false)),
@@ -365,6 +366,7 @@ impl Link {
         let profile = facts.profile(self.context.config.connection.profile);
         let limits = facts.limits;
         self.creation.chunk = ChunkSize::new(limits.items_per_call, profile.items_per_call, profile.adaptive);
+        self.creation.begin_session();
         self.creation.filters = Filters::from(profile.filters);
         self.poller.set_chunk(ChunkSize::new(
             limits.nodes_per_read,

@@ -149,7 +149,7 @@ impl Link {
             Ok(spans) => spans,
             // The connection will come back, and these are asked for again.
             Err(CallError::Closed(_)) => return self.ranges.wanted.extend(wants),
-            Err(error) if error.is_too_large() && self.ranges.chunk.too_large(wants.len()) => {
+            Err(error) if error.is_too_large() && self.ranges.chunk.refused(wants.len(), &error) => {
                 return self.ranges.wanted.extend(wants);
             }
             Err(error) => vec![Err(NoSpan::of_call(&error)); wants.len()],
@@ -206,12 +206,7 @@ async fn spans(session: &Session, nodes: Vec<NodeId>) -> Result<Vec<Span>, CallE
     };
     let response = session.call(request).await?;
     let found: Vec<Result<NodeId, NoSpan>> = response.results.into_iter().flatten().map(target).collect();
-    if found.len() != count {
-        return Err(CallError::Unreadable(format!(
-            "the server answered {} of {count} paths",
-            found.len()
-        )));
-    }
+    CallError::check_count(found.len(), count, "paths")?;
     let reads = found
         .iter()
         .flatten()

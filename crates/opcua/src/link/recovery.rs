@@ -108,7 +108,10 @@ impl Link {
     async fn verify(&mut self, session: &Session) -> Result<(), CallError> {
         for number in 0..self.subscriptions.len() {
             // Those that are made anew in any case have nothing to compare.
-            let usable = self.subscriptions.get(number).filter(|subscription| subscription.is_usable());
+            let usable = self
+                .subscriptions
+                .get(number)
+                .filter(|subscription| subscription.is_usable());
             let Some(id) = usable.map(|subscription| subscription.id) else {
                 continue;
             };

@@ -235,7 +235,10 @@ impl Link {
             self.context.metrics.show_items(&self.context.table);
             let counts = self.context.table.read().counts();
             let (served, pending) = (counts.monitored + counts.polled > 0, counts.pending > 0);
-            self.context.health.counted(served, pending || !self.paths_final);
+            let failures = &self.context.failures;
+            self.context
+                .health
+                .counted(served, pending || !self.paths_final, || failures.summary());
         }
         self.replace_ended(session).await?;
         if !self.subscriptions.is_empty() && !self.publisher.is_up_to_date() {

@@ -129,13 +129,7 @@ impl Server {
             return Err(CallError::Refused(service));
         }
         let statuses = response.results.unwrap_or_default();
-        if statuses.len() != targets.len() {
-            return Err(CallError::Unreadable(format!(
-                "the server answered {} of {} writes",
-                statuses.len(),
-                targets.len()
-            )));
-        }
+        CallError::check_count(statuses.len(), targets.len(), "writes")?;
         Ok(statuses.into_iter().map(|status| status.bits()).collect())
     }
 
@@ -157,7 +151,9 @@ impl Server {
     }
 }
 
-/// Of a call with one operation: whether it is too large for the server, rather than the server too busy for it.
+/// Of a call with one operation: whether it is too large for the server, rather than the server too busy for it or at a
+/// loss for an answer.
 fn is_too_large_alone(error: &CallError) -> bool {
-    error.is_too_large() && error.status() != Some(StatusCode::BadTooManyOperations.bits())
+    let is_answered = !matches!(error, CallError::WrongCount { .. });
+    is_answered && error.is_too_large() && error.status() != Some(StatusCode::BadTooManyOperations.bits())
 }

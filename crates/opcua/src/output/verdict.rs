@@ -59,6 +59,7 @@ impl Failure {
             CallError::Timeout(_) => "timeout".to_owned(),
             CallError::Refused(code) => status::name(*code),
             CallError::Unreadable(_) => "unreadable".to_owned(),
+            CallError::WrongCount { .. } => "wrong_count".to_owned(),
             CallError::TooLarge | CallError::RequestTooLarge => "too_large".to_owned(),
         };
         Failure {

@@ -54,7 +54,7 @@ async fn ask(session: &Session) -> Result<(), CallError> {
     {
         Ok(_) => Ok(()),
         Err(CallError::Refused(status)) if !status::says_session_gone(status) => Ok(()),
-        Err(CallError::Unreadable(_)) => Ok(()),
+        Err(CallError::Unreadable(_) | CallError::WrongCount { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }

@@ -47,12 +47,7 @@ impl Session {
         };
         let body = self.call_raw(request, timeout).await?;
         let values = answers::read(&body, types)?;
-        match values.len() == wanted {
-            true => Ok(values),
-            false => Err(CallError::Unreadable(format!(
-                "the server answered {} of {wanted} reads",
-                values.len()
-            ))),
-        }
+        CallError::check_count(values.len(), wanted, "reads")?;
+        Ok(values)
     }
 }

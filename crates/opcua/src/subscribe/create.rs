@@ -34,12 +34,7 @@ pub(crate) struct Wanted {
     pub node_id: NodeId,
     pub handle: u32,
     pub filter: ExtensionObject,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sampling {
-    pub interval_ms: f64,
-    pub queue_size: u32,
+    pub sampling_ms: f64,
 }
 
 /// What became of one item.
@@ -88,7 +83,7 @@ pub(crate) async fn create(
     session: &Session,
     subscription_id: u32,
     wanted: Vec<Wanted>,
-    sampling: Sampling,
+    queue_size: u32,
 ) -> Result<Vec<CreateOutcome>, CallError> {
     let count = wanted.len();
     let items = wanted.into_iter().map(|item| MonitoredItemCreateRequest {
@@ -96,9 +91,9 @@ pub(crate) async fn create(
         monitoring_mode: MonitoringMode::Reporting,
         requested_parameters: MonitoringParameters {
             client_handle: item.handle,
-            sampling_interval: sampling.interval_ms,
+            sampling_interval: item.sampling_ms,
             filter: item.filter,
-            queue_size: sampling.queue_size,
+            queue_size,
             discard_oldest: true,
         },
     });
@@ -114,12 +109,6 @@ pub(crate) async fn create(
         return Err(CallError::Refused(status));
     }
     let results = response.results.unwrap_or_default();
-    match results.len() == count {
-        true => Ok(results.iter().map(CreateOutcome::from).collect()),
-        // Which item each result belongs to is anybody's guess.
-        false => Err(CallError::Unreadable(format!(
-            "the server answered {} of {count} items",
-            results.len()
-        ))),
-    }
+    CallError::check_count(results.len(), count, "items")?;
+    Ok(results.iter().map(CreateOutcome::from).collect())
 }

@@ -123,7 +123,9 @@ pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> 
     };
     Ok(match result.output_arguments.unwrap_or_default().as_slice() {
         _ if status::says_no_subscription(result.status_code.bits()) => Account::NoSubscription,
-        [ids, handles] if !result.status_code.is_bad() => listed(ids, handles).map_or(Account::NotGiven, Account::Items),
+        [ids, handles] if !result.status_code.is_bad() => {
+            listed(ids, handles).map_or(Account::NotGiven, Account::Items)
+        }
         _ => Account::NotGiven,
     })
 }

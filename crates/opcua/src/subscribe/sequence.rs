@@ -114,10 +114,7 @@ mod tests {
         assert_eq!(sequence.message(4), Arrival::After(Missing { first: 2, count: 2 }));
         assert_eq!(sequence.message(3), Arrival::Seen);
         assert_eq!(sequence.keep_alive(5), Arrival::InOrder);
-        assert_eq!(
-            sequence.keep_alive(6),
-            Arrival::After(Missing { first: 5, count: 1 })
-        );
+        assert_eq!(sequence.keep_alive(6), Arrival::After(Missing { first: 5, count: 1 }));
         assert_eq!(sequence.message(6), Arrival::InOrder);
     }
 
@@ -132,7 +129,10 @@ mod tests {
             count: 2,
         };
         assert_eq!(sequence.message(2), Arrival::After(missing));
-        assert_eq!((later(u32::MAX, 0), later(u32::MAX, 1), later(u32::MAX, 2)), (u32::MAX, 1, 2));
+        assert_eq!(
+            (later(u32::MAX, 0), later(u32::MAX, 1), later(u32::MAX, 2)),
+            (u32::MAX, 1, 2)
+        );
         assert_eq!((later(7, 3), later(u32::MAX - 1, 3)), (10, 2));
     }
 

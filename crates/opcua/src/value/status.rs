@@ -91,6 +91,21 @@ pub(crate) fn says_no_filter(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
+/// Refusals of a monitored item that its parameters may be the reason of, such as the sampling interval: none that names
+/// the node, its rights, or what the server has no room for.
+pub(crate) fn says_parameters_refused(status: u32) -> bool {
+    const CODES: [StatusCode; 7] = [
+        StatusCode::BadConfigurationError,
+        StatusCode::BadInternalError,
+        StatusCode::BadInvalidArgument,
+        StatusCode::BadNotImplemented,
+        StatusCode::BadNotSupported,
+        StatusCode::BadOutOfRange,
+        StatusCode::BadUnexpectedError,
+    ];
+    is_one_of(status, &CODES) || says_no_filter(status)
+}
+
 /// Whether a subscription or the server takes no more monitored items.
 pub(crate) fn says_full(status: u32) -> bool {
     is_one_of(status, &[StatusCode::BadTooManyMonitoredItems])

@@ -29,6 +29,7 @@ pub const CREATE_ITEMS: u32 = 751;
 pub const DELETE_ITEMS: u32 = 781;
 pub const CREATE_SUBSCRIPTION: u32 = 787;
 pub const PUBLISH: u32 = 826;
+pub const REPUBLISH: u32 = 832;
 
 /// One request of a collector.
 #[derive(Clone)]
@@ -48,6 +49,11 @@ impl Request {
     pub fn decoded<T: BinaryDecodable>(&self) -> T {
         decode(&self.body)
     }
+
+    /// Of an answer to it.
+    pub fn response_header(&self, status: StatusCode) -> ResponseHeader {
+        ResponseHeader::new_service_result(&self.decoded::<RequestHeader>(), status)
+    }
 }
 
 /// What becomes of a request.
@@ -55,6 +61,8 @@ pub enum Verdict {
     Pass,
     /// Answered with a fault; the server never sees it.
     Refuse(StatusCode),
+    /// Answered with this, made by [`answer`]; the server never sees it.
+    Answer(Vec<u8>),
     /// The server never sees it, and nobody answers.
     Swallow,
     /// The connection ends before it.
@@ -305,6 +313,7 @@ async fn requests(
                 let fault = chunk.with_body(&fault(&request, status));
                 to_client.lock().await.send(fault).await?;
             }
+            Verdict::Answer(body) => to_client.lock().await.send(chunk.with_body(&body)).await?,
             Verdict::Swallow => {}
             Verdict::Cut => return Ok(()),
         }
@@ -357,12 +366,16 @@ fn kind_of(chunk: &Chunk) -> u32 {
 
 fn fault(request: &Request, status: StatusCode) -> Vec<u8> {
     const SERVICE_FAULT: u32 = 397;
-    let header: RequestHeader = request.decoded();
     let fault = ServiceFault {
-        response_header: ResponseHeader::new_service_result(&header, status),
+        response_header: request.response_header(status),
     };
-    let mut body = encode(&NodeId::new(0, SERVICE_FAULT));
-    body.extend(encode(&fault));
+    answer(SERVICE_FAULT, &fault)
+}
+
+/// An answer by the number of its encoding.
+pub fn answer<T: BinaryEncodable>(kind: u32, message: &T) -> Vec<u8> {
+    let mut body = encode(&NodeId::new(0, kind));
+    body.extend(encode(message));
     body
 }
 

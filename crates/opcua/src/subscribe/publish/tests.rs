@@ -149,7 +149,10 @@ async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
     }
     until(publisher.rests_until()).await;
     assert_eq!(publisher.missing(1), 3);
-    assert!(publisher.is_up_to_date(), "a server that answers nothing else is the one to wait for");
+    assert!(
+        publisher.is_up_to_date(),
+        "a server that answers nothing else is the one to wait for"
+    );
     // The next connection owes nothing to this one.
     publisher.connection_lost();
     assert_eq!(publisher.missing(1), 4);

@@ -82,7 +82,14 @@ fn after_a_reconnect_what_the_server_has_is_fetched_until_it_has_no_more() {
     let mut messages = following(5);
     messages.reconnected(&[]);
     let keeps_two = |number: u32| if number <= 7 { message(number) } else { empty(0) };
-    let expected = [Next::Ask(6), deliver(6), Next::Ask(7), deliver(7), Next::Ask(8), counts(2, 3, 2)];
+    let expected = [
+        Next::Ask(6),
+        deliver(6),
+        Next::Ask(7),
+        deliver(7),
+        Next::Ask(8),
+        counts(2, 3, 2),
+    ];
     assert_eq!(steps(&mut messages, keeps_two), expected);
 }
 
@@ -92,7 +99,10 @@ fn a_server_that_never_runs_out_of_messages_is_asked_for_so_many_and_no_more() {
     let mut messages = following(5);
     messages.reconnected(&[]);
     let asked = steps(&mut messages, message);
-    assert_eq!(asked.iter().filter(|step| matches!(step, Next::Ask(_))).count(), AHEAD_MAX);
+    assert_eq!(
+        asked.iter().filter(|step| matches!(step, Next::Ask(_))).count(),
+        AHEAD_MAX
+    );
     let next = 6 + AHEAD_MAX as u32;
     assert_eq!(messages.published(next, &[], next), Arrival::InOrder);
 }
@@ -247,10 +257,17 @@ enum Listed {
 #[derive(Clone, Debug)]
 enum Event {
     /// The server sends so many messages, of which the first few are lost on the way without a break.
-    Send { count: u8, lost: u8, listed: Listed },
+    Send {
+        count: u8,
+        lost: u8,
+        listed: Listed,
+    },
     KeepAlive(Listed),
     /// So many messages are on their way when the connection breaks.
-    Cut { count: u8, listed: Listed },
+    Cut {
+        count: u8,
+        listed: Listed,
+    },
     /// The server ends the subscription's recovery, as when it is gone.
     GiveUp,
 }
@@ -316,7 +333,10 @@ impl World {
             Listed::Honest => kept.collect(),
             Listed::Nothing => Vec::new(),
             Listed::Confused => kept.clone().rev().chain(kept).collect(),
-            Listed::MadeUp(steps) => steps.iter().map(|step| self.sent.wrapping_add_signed((*step).into())).collect(),
+            Listed::MadeUp(steps) => steps
+                .iter()
+                .map(|step| self.sent.wrapping_add_signed((*step).into()))
+                .collect(),
             Listed::Noise(numbers) => numbers.clone(),
         }
     }
@@ -389,7 +409,9 @@ impl World {
                 self.run(list.len());
             }
             Event::Cut { count, listed } => {
-                (0..*count).for_each(|_| { self.send(); });
+                (0..*count).for_each(|_| {
+                    self.send();
+                });
                 let list = self.list(listed);
                 self.messages.reconnected(&list);
                 self.run(list.len());
@@ -411,7 +433,11 @@ impl World {
                 continue;
             };
             assert!(*number > last, "{number} after {last}: {:?}", self.left);
-            assert!(*number == last + 1 || is_marked, "from {last} to {number} without a gap: {:?}", self.left);
+            assert!(
+                *number == last + 1 || is_marked,
+                "from {last} to {number} without a gap: {:?}",
+                self.left
+            );
             (last, is_marked) = (*number, false);
         }
         assert_eq!(last, self.sent, "the last message has left");
