@@ -664,6 +664,8 @@ fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<Bro
 }
 
 #[cfg(test)]
+mod circle_tests;
+#[cfg(test)]
 mod failing_tests;
 #[cfg(test)]
 mod test_context;

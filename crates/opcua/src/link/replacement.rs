@@ -33,6 +33,7 @@ impl Replacements {
         }
     }
 
+    /// Whether the time of the next has come.
     fn is_due(&self, now: Instant) -> bool {
         self.last
             .is_none_or(|last| now.saturating_duration_since(last) >= self.pause)
@@ -133,5 +134,39 @@ impl Link {
         };
         self.gap(GapReason::Recreated, gap, was_created_in_it);
         created.into_iter().for_each(|index| self.enqueue(index));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When they are made anew within an hour, in seconds, by a server that ends them each time after so long.
+    fn times(lasting: Duration) -> Vec<u64> {
+        let (start, mut replacements) = (Instant::now(), Replacements::new());
+        let mut times = Vec::new();
+        let mut ended_at = Duration::ZERO;
+        for second in 0..3600 {
+            let at = Duration::from_secs(second);
+            if at >= ended_at && replacements.is_due(start + at) {
+                replacements.done(start + at);
+                times.push(second);
+                ended_at = at + lasting;
+            }
+        }
+        times
+    }
+
+    #[test]
+    fn what_the_server_ends_at_once_is_made_anew_ever_later_and_what_lasts_at_once() {
+        let pauses = |times: &[u64]| -> Vec<u64> { times.windows(2).map(|pair| pair[1] - pair[0]).collect() };
+        let circle = pauses(&times(Duration::ZERO));
+        assert!(
+            circle[0] <= 1 && circle.iter().skip(7).all(|pause| (45..=60).contains(pause)),
+            "{circle:?}"
+        );
+        assert!(circle.len() < 100, "{circle:?}");
+        let lasting = pauses(&times(Duration::from_secs(20)));
+        assert!(lasting.iter().all(|pause| *pause == 20), "{lasting:?}");
     }
 }

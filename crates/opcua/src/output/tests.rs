@@ -34,6 +34,8 @@ struct Plant {
     namespaces: VecDeque<Vec<&'static str>>,
     /// Nodes per call; 0: any number.
     per_call_max: usize,
+    /// Results in an answer; 0: as many as operations in the call.
+    results_max: usize,
     /// Answers to whole Writes, before any is carried out.
     faults: VecDeque<Option<StatusCode>>,
     /// Each Write that was carried out.
@@ -75,7 +77,7 @@ impl Plant {
             refusal.unwrap_or(StatusCode::Good)
         });
         WriteResponse {
-            results: Some(results.collect()),
+            results: Some(short(results.collect(), self.results_max)),
             response_header: good(),
             diagnostic_infos: None,
         }
@@ -109,12 +111,20 @@ impl Plant {
             }
         });
         ReadResponse {
-            results: Some(values.collect()),
+            results: Some(short(values.collect(), self.results_max)),
             response_header: good(),
             diagnostic_infos: None,
         }
         .into()
     }
+}
+
+/// At most so many results, if any number is given.
+fn short<T>(mut results: Vec<T>, max: usize) -> Vec<T> {
+    if max > 0 {
+        results.truncate(max);
+    }
+    results
 }
 
 /// What a test makes of the output.
@@ -374,6 +384,28 @@ async fn a_write_that_is_refused_as_too_large_is_halved_and_repeated() {
     };
     let setup = five_nodes(plant, Options::default()).await;
     assert_eq!(setup.written(), [vec![0, 1], vec![2, 3], vec![4]]);
+}
+
+/// What was written though it was not answered is written again: the same value, and before any later one of its node.
+#[tokio::test]
+async fn calls_that_are_not_answered_in_full_are_halved_and_repeated() {
+    let plant = Plant {
+        results_max: 2,
+        ..Plant::default()
+    };
+    let setup = five_nodes(plant, checked(1)).await;
+    assert_eq!(setup.written().last().map(Vec::len), Some(1));
+    assert!(setup.written().iter().skip(2).all(|call| call.len() <= 2));
+    let plant = Plant {
+        results_max: 1,
+        ..Plant::default()
+    };
+    let setup = Setup::of_members(plant, checked(1), &["A", "B", "C"]).await;
+    for n in 1..=3 {
+        let message = format!(r#"{{"A": {n}, "B": {n}, "C": {n}}}"#);
+        assert!(setup.write(&[message.as_str()]).await.is_empty());
+    }
+    assert_eq!(setup.value("C"), Some(Variant::Int32(3)));
 }
 
 #[tokio::test]

@@ -209,6 +209,11 @@ async fn after(error: CallError, calls: usize) -> (usize, usize) {
 #[tokio::test]
 async fn calls_that_fail_together_halve_sizes_and_concurrency_once_and_only_for_what_size_is_to_blame_for() {
     let because = |status: StatusCode| CallError::Refused(status.bits());
+    let wrong_count = CallError::WrongCount {
+        answered: 999,
+        asked: 1000,
+        what: "browses",
+    };
     for (error, expected) in [
         (CallError::Timeout(CALL_TIMEOUT), (500, 8)),
         (because(StatusCode::BadTimeout), (500, 8)),
@@ -216,6 +221,7 @@ async fn calls_that_fail_together_halve_sizes_and_concurrency_once_and_only_for_
         (because(StatusCode::BadRequestTooLarge), (500, 16)),
         (because(StatusCode::BadResponseTooLarge), (500, 16)),
         (because(StatusCode::BadInternalError), (500, 16)),
+        (wrong_count, (500, 16)),
         (because(StatusCode::BadServerHalted), (1000, 8)),
         (because(StatusCode::BadSessionIdInvalid), (1000, 16)),
         (CallError::Closed("cut".into()), (1000, 16)),
