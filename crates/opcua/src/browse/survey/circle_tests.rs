@@ -70,7 +70,7 @@ async fn a_node_that_is_continued_with_nothing_for_ever_fails_alone() {
 
 #[tokio::test]
 async fn a_node_that_is_continued_with_what_is_known_for_ever_fails_alone() {
-    const PER_ANSWER: usize = 5000;
+    const PER_ANSWER: usize = 500;
     let known: Vec<u32> = (1..=PER_ANSWER as u32).collect();
     let asked = browsed(known).await;
     let enough = FRUITLESS_MAX / PER_ANSWER;
