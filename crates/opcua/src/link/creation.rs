@@ -152,6 +152,11 @@ impl Creation {
         self.rests_until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// Whether items of a subscription are in calls that are not answered yet.
+    pub fn is_on_its_way(&self, slot: usize) -> bool {
+        self.in_flight.values().any(|asked| usize::from(asked.slot) == slot)
+    }
+
     /// A subscription is no more, and those behind it have moved up. Its calls are forgotten; their items are asked for
     /// again when the answers come.
     pub fn slot_removed(&mut self, removed: u16) {
@@ -190,7 +195,7 @@ impl Link {
 
     /// Sends as many calls as may be in flight. An error is the loss of the connection.
     pub(super) async fn create_items(&mut self, session: &Session) -> Result<(), CallError> {
-        if self.creation.queue.is_empty() || self.creation.is_resting() {
+        if self.creation.queue.is_empty() || self.creation.is_resting() || self.is_miscounted() {
             return Ok(());
         }
         while self.creation.in_flight.len() < self.creation.pace.get() && !self.creation.queue.is_empty() {
@@ -615,8 +620,7 @@ impl Link {
                 CallError::Closed(_) | CallError::Timeout(_) | CallError::Unreadable(_) | CallError::TooLarge => {
                     subscription.in_doubt = true;
                 }
-                // With no result at all there is none that says that one exists.
-                CallError::WrongCount { answered, .. } => subscription.in_doubt |= *answered > 0,
+                CallError::WrongCount { .. } => subscription.miscounted = true,
                 CallError::Refused(status) if status::says_timed_out(*status) => subscription.in_doubt = true,
                 CallError::Refused(status) if status::says_no_subscription(*status) => subscription.lost = true,
                 CallError::Refused(_) | CallError::RequestTooLarge => {}

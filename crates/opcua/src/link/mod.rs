@@ -20,6 +20,7 @@ mod held;
 mod items;
 mod marks;
 mod ranges;
+mod reconcile;
 mod recovery;
 mod replacement;
 mod retry;

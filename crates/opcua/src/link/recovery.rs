@@ -2,17 +2,15 @@
 
 use std::time::Instant;
 
-use hashbrown::{HashMap, HashSet};
 use thalweg_record::Ticks;
 
-use super::creation::Unwanted;
-use super::items::{Item, ItemIndex, Items, Stage, Way};
+use super::items::{Item, Way};
 use super::{Link, Stop, TakenOver};
 use crate::channel::CallError;
 use crate::gaps::{Gap, GapReason};
 use crate::metrics::Reconnect;
 use crate::session::Session;
-use crate::subscribe::recover::{self, Account, Differences};
+use crate::subscribe::{Subscription, recover};
 
 impl Link {
     /// `how` is how the session came back; `None` at the first connection. What a cut has interrupted is done again by
@@ -45,8 +43,8 @@ impl Link {
                 Ok(()) | Err(Stop::Flow(_)) => {}
             }
         }
-        self.verify(session).await?;
-        if self.subscriptions.iter().any(|subscription| !subscription.is_usable()) {
+        self.compare_items(session).await?;
+        if self.subscriptions.iter().any(Subscription::is_broken) {
             how = Reconnect::Recreated;
         }
         self.replace_broken(session).await?;
@@ -101,76 +99,6 @@ impl Link {
             Gap { from, to: Ticks::now() },
             in_subscription(number),
         );
-    }
-
-    /// Every item that counts as created is there, and no other is: what the server lacks is created, what it has too
-    /// much is deleted. Servers need not be able to tell.
-    async fn verify(&mut self, session: &Session) -> Result<(), CallError> {
-        for number in 0..self.subscriptions.len() {
-            // Those that are made anew in any case have nothing to compare.
-            let usable = self
-                .subscriptions
-                .get(number)
-                .filter(|subscription| subscription.is_usable());
-            let Some(id) = usable.map(|subscription| subscription.id) else {
-                continue;
-            };
-            let of_this = in_subscription(number);
-            let expected: HashMap<u32, u32> = self
-                .items
-                .iter()
-                .filter(|(_, item)| of_this(item) && item.stage == Stage::Created)
-                .map(|(index, item)| (Items::handle(index), item.monitored_id))
-                .collect();
-            if expected.is_empty() {
-                continue;
-            }
-            match recover::monitored_items(session, id).await? {
-                Account::Items(listed) => {
-                    let differences = recover::compare(&expected, &listed);
-                    self.settle_differences(session, number, &differences);
-                }
-                Account::NotGiven => return Ok(()),
-                Account::NoSubscription => {
-                    if let Some(subscription) = self.subscriptions.get_mut(number) {
-                        subscription.lost = true;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn settle_differences(&mut self, session: &Session, number: usize, differences: &Differences) {
-        let Some(subscription) = self.subscriptions.get_mut(number) else {
-            return;
-        };
-        let (id, heard_at) = (subscription.id, subscription.heard_at);
-        subscription.items = subscription.items.saturating_sub(differences.missing.len());
-        for listed in &differences.renumbered {
-            if let Some(item) = Items::of_handle(listed.handle).and_then(|index| self.items.get_mut(index)) {
-                item.monitored_id = listed.id;
-            }
-        }
-        let missing: HashSet<ItemIndex> = differences
-            .missing
-            .iter()
-            .filter_map(|handle| Items::of_handle(*handle))
-            .collect();
-        if !missing.is_empty() {
-            self.context
-                .component
-                .warn_limited("items_missing", missing.len() as u64, || {
-                    "the server has lost monitored items; they are created again".to_owned()
-                });
-            let gap = Gap {
-                from: heard_at,
-                to: Ticks::now(),
-            };
-            self.gap_of_items(GapReason::Recreated, gap, &missing);
-            missing.into_iter().for_each(|index| self.enqueue(index));
-        }
-        self.delete_unwanted(session, Unwanted::new(id, differences.extra.clone()));
     }
 }
 

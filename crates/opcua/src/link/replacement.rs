@@ -53,6 +53,7 @@ impl Replacements {
 impl Link {
     /// What [`Link::replace_broken`] does, at the pace of [`Replacements`] where the server has ended subscriptions.
     pub(super) async fn replace_ended(&mut self, session: &Session) -> Result<(), CallError> {
+        self.settle_miscounts(session).await?;
         let now = Instant::now();
         let has_ended = self.subscriptions.iter().any(|subscription| subscription.lost);
         if has_ended && !self.replacements.is_due(now) {
@@ -64,10 +65,10 @@ impl Link {
         self.replace_broken(session).await
     }
 
-    /// Afterwards every subscription is usable; the items of those that were not wait to be created, and what they would
+    /// Afterwards no subscription is broken; the items of those that were wait to be created, and what they would
     /// have reported since they were last heard of is a gap. An error is the loss of the connection.
     pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {
-        let broken = || self.subscriptions.iter().filter(|old| !old.is_usable());
+        let broken = || self.subscriptions.iter().filter(|old| old.is_broken());
         if broken().next().is_none() {
             return Ok(());
         }
@@ -80,7 +81,7 @@ impl Link {
         let settings = SubscriptionSettings::from(&*self.context.config);
         // From the last, so that giving up a place moves none that is still to come.
         for number in (0..self.subscriptions.len()).rev() {
-            if self.subscriptions.get(number).is_none_or(Subscription::is_usable) {
+            if !self.subscriptions.get(number).is_some_and(Subscription::is_broken) {
                 continue;
             }
             match Subscription::create(session, &settings).await {

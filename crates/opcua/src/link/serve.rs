@@ -58,6 +58,7 @@ impl Link {
                 Some(done) = self.creating.next() => {
                     let unwanted = self.created(done)?;
                     self.delete_unwanted(session, unwanted);
+                    self.settle_miscounts(session).await?;
                     if self.creating.is_empty() && self.is_primary() {
                         self.context.metrics.show_items(&self.context.table);
                     }

@@ -55,6 +55,8 @@ pub(crate) struct Subscription {
     pub heard_at: Ticks,
     /// A call that creates items was not answered: nobody knows what exists.
     pub in_doubt: bool,
+    /// One was answered, but not for each of its items. Until that is found out, no further ones are created in it.
+    pub miscounted: bool,
     /// How often in a row it fell silent.
     pub silences: u8,
     /// The server has ended it, or does not answer for it: it must be made anew.
@@ -102,6 +104,7 @@ impl Subscription {
             heard: Instant::now(),
             heard_at: Ticks::now(),
             in_doubt: false,
+            miscounted: false,
             silences: 0,
             lost: false,
             refused: false,
@@ -128,9 +131,18 @@ impl Subscription {
         self.is_usable() && self.items < self.items_max
     }
 
-    /// Whether the server has it, and it holds what it should.
+    /// Whether the server has it, and it is known what it holds.
     pub fn is_usable(&self) -> bool {
-        !self.lost && !self.in_doubt
+        !self.is_broken() && !self.miscounted
+    }
+
+    pub fn is_miscounted(&self) -> bool {
+        self.miscounted && !self.is_broken()
+    }
+
+    /// Whether it must be made anew.
+    pub fn is_broken(&self) -> bool {
+        self.lost || self.in_doubt
     }
 
     /// Silent for longer than a server may be: two keep-alives, and a moment for the way.

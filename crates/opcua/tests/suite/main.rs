@@ -1,6 +1,7 @@
 //! The `opcua` components in real flows against a running simulator: what users get, and what servers do to them.
 #![allow(clippy::unwrap_used)]
 
+mod chaos;
 mod deadbands;
 mod faults;
 mod harness;

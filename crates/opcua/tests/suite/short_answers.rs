@@ -105,11 +105,44 @@ fn leave_out(proxy: &Proxy, node: &'static str) {
     });
 }
 
+/// It has made the item all the same, and says so when it is asked for its items.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_that_is_made_and_left_out_of_the_answer_is_found_and_not_made_twice() {
+    for results_max in [0, 9] {
+        let (plant, proxy) = plant().await;
+        proxy.tell(move |request, body| match request.kind {
+            proxy::CREATE_ITEMS => {
+                let mut answer: CreateMonitoredItemsResponse = decode(body);
+                answer.results.iter_mut().for_each(|all| all.truncate(results_max));
+                Fate::Change(encode(&answer))
+            }
+            _ => Fate::Pass,
+        });
+        let collector = collect(&proxy.endpoint(), &format!("subscribeEnabled: true, {FAST}")).await;
+        collector.until_served(TAGS).await;
+        values_of_all(&collector).await;
+        values_of_all(&collector).await;
+        assert_eq!(
+            (collector.metric("gaps_total"), collector.metric("items_failed")),
+            (0.0, 0.0)
+        );
+        assert_eq!(plant.monitored_items().await, TAGS as u64);
+        assert_eq!(proxy.seen(proxy::CREATE_SUBSCRIPTION).len(), 1);
+        collector.stop().await;
+        plant.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_left_out_of_every_answer_fails_alone_and_is_tried_again() {
     for mode in ["subscribeEnabled: true", "pollRate: 50"] {
         let (plant, proxy) = plant().await;
         leave_out(&proxy, "FastUInt3");
+        // It gives no account of its items either.
+        proxy.judge(|request| match request.kind {
+            proxy::CALL => Verdict::Refuse(StatusCode::BadServiceUnsupported),
+            _ => Verdict::Pass,
+        });
         let collector = collect_retrying(&proxy.endpoint(), &format!("{mode}, {FAST}")).await;
         collector
             .until("all others", |c| {
