@@ -1,5 +1,5 @@
 //! Installs what the tests need beyond Rust: real OPC UA servers, SDKs and the collector of OpenTelemetry, readers of our tables,
-//! a browser, a database, a broker of Kafka. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
+//! a browser, a database, two brokers of Kafka. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -49,8 +49,10 @@ pub struct Tools {
     pub postgres: PathBuf,
     /// The OpenTelemetry Collector.
     pub collector: PathBuf,
-    /// A Kafka broker, and a second client for it.
+    /// A small Kafka broker, and a second client for any.
     pub kafka: PathBuf,
+    /// The folder of Apache Kafka's jars.
+    pub apache_kafka: PathBuf,
 }
 
 impl Tools {
@@ -62,7 +64,8 @@ impl Tools {
             .env("THALWEG_TEST_CHROMIUM", &self.chromium)
             .env("THALWEG_TEST_POSTGRES", &self.postgres)
             .env("THALWEG_TEST_COLLECTOR", &self.collector)
-            .env("THALWEG_TEST_KAFKA", &self.kafka);
+            .env("THALWEG_TEST_KAFKA", &self.kafka)
+            .env("THALWEG_TEST_APACHE_KAFKA", &self.apache_kafka);
     }
 }
 
@@ -91,7 +94,31 @@ pub fn install() -> Result<Tools> {
         postgres: postgres()?,
         collector: go_program(&cache, "collector", "tests/senders/collector")?,
         kafka: go_program(&cache, "kafka", "tests/brokers/kafka")?,
+        apache_kafka: apache_kafka(&cache)?,
     })
+}
+
+/// Apache Kafka, in the version that stands in `tests/brokers/pom.xml`, with the jars that it needs.
+fn apache_kafka(cache: &std::path::Path) -> Result<PathBuf> {
+    debian("/usr/bin/java", "default-jre-headless")?;
+    let folder = cache.join("apache-kafka");
+    let (jars, marker) = (folder.join("jars"), folder.join("installed.txt"));
+    let pom = root().join("tests/brokers/pom.xml");
+    let wanted = std::fs::read_to_string(&pom).with_context(|| format!("cannot read {}", pom.display()))?;
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(jars);
+    }
+    debian("/usr/bin/mvn", "maven")?;
+    // Jars of another version beside these would be loaded, too.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder)?;
+    run(Command::new("mvn")
+        .args(["--quiet", "--batch-mode", "dependency:copy-dependencies", "-DincludeScope=runtime"])
+        .arg(format!("-DoutputDirectory={}", jars.display()))
+        .arg("--file")
+        .arg(&pom))?;
+    std::fs::write(marker, wanted)?;
+    Ok(jars)
 }
 
 /// A program in Go, with the parts of the versions that stand beside it.

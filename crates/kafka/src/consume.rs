@@ -3,8 +3,14 @@
 //! The client is driven by one thread of its own, since its calls block and its callbacks run within them. It fetches only while
 //! the flow takes batches: one is gathered, one waits, and the client holds a bounded number of bytes more.
 
+mod beginning;
+mod coverage;
 mod gathered;
+mod identity;
+mod mark;
 mod meters;
+mod probe;
+mod prober;
 mod reader;
 mod tracker;
 mod trouble;
@@ -45,16 +51,17 @@ pub struct Options {
     pub addresses: String,
     pub topics: Vec<String>,
     pub commit_period: Duration,
-    from_start: bool,
+    group: String,
+    starts_from_oldest: bool,
 }
 
 impl Options {
-    /// Of a member of `group`. `from_start`: where it begins when the group has committed nothing.
-    pub fn new(mut client: ClientConfig, group: &str, from_start: bool) -> Options {
-        let reset = if from_start { "earliest" } else { "latest" };
+    /// Of a member of `group`. `starts_from_oldest`: where it begins when the group has committed nothing.
+    pub fn new(mut client: ClientConfig, group: &str, starts_from_oldest: bool) -> Options {
         client
             .set("group.id", group)
-            .set("auto.offset.reset", reset)
+            // What is left when records were deleted before they were read. Where partitions begin is not left to the client.
+            .set("auto.offset.reset", "earliest")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("allow.auto.create.topics", "false")
@@ -74,7 +81,8 @@ impl Options {
             client,
             topics: Vec::new(),
             commit_period: Duration::from_secs(1),
-            from_start,
+            group: group.to_owned(),
+            starts_from_oldest,
         }
     }
 }
@@ -103,8 +111,8 @@ struct Shared {
     finished: AtomicBool,
     /// Partitions that are assigned now are not to be fetched yet.
     holding: AtomicBool,
-    /// The group begins at the end of partitions of which it has committed nothing.
-    begins_at_end: bool,
+    /// Brokers are to be looked at now.
+    probe_now: AtomicBool,
     /// The client told that a partition goes on elsewhere; the record that shows where is still to come.
     was_reset: AtomicBool,
     /// Rights that are missing, as the client told.
@@ -141,7 +149,7 @@ pub async fn run(
         draining: AtomicBool::new(false),
         finished: AtomicBool::new(false),
         holding: AtomicBool::new(false),
-        begins_at_end: !options.from_start,
+        probe_now: AtomicBool::new(false),
         was_reset: AtomicBool::new(false),
         denied: Mutex::default(),
         topics: options.topics.len(),

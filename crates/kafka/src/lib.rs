@@ -4,6 +4,7 @@
 //! its own retries ([`produce`]). Whether a broker answers is asked and not guessed ([`link`]).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod admin;
 mod cluster;
 mod consume;
 mod input;

@@ -48,9 +48,14 @@ impl Link {
         self.suspected.load(Ordering::Relaxed) || !self.connection.is_up()
     }
 
+    /// A broker is asked now: what was said before is no reason to ask again.
+    pub fn forget_doubt(&self) {
+        self.suspected.store(false, Ordering::Relaxed);
+    }
+
     /// Asks a broker for a topic, or for all. Blocks.
     pub fn ask<C: ClientContext>(&self, client: &Client<C>, topic: Option<&str>) -> Result<Metadata, String> {
-        self.suspected.store(false, Ordering::Relaxed);
+        self.forget_doubt();
         client
             .fetch_metadata(topic, ANSWER)
             .map_err(|error| self.no_answer(&error))

@@ -9,6 +9,7 @@ pub struct Meters {
     pub connection_time: Timing,
     pub poll_errors: IntCounter,
     pub offset_resets: IntCounter,
+    pub topics_recreated: IntCounter,
     pub received: IntCounter,
     /// Those that the filter lets through; the name is the reference system's.
     pub matching: IntCounter,
@@ -33,6 +34,10 @@ impl Meters {
             offset_resets: counter(
                 "offset_resets",
                 "Times that a partition had to be read on elsewhere, since what came next was not there.",
+            ),
+            topics_recreated: counter(
+                "topics_recreated",
+                "Times that a topic was found to be another one of the same name, which is read from its beginning.",
             ),
             received: counter("records_received", "Records fetched."),
             matching: counter("records_filtered", "Records that the filter lets through."),

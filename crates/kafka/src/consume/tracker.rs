@@ -9,15 +9,19 @@
 //!
 //! | a partition | then |
 //! |---|---|
-//! | is assigned | it is empty: where it begins is where its first record is |
-//! | begins at its end | what is before that is not wanted, as if it were confirmed |
+//! | is assigned | nothing of it is wanted until it is known where it begins |
+//! | is placed | it is to be read from there |
 //! | is revoked | it is forgotten with its spans: whatever is heard of them later commits nothing |
-//! | goes back behind what was read of it | it is another log by now, under the same name: as if it were assigned anew |
+//! | is found in another topic of the same name | its spans are forgotten, and it is to be read from its first record |
+//! | goes back behind what was read of it | it has lost records: its spans are forgotten, and it is read on from there |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use thalweg_record::Outcome;
+
+use super::mark::Mark;
+use crate::admin::TopicId;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,22 +43,47 @@ pub struct Tracker {
     held: BTreeMap<Partition, Held>,
     /// Of the batch that was sent last.
     number: u64,
+    /// Of the assignment that came last.
+    assignment: u64,
     /// Changes when a partition is taken away: what was read before may be another's by now.
     epoch: u64,
 }
 
 #[derive(Debug, Default)]
 struct Held {
+    /// Tells it from earlier assignments of the same partition.
+    assignment: u64,
+    /// What is committed with its offsets; `None` until it is known where it begins.
+    mark: Option<Mark>,
     /// Behind what was read, or is not wanted; `None` before the first record.
     next: Option<i64>,
     /// All below is confirmed, or not wanted; `None` while nothing is.
     floor: Option<i64>,
     committed: Option<i64>,
     open: VecDeque<Sent>,
-    /// It is to be read again from here; until that is done, what comes of it is not wanted.
-    rewind: Option<i64>,
+    /// It is to be read from here; until that is done, what comes of it is not wanted.
+    rewind: Option<Start>,
     /// Where it was to be read and cannot; told with the first record that comes instead.
     lost: Option<i64>,
+}
+
+/// Where a partition is to be read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    At(i64),
+    /// At the oldest record that there is.
+    Oldest,
+}
+
+/// Where a partition begins that was assigned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    pub partition: Partition,
+    pub assignment: u64,
+    pub mark: Mark,
+    pub start: Start,
+    /// What is before its beginning is to be committed: the group has committed nothing, or it does not say in which topic.
+    pub is_to_be_committed: bool,
 }
 
 /// Where a partition goes on.
@@ -76,15 +105,72 @@ struct Sent {
 
 impl Tracker {
     pub fn assigned(&mut self, partition: Partition) {
-        self.held.insert(partition, Held::default());
+        self.assignment += 1;
+        let held = Held {
+            assignment: self.assignment,
+            ..Held::default()
+        };
+        self.held.insert(partition, held);
     }
 
-    /// The group has committed nothing of a partition, and wants nothing of it that is before this place.
-    pub fn begins_at(&mut self, partition: &Partition, at: i64) {
-        if let Some(held) = self.held.get_mut(partition) {
+    /// Partitions of which it is not known yet where they begin, with the numbers of their assignments.
+    pub fn unplaced(&self) -> Vec<(Partition, u64)> {
+        let unplaced = self.held.iter().filter(|(_, held)| held.mark.is_none());
+        unplaced
+            .map(|(partition, held)| (partition.clone(), held.assignment))
+            .collect()
+    }
+
+    /// It is known where a partition begins.
+    pub fn placed(&mut self, placed: &Placed) {
+        let held = self.held.get_mut(&placed.partition);
+        let Some(held) = held.filter(|held| held.assignment == placed.assignment && held.mark.is_none()) else {
+            return;
+        };
+        held.mark = Some(placed.mark);
+        held.rewind = Some(placed.start);
+        if let Start::At(at) = placed.start {
             held.next = Some(at);
-            held.floor = Some(at);
+            held.floor = placed.is_to_be_committed.then_some(at);
         }
+    }
+
+    /// The topic of this name is this one. Returns the partitions that were read in another one, and how far: they are read from
+    /// their first record now, whatever was read.
+    pub fn found_in(&mut self, topic: &str, id: TopicId) -> Vec<(Partition, Option<i64>)> {
+        let mut moved = Vec::new();
+        for (partition, held) in &mut self.held {
+            let Some(mark) = held.mark.as_mut().filter(|_| *partition.topic == *topic) else {
+                continue;
+            };
+            if mark.topic.is_none() {
+                // The brokers have learned to tell topics apart meanwhile.
+                mark.topic = Some(id);
+            } else if mark.topic != Some(id) {
+                moved.push((partition.clone(), held.next));
+                let mark = Mark {
+                    topic: Some(id),
+                    newest_below: 0,
+                };
+                *held = Held {
+                    assignment: held.assignment,
+                    mark: Some(mark),
+                    next: Some(0),
+                    rewind: Some(Start::At(0)),
+                    ..Held::default()
+                };
+            }
+        }
+        moved
+    }
+
+    pub fn has(&self, topic: &str, number: i32) -> bool {
+        let mut held = self.held.keys();
+        held.any(|partition| partition.number == number && *partition.topic == *topic)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
     }
 
     pub fn revoked(&mut self, partition: &Partition) {
@@ -99,7 +185,7 @@ impl Tracker {
 
     /// Whether records of a partition are wanted now.
     pub fn wants(&self, partition: &Partition) -> bool {
-        self.held.get(partition).is_some_and(|held| held.rewind.is_none())
+        self.held.get(partition).is_some_and(Held::is_read)
     }
 
     /// A batch of these records goes to the flow; returns the number under which it is settled. Of a partition that is to be
@@ -108,11 +194,15 @@ impl Tracker {
         self.number += 1;
         for span in spans {
             let held = self.held.get_mut(&span.partition);
-            let Some(held) = held.filter(|held| held.rewind.is_none()) else {
+            let Some(held) = held.filter(|held| held.is_read()) else {
                 continue;
             };
             if held.next.is_some_and(|next| span.from < next) {
-                *held = Held::default();
+                *held = Held {
+                    assignment: held.assignment,
+                    mark: held.mark,
+                    ..Held::default()
+                };
             }
             let from = held.next.unwrap_or(span.from);
             let to = span.to;
@@ -150,14 +240,14 @@ impl Tracker {
     pub fn places(&self) -> BTreeMap<Partition, Option<i64>> {
         let places = self.held.iter();
         places
-            .map(|(partition, held)| (partition.clone(), held.rewind.or(held.next)))
+            .map(|(partition, held)| (partition.clone(), held.place()))
             .collect()
     }
 
-    /// All partitions of which something was read are read again from where that ended.
+    /// All partitions are read again from where that ended which was passed on.
     pub fn read_on_again(&mut self) {
-        for held in self.held.values_mut() {
-            held.rewind = held.rewind.or(held.next);
+        for held in self.held.values_mut().filter(|held| held.is_read()) {
+            held.rewind = Some(held.next.map_or(Start::Oldest, Start::At));
         }
     }
 
@@ -165,7 +255,7 @@ impl Tracker {
     pub fn unsent(&mut self, spans: &[Span]) {
         for span in spans {
             if let Some(held) = self.held.get_mut(&span.partition) {
-                held.rewind.get_or_insert(held.next.unwrap_or(span.from));
+                held.rewind.get_or_insert(Start::At(held.next.unwrap_or(span.from)));
             }
         }
     }
@@ -183,9 +273,9 @@ impl Tracker {
     }
 
     /// What may be committed and is not yet.
-    pub fn due(&self) -> Vec<(Partition, i64)> {
+    pub fn due(&self) -> Vec<(Partition, i64, Mark)> {
         let due = self.held.iter().filter(|(_, held)| held.floor > held.committed);
-        due.filter_map(|(partition, held)| Some((partition.clone(), held.floor?)))
+        due.filter_map(|(partition, held)| Some((partition.clone(), held.floor?, held.mark?)))
             .collect()
     }
 
@@ -204,7 +294,7 @@ impl Tracker {
     }
 
     /// Where to read again.
-    pub fn rewinds(&self) -> Vec<(Partition, i64)> {
+    pub fn rewinds(&self) -> Vec<(Partition, Start)> {
         let rewinds = self.held.iter();
         rewinds
             .filter_map(|(partition, held)| Some((partition.clone(), held.rewind?)))
@@ -213,15 +303,38 @@ impl Tracker {
 
     /// What comes of a partition from now on begins at this place. It may be meant to go back further by now: then it is not
     /// there yet.
-    pub fn rewound(&mut self, partition: &Partition, at: i64) {
+    pub fn rewound(&mut self, partition: &Partition, start: Start) {
         let held = self.held.get_mut(partition);
-        if let Some(held) = held.filter(|held| held.rewind == Some(at)) {
-            held.next = held.rewind.take();
+        if let Some(held) = held.filter(|held| held.rewind == Some(start)) {
+            held.rewind = None;
+            held.next = start.offset();
+        }
+    }
+}
+
+impl Start {
+    fn offset(self) -> Option<i64> {
+        match self {
+            Start::At(at) => Some(at),
+            Start::Oldest => None,
         }
     }
 }
 
 impl Held {
+    /// What comes of it now is wanted.
+    fn is_read(&self) -> bool {
+        self.mark.is_some() && self.rewind.is_none()
+    }
+
+    /// Where it is read on, if that is known.
+    fn place(&self) -> Option<i64> {
+        match self.rewind {
+            Some(start) => start.offset(),
+            None => self.next,
+        }
+    }
+
     fn confirmed(&mut self, number: u64) {
         // The numbers rise, and of each batch there is one span at most.
         if let Ok(at) = self.open.binary_search_by_key(&number, |sent| sent.number)
@@ -243,7 +356,7 @@ impl Held {
         let from = self.open.get(at).map(|sent| sent.from);
         self.open.truncate(at);
         // An earlier place than the one that waits already.
-        self.rewind = from;
+        self.rewind = from.map(Start::At);
         self.next = from;
         true
     }

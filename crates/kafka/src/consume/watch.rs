@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rdkafka::bindings;
 use rdkafka::client::ClientContext;
@@ -13,11 +13,9 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::Shared;
+use super::mark::Mark;
 use super::tracker::Partition;
 use crate::link::reason;
-
-/// To find out and commit where partitions begin may take so long: nothing else is done meanwhile.
-const BEGINNINGS: Duration = Duration::from_secs(5);
 
 pub struct Watch(pub Arc<Shared>);
 
@@ -44,9 +42,11 @@ impl ConsumerContext for Watch {
                 let mut tracker = self.0.tracker.lock();
                 of(partitions).for_each(|partition| tracker.assigned(partition));
                 drop(tracker);
-                if self.0.begins_at_end {
-                    self.commit_beginnings(consumer, partitions);
+                // The client would begin at what is committed, whatever topic that was in. Nothing is fetched until it is known better.
+                for mut partition in partitions.elements() {
+                    let _ = partition.set_offset(Offset::End);
                 }
+                self.0.probe_now.store(true, Ordering::Relaxed);
             }
             Rebalance::Revoke(partitions) => self.revoked(consumer, partitions),
             Rebalance::Error(_) => {}
@@ -54,10 +54,8 @@ impl ConsumerContext for Watch {
     }
 
     fn post_rebalance(&self, consumer: &BaseConsumer<Watch>, rebalance: &Rebalance<'_>) {
-        if let Rebalance::Assign(partitions) = rebalance
-            && self.0.holding.load(Ordering::Relaxed)
-        {
-            // They are resumed with all others.
+        if let Rebalance::Assign(partitions) = rebalance {
+            // Each is resumed when it is known where it begins; while nothing is to be fetched, with all others.
             let _ = consumer.pause(partitions);
         }
     }
@@ -86,26 +84,6 @@ impl ConsumerContext for Watch {
 }
 
 impl Watch {
-    /// Commits where partitions begin of which the group has committed nothing. They begin at their end, and after a restart
-    /// they would do so again: what came in between would be nobody's. The request leaves before the one that asks for the place,
-    /// so the answer need not be waited for; a commit that fails is due again, as any other.
-    fn commit_beginnings(&self, consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) {
-        match beginnings(consumer, partitions) {
-            Ok(ends) => {
-                let mut tracker = self.0.tracker.lock();
-                ends.iter().for_each(|(partition, end)| tracker.begins_at(partition, *end));
-                self.0.commit(consumer, &mut tracker, ends);
-            }
-            Err(error) => self.0.link.component.warn_limited("beginnings", 1, || {
-                format!(
-                    "where the group begins could not be found out and committed ({}); records that are not confirmed before \
-                     the first commit are passed over by a restart",
-                    reason(&error)
-                )
-            }),
-        }
-    }
-
     /// Another member reads on where the last commit is, so what is confirmed is committed first. The request leaves before the
     /// one with which the partitions are given back, so the answer need not be waited for.
     fn revoked(&self, consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) {
@@ -114,7 +92,7 @@ impl Watch {
         if !consumer.assignment_lost() {
             let due = tracker.due();
             let own = |partition: &Partition| partitions.find_partition(&partition.topic, partition.number).is_some();
-            let due = due.into_iter().filter(|(partition, _)| own(partition)).collect();
+            let due = due.into_iter().filter(|(partition, ..)| own(partition)).collect();
             self.0.commit(consumer, &mut tracker, due);
         }
         of(partitions).for_each(|partition| tracker.revoked(&partition));
@@ -124,29 +102,42 @@ impl Watch {
 impl Shared {
     /// A partition goes on elsewhere, since what was to come next is not there.
     fn reset(&self, partition: &Partition, at: Option<i64>) {
-        self.meters.offset_resets.inc();
         let Partition { topic, number } = partition;
         let at = at.unwrap_or(-1);
-        self.tracker.lock().lost(partition, at);
+        {
+            let mut tracker = self.tracker.lock();
+            if !tracker.wants(partition) {
+                return;
+            }
+            tracker.lost(partition, at);
+        }
+        self.meters.offset_resets.inc();
         self.was_reset.store(true, Ordering::Relaxed);
-        let end = if self.begins_at_end { "newest" } else { "oldest" };
+        self.probe_now.store(true, Ordering::Relaxed);
         self.link.component.warn_limited("reset", 1, || {
             format!(
                 "{topic}, partition {number}: offset {at} is not there any more (it was deleted before it was read, or the topic was \
-                 made anew); it is read on from the {end} record"
+                 made anew); it is read on from the oldest record"
             )
         });
     }
 
     /// Sends a commit; [`Watch::commit_callback`] hears the answer ([`send_commit`]).
-    pub fn commit(&self, consumer: &BaseConsumer<Watch>, tracker: &mut super::Tracker, due: Vec<(Partition, i64)>) {
+    pub fn commit(
+        &self,
+        consumer: &BaseConsumer<Watch>,
+        tracker: &mut super::Tracker,
+        due: Vec<(Partition, i64, Mark)>,
+    ) {
         if due.is_empty() {
             return;
         }
         let mut offsets = TopicPartitionList::with_capacity(due.len());
-        for (partition, to) in &due {
+        for (partition, to, mark) in &due {
+            let mut offset = offsets.add_partition(&partition.topic, partition.number);
             // Fails for an offset below zero only, which no broker gives.
-            let _ = offsets.add_partition_offset(&partition.topic, partition.number, Offset::Offset(*to));
+            let _ = offset.set_offset(Offset::Offset(*to));
+            offset.set_metadata(mark.text());
             tracker.committing(partition, *to);
         }
         self.commits.lock().push_back(Instant::now());
@@ -155,7 +146,7 @@ impl Shared {
             Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NoOffset) => self.answered(),
             Err(error) => {
                 self.answered();
-                due.iter().for_each(|(partition, _)| tracker.uncommitted(partition));
+                due.iter().for_each(|(partition, ..)| tracker.uncommitted(partition));
                 self.link.component.warn_limited("commit", 1, || {
                     format!(
                         "what was confirmed was not committed and is tried again: {}",
@@ -165,6 +156,7 @@ impl Shared {
             }
         }
     }
+
     /// A commit was answered, or none was sent.
     fn answered(&self) {
         if let Some(since) = self.commits.lock().pop_front() {
@@ -191,24 +183,6 @@ fn send_commit(consumer: &BaseConsumer<Watch>, offsets: &TopicPartitionList) -> 
         RDKafkaErrorCode::NoError => Ok(()),
         error => Err(KafkaError::ConsumerCommit(error)),
     }
-}
-
-/// The ends of those partitions of which nothing is committed.
-fn beginnings(consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) -> KafkaResult<Vec<(Partition, i64)>> {
-    let begun = Instant::now();
-    let rest = || BEGINNINGS.saturating_sub(begun.elapsed());
-    let known = consumer.committed_offsets(partitions.clone(), rest())?;
-    let mut ends = Vec::new();
-    for element in known.elements() {
-        element.error()?;
-        if element.offset() == Offset::Invalid {
-            let (topic, number) = (element.topic(), element.partition());
-            let (_, end) = consumer.fetch_watermarks(topic, number, rest())?;
-            let topic = topic.into();
-            ends.push((Partition { topic, number }, end));
-        }
-    }
-    Ok(ends)
 }
 
 /// Of `t [0]: offset reset (at offset 5 (leader epoch 0), broker 1) to …`: the partition, and the offset that was not there.

@@ -1,27 +1,16 @@
-//! A broker as a process of its own, and the second client (`tests/brokers/kafka`).
+//! A small broker as a process of its own (`tests/brokers/kafka`). It starts at once; what it cannot do, [`apache`](crate::apache) can.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::io::{BufRead as _, BufReader};
+use std::ops::Deref;
 use std::process::{Child, Command, Stdio};
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Never skipped: what is missing fails the test and says what to do.
-fn program() -> PathBuf {
-    let path = std::env::var_os("THALWEG_TEST_KAFKA").map(PathBuf::from);
-    let path = path.or_else(|| {
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-        Some(cache?.join("thalweg/kafka/kafka"))
-    });
-    let path = path.filter(|path| path.exists());
-    path.expect("the test needs a Kafka broker; install it with: cargo xtask tools")
-}
+pub use crate::client::numbered;
+use crate::client::{Client, program};
 
 pub struct Broker {
-    /// `host:port`
-    pub address: String,
+    client: Client,
     arguments: Vec<String>,
     child: Child,
     _folder: TempDir,
@@ -35,7 +24,7 @@ impl Broker {
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let (child, address) = spawn(&all, "0");
         Broker {
-            address,
+            client: Client { address },
             arguments: all,
             child,
             _folder: folder,
@@ -58,60 +47,13 @@ impl Broker {
         let port = self.address.rsplit(':').next().unwrap().to_owned();
         (self.child, _) = spawn(&self.arguments, &port);
     }
+}
 
-    /// Each record is `{"key", "value", "headers", "partition"}`.
-    pub fn produce(&self, topic: &str, records: &[Value]) {
-        self.produce_compressed(topic, "none", records);
-    }
+impl Deref for Broker {
+    type Target = Client;
 
-    pub fn produce_compressed(&self, topic: &str, compression: &str, records: &[Value]) {
-        let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
-        self.client(&["produce", "-topic", topic, "-compression", compression], &lines);
-    }
-
-    /// Deletes the first records of a topic's first partition.
-    pub fn delete_before(&self, topic: &str, offset: i64) {
-        self.client(&["delete", "-topic", topic, "-before", &offset.to_string()], "");
-    }
-
-    /// The first records of a topic, which are waited for.
-    pub fn consume(&self, topic: &str, count: usize) -> Vec<Value> {
-        let printed = self.client(&["consume", "-topic", topic, "-count", &count.to_string()], "");
-        printed
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
-    }
-
-    pub fn values(&self, topic: &str, count: usize) -> Vec<String> {
-        let records = self.consume(topic, count);
-        records
-            .iter()
-            .map(|record| record["value"].as_str().unwrap().to_owned())
-            .collect()
-    }
-
-    /// What a group has committed of each partition, in their order.
-    pub fn committed(&self, group: &str) -> Vec<i64> {
-        let printed = self.client(&["committed", "-group", group], "");
-        let lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines.map(|line| line["offset"].as_i64().unwrap()).collect()
-    }
-
-    fn client(&self, arguments: &[&str], input: &str) -> String {
-        let mut child = Command::new(program())
-            .args(arguments)
-            .args(["-addresses", &self.address])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {told}");
-        String::from_utf8(output.stdout).unwrap()
+    fn deref(&self) -> &Client {
+        &self.client
     }
 }
 
@@ -138,11 +80,4 @@ fn spawn(arguments: &[String], port: &str) -> (Child, String) {
         .strip_prefix("listening ")
         .expect("the broker says where it listens");
     (child, address.to_owned())
-}
-
-/// Records with these values, and keys that tell them apart.
-pub fn numbered(range: std::ops::Range<usize>) -> Vec<Value> {
-    range
-        .map(|n| json!({"key": format!("k{}", n % 7), "value": n.to_string()}))
-        .collect()
 }

@@ -1,11 +1,14 @@
 //! Flows out of and into a real broker, with a second client of Kafka at the other end.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod apache;
 mod broker;
+mod client;
 mod groups;
 mod mistakes;
 mod proxy;
 mod records;
+mod recreated;
 mod registry;
 mod troubles;
 mod uns;

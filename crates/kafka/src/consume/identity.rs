@@ -1,0 +1,133 @@
+//! Which topics an input has met under the names that it reads. A name may come to mean another topic at any time; and while brokers
+//! do not agree yet, one of them may still speak of the one before.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::admin::{TopicDescription, TopicId};
+
+/// Predecessors that are remembered, of each name. None of them comes back.
+const PREDECESSORS_MAX: usize = 16;
+
+#[derive(Clone, Debug, Default)]
+pub struct Identities {
+    topics: BTreeMap<String, Identity>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Identity {
+    now: Option<TopicId>,
+    /// It was told that this one took the place of another.
+    told: Option<TopicId>,
+    predecessors: VecDeque<TopicId>,
+    was_missing: bool,
+}
+
+/// What a description says of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The topic that was met before, or the first one, or one without an id.
+    Same,
+    /// Another topic than before.
+    Recreated,
+    /// A predecessor: the broker does not know it yet.
+    Outdated,
+}
+
+impl Identities {
+    /// There was no topic of this name when it was asked for.
+    pub fn missing(&mut self, topic: &str) {
+        self.of(topic).was_missing = true;
+    }
+
+    pub fn seen(&mut self, topic: &str, description: &TopicDescription) -> Seen {
+        let seen = self.compare(topic, description);
+        let identity = self.of(topic);
+        if let (Seen::Recreated, Some(before)) = (seen, identity.now) {
+            identity.predecessors.push_back(before);
+            if identity.predecessors.len() > PREDECESSORS_MAX {
+                identity.predecessors.pop_front();
+            }
+        }
+        if seen != Seen::Outdated {
+            identity.now = description.id.or(identity.now);
+        }
+        seen
+    }
+
+    /// As [`Identities::seen`], and forgets it.
+    pub fn compare(&self, topic: &str, description: &TopicDescription) -> Seen {
+        let (Some(identity), Some(id)) = (self.topics.get(topic), description.id) else {
+            return Seen::Same;
+        };
+        match identity.now {
+            Some(now) if now != id && identity.predecessors.contains(&id) => Seen::Outdated,
+            Some(now) if now != id => Seen::Recreated,
+            _ => Seen::Same,
+        }
+    }
+
+    /// Whether it is to be told that a topic took the place of another, which it is once.
+    pub fn is_news(&mut self, topic: &str, id: Option<TopicId>) -> bool {
+        let told = &mut self.of(topic).told;
+        std::mem::replace(told, id) != id
+    }
+
+    /// Whether a topic was not there when the input was: all that is in it is new.
+    pub fn appeared(&self, topic: &str, description: &TopicDescription) -> bool {
+        let was_missing = self.topics.get(topic).is_some_and(|identity| identity.was_missing);
+        was_missing || self.has_predecessors(topic) || self.compare(topic, description) == Seen::Recreated
+    }
+
+    fn has_predecessors(&self, topic: &str) -> bool {
+        let identity = self.topics.get(topic);
+        identity.is_some_and(|identity| !identity.predecessors.is_empty())
+    }
+
+    fn of(&mut self, topic: &str) -> &mut Identity {
+        self.topics.entry(topic.to_owned()).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn description(id: u128) -> TopicDescription {
+        TopicDescription {
+            id: (id > 0).then(|| TopicId::of(id)),
+            partitions: 1,
+        }
+    }
+
+    #[test]
+    fn another_id_is_another_topic_and_a_former_one_is_an_outdated_answer() {
+        let mut identities = Identities::default();
+        assert_eq!(identities.seen("t", &description(1)), Seen::Same);
+        assert!(!identities.appeared("t", &description(1)));
+        assert!(identities.appeared("t", &description(2)));
+        assert_eq!(identities.seen("t", &description(2)), Seen::Recreated);
+        let id = description(2).id;
+        assert!(identities.is_news("t", id) && !identities.is_news("t", id));
+        assert_eq!(identities.seen("t", &description(1)), Seen::Outdated);
+        assert_eq!(identities.seen("t", &description(2)), Seen::Same);
+        assert_eq!(
+            identities.seen("t", &description(0)),
+            Seen::Same,
+            "a broker without ids"
+        );
+        assert!(identities.appeared("t", &description(2)));
+        assert_eq!(identities.seen("u", &description(1)), Seen::Same);
+    }
+
+    #[test]
+    fn what_was_missing_has_appeared_and_predecessors_are_bounded() {
+        let mut identities = Identities::default();
+        identities.missing("t");
+        assert!(identities.appeared("t", &description(1)));
+        for id in 1..100 {
+            identities.seen("t", &description(id));
+        }
+        assert_eq!(identities.of("t").predecessors.len(), PREDECESSORS_MAX);
+        assert_eq!(identities.seen("t", &description(98)), Seen::Outdated);
+    }
+}

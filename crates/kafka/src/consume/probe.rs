@@ -1,0 +1,249 @@
+//! One look at what brokers say, on a thread of its own: which topics there are, where partitions begin that were assigned, and whether
+//! the group reads all of them. The thread that drives the client must not wait for any of it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::Shared;
+use super::beginning::{Beginning, Commit, Topic};
+use super::coverage::Found;
+use super::identity::{Identities, Seen};
+use super::mark::Mark;
+use super::tracker::{Partition, Placed, Start};
+use super::watch::Watch;
+use crate::admin::{self, GroupDescription, TopicDescription, TopicDescriptions};
+use crate::link::{ANSWER, reason};
+
+/// To find out where partitions begin may take so long; those that are left are looked at the next time.
+const BEGINNINGS: Duration = Duration::from_secs(5);
+/// Partitions that nobody reads of which is told.
+const TOLD_MAX: usize = 3;
+
+/// What to look at.
+pub struct Probe {
+    pub topics: Vec<String>,
+    pub group: String,
+    pub starts_from_oldest: bool,
+}
+
+/// What was found out.
+#[derive(Default)]
+pub struct Findings {
+    pub topics: TopicDescriptions,
+    /// Why nothing can be read, or not all.
+    pub wrong: Option<String>,
+    pub placed: Vec<(Placed, Beginning)>,
+    pub found: Option<Found>,
+}
+
+impl Probe {
+    /// Blocks, for a bounded time. `identities`: the topics that were met before.
+    pub fn look(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, identities: &Identities) -> Findings {
+        let mut findings = Findings::default();
+        match admin::describe_topics(consumer.client(), &self.topics, ANSWER) {
+            Ok(topics) => findings.topics = topics,
+            Err(error) => {
+                findings.wrong = Some(self.no_description(consumer, shared, &error));
+                return findings;
+            }
+        }
+        findings.wrong = findings
+            .topics
+            .iter()
+            .find_map(|(name, topic)| trouble(name, *topic.as_ref().err()?));
+        let (placed, failed) = self.place(consumer, shared, identities, &findings.topics);
+        findings.placed = placed;
+        findings.wrong = findings.wrong.take().or(failed);
+        findings.found = self.find(consumer, shared, &findings.topics);
+        findings
+    }
+
+    /// Whether no broker answers at all, or none to this.
+    fn no_description(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, error: &KafkaError) -> String {
+        let topic = self.topics.first().map(String::as_str);
+        match shared.link.ask(consumer.client(), topic) {
+            Err(why) => why,
+            Ok(_) => format!(
+                "the broker does not describe the topics {}: {}",
+                self.topics.join(", "),
+                reason(error)
+            ),
+        }
+    }
+
+    /// Finds out where partitions begin that were assigned. Returns, too, why it could not be found out for all.
+    fn place(
+        &self,
+        consumer: &BaseConsumer<Watch>,
+        shared: &Shared,
+        identities: &Identities,
+        topics: &TopicDescriptions,
+    ) -> (Vec<(Placed, Beginning)>, Option<String>) {
+        let mut wanted: BTreeMap<String, Vec<(Partition, u64)>> = BTreeMap::new();
+        for (partition, assignment) in shared.tracker.lock().unplaced() {
+            let of_topic = wanted.entry(partition.topic.to_string()).or_default();
+            of_topic.push((partition, assignment));
+        }
+        let (begun, mut placed) = (Instant::now(), Vec::new());
+        for (name, partitions) in wanted {
+            let Some(Ok(now)) = topics.get(&name) else { continue };
+            if identities.compare(&name, now) == Seen::Outdated {
+                continue;
+            }
+            let appeared = identities.appeared(&name, now);
+            let done = self.place_in(consumer, &name, *now, appeared, &partitions, begun, &mut placed);
+            if let Err(error) = done {
+                let why = reason(&error);
+                let why = format!("where {name} is to be read from cannot be found out, which is tried again: {why}");
+                return (placed, Some(why));
+            }
+        }
+        (placed, None)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the loop above, by topic")]
+    fn place_in(
+        &self,
+        consumer: &BaseConsumer<Watch>,
+        name: &str,
+        now: TopicDescription,
+        appeared: bool,
+        partitions: &[(Partition, u64)],
+        begun: Instant,
+        placed: &mut Vec<(Placed, Beginning)>,
+    ) -> KafkaResult<()> {
+        let rest = || BEGINNINGS.saturating_sub(begun.elapsed());
+        let commits = commits(consumer, name, now.partitions, partitions, rest())?;
+        let topic = Topic {
+            now,
+            commits: &commits,
+            appeared,
+            starts_from_oldest: self.starts_from_oldest,
+        };
+        for (partition, assignment) in partitions {
+            let (beginning, mark) = topic.beginning(partition.number);
+            let (start, is_to_be_committed) = match beginning {
+                Beginning::Committed { offset, is_marked } => (Start::At(offset), !is_marked),
+                // A new topic begins with this offset. To ask for its oldest one was rejected: the answer may be of the old topic.
+                Beginning::Recreated { .. } => (Start::At(0), false),
+                Beginning::Oldest => (Start::Oldest, false),
+                // Else the group would begin at its end as it is after a restart: what came in between would be nobody's.
+                Beginning::Newest => (Start::At(end(consumer, partition, rest())?), true),
+            };
+            let placement = Placed {
+                partition: partition.clone(),
+                assignment: *assignment,
+                mark,
+                start,
+                is_to_be_committed,
+            };
+            placed.push((placement, beginning));
+        }
+        Ok(())
+    }
+
+    /// `None`: it cannot be told.
+    fn find(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, topics: &TopicDescriptions) -> Option<Found> {
+        let mut others = Vec::new();
+        let own_none;
+        {
+            let tracker = shared.tracker.lock();
+            own_none = tracker.is_empty();
+            for (name, topic) in topics {
+                let partitions = 0..topic.map_or(0, |topic| topic.partitions);
+                others.extend(
+                    partitions
+                        .filter(|number| !tracker.has(name, *number))
+                        .map(|number| (name, number)),
+                );
+            }
+        }
+        if others.is_empty() {
+            return Some(Found::Covered);
+        }
+        let assigned = match admin::describe_group(consumer.client(), &self.group, ANSWER) {
+            Ok(GroupDescription::Stable(assigned)) => assigned,
+            // Those of this member are read; the others are on their way.
+            Ok(GroupDescription::Unsettled) if own_none => return Some(Found::Settling),
+            Ok(GroupDescription::Unsettled) | Err(_) => return None,
+        };
+        others.retain(|(name, number)| !assigned.contains(&((*name).clone(), *number)));
+        let told = others.iter().take(TOLD_MAX);
+        let told: Vec<String> = told
+            .map(|(name, number)| format!("partition {number} of {name}"))
+            .collect();
+        Some(match others.len() {
+            0 => Found::Covered,
+            count => Found::Bare {
+                partitions: match count - told.len() {
+                    0 => told.join(", "),
+                    more => format!("{} (and {more} more)", told.join(", ")),
+                },
+                own_none,
+            },
+        })
+    }
+}
+
+fn trouble(topic: &str, error: RDKafkaErrorCode) -> Option<String> {
+    match error {
+        RDKafkaErrorCode::UnknownTopicOrPartition => {
+            Some(format!("the topic {topic} does not exist; it is read once it does"))
+        }
+        RDKafkaErrorCode::TopicAuthorizationFailed => Some(format!(
+            "the topic {topic} must not be seen by this client; give it the right to describe and read it"
+        )),
+        // As a topic that is being made: it is there, and its partitions say the rest.
+        _ => None,
+    }
+}
+
+/// What the group has committed in a topic.
+fn commits(
+    consumer: &BaseConsumer<Watch>,
+    topic: &str,
+    count: i32,
+    assigned: &[(Partition, u64)],
+    timeout: Duration,
+) -> KafkaResult<Vec<Commit>> {
+    let mut asked = TopicPartitionList::new();
+    (0..count).for_each(|number| drop(asked.add_partition(topic, number)));
+    let beyond = assigned.iter().filter(|(partition, _)| partition.number >= count);
+    beyond.for_each(|(partition, _)| drop(asked.add_partition(topic, partition.number)));
+    let known = consumer.committed_offsets(asked, timeout)?;
+    let mut commits = Vec::new();
+    // SAFETY: the list is there, and unchanged, until the end of this function.
+    for element in unsafe { admin::partitions(known.ptr()) } {
+        match RDKafkaErrorCode::from(element.err) {
+            RDKafkaErrorCode::NoError => {}
+            error => return Err(KafkaError::OffsetFetch(error)),
+        }
+        if let Offset::Offset(offset) = Offset::from_raw(element.offset) {
+            commits.push(Commit {
+                partition: element.partition,
+                offset,
+                mark: mark(element),
+            });
+        }
+    }
+    Ok(commits)
+}
+
+/// The library's own reading of it was rejected: it takes for granted that every client writes UTF-8.
+fn mark(element: &rdkafka::bindings::rd_kafka_topic_partition_t) -> Option<Mark> {
+    if element.metadata.is_null() {
+        return None;
+    }
+    // SAFETY: the metadata has as many bytes as the element says, and lives as long as that.
+    let bytes = unsafe { std::slice::from_raw_parts(element.metadata.cast::<u8>(), element.metadata_size) };
+    Mark::parse(std::str::from_utf8(bytes).ok()?)
+}
+
+fn end(consumer: &BaseConsumer<Watch>, partition: &Partition, timeout: Duration) -> KafkaResult<i64> {
+    let (_, end) = consumer.fetch_watermarks(&partition.topic, partition.number, timeout)?;
+    Ok(end)
+}

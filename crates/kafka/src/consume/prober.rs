@@ -1,0 +1,255 @@
+//! Looks at brokers again and again ([`probe`](super::probe)), and does what follows: shows whether records can come, says where
+//! partitions begin, moves them to a topic that took the place of another, and subscribes anew when the group gives nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::beginning::Beginning;
+use super::coverage::{Coverage, Next};
+use super::identity::{Identities, Seen};
+use super::probe::{Findings, Probe};
+use super::tracker::{Partition, Placed};
+use super::watch::Watch;
+use super::{Options, Shared};
+use crate::admin::TopicId;
+
+/// While all is well, brokers are looked at so often: so long records of a topic that was recreated may be read at places that belong
+/// to the one before, and then again at their own.
+const EVERY: Duration = Duration::from_secs(2);
+/// While something is wrong.
+const SOON: Duration = Duration::from_secs(1);
+/// A look that has begun is waited for so long at the end: it shares the client, which says farewell to the group when the last one
+/// lets it go.
+const LAST_LOOK: Duration = Duration::from_secs(3);
+
+pub struct Prober {
+    consumer: Arc<BaseConsumer<Watch>>,
+    shared: Arc<Shared>,
+    probe: Arc<Probe>,
+    runtime: Handle,
+    identities: Identities,
+    coverage: Coverage,
+    last: Option<Instant>,
+    running: Option<oneshot::Receiver<Findings>>,
+    is_well: bool,
+    /// Since when nothing can be read; `None` while it can.
+    down_since: Option<Instant>,
+    /// A topic did not exist when it was last looked at.
+    is_missing: bool,
+    /// It was told that the brokers have no ids of topics.
+    is_without_ids: bool,
+}
+
+impl Prober {
+    pub fn new(consumer: Arc<BaseConsumer<Watch>>, shared: Arc<Shared>, options: Options, runtime: Handle) -> Prober {
+        Prober {
+            consumer,
+            shared,
+            probe: Arc::new(Probe {
+                topics: options.topics,
+                group: options.group,
+                starts_from_oldest: options.starts_from_oldest,
+            }),
+            runtime,
+            identities: Identities::default(),
+            coverage: Coverage::default(),
+            last: None,
+            running: None,
+            is_well: false,
+            down_since: Some(Instant::now()),
+            is_missing: false,
+            is_without_ids: false,
+        }
+    }
+
+    pub fn subscribe(&self) -> Result<(), String> {
+        let topics: Vec<&str> = self.probe.topics.iter().map(String::as_str).collect();
+        let subscribed = self.consumer.subscribe(&topics);
+        subscribed.map_err(|error| format!("cannot subscribe to {}: {error}", topics.join(", ")))
+    }
+
+    /// `true`: it was found out where partitions begin.
+    pub fn tend(&mut self) -> bool {
+        let mut has_placed = false;
+        if let Some(running) = &mut self.running {
+            match running.try_recv() {
+                Ok(findings) => has_placed = self.act(findings),
+                Err(oneshot::error::TryRecvError::Empty) => return false,
+                // The process stops.
+                Err(oneshot::error::TryRecvError::Closed) => {}
+            }
+            self.running = None;
+        }
+        if self.is_due() {
+            self.begin();
+        }
+        has_placed
+    }
+
+    /// Waits for a look that has begun.
+    pub fn end(&mut self) {
+        if let Some(running) = self.running.take() {
+            let in_time = async { tokio::time::timeout(LAST_LOOK, running).await };
+            let _ = self.runtime.block_on(in_time);
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        if self.shared.draining.load(Ordering::Relaxed) {
+            return false;
+        }
+        let pause = match self.is_well && !self.shared.link.is_doubtful() {
+            true => EVERY,
+            false => SOON,
+        };
+        let is_over = self.last.is_none_or(|last| last.elapsed() >= pause);
+        self.shared.probe_now.swap(false, Ordering::Relaxed) || is_over
+    }
+
+    fn begin(&mut self) {
+        self.last = Some(Instant::now());
+        self.shared.link.forget_doubt();
+        let (consumer, shared, probe) = (self.consumer.clone(), self.shared.clone(), self.probe.clone());
+        let identities = self.identities.clone();
+        let (answer, running) = oneshot::channel();
+        self.running = Some(running);
+        self.runtime.spawn_blocking(move || {
+            let findings = probe.look(&consumer, &shared, &identities);
+            drop(consumer);
+            let _ = answer.send(findings);
+        });
+    }
+
+    /// `true`: partitions have places.
+    fn act(&mut self, findings: Findings) -> bool {
+        self.place(&findings.placed);
+        self.compare(&findings);
+        let is_missing = |topic: &Result<_, _>| *topic == Err(RDKafkaErrorCode::UnknownTopicOrPartition);
+        // Without an answer nothing is known.
+        let is_missing = match findings.topics.is_empty() {
+            true => self.is_missing,
+            false => findings.topics.values().any(is_missing),
+        };
+        let has_appeared = self.is_missing && !is_missing;
+        self.is_missing = is_missing;
+        let mut wrong = findings.wrong;
+        if has_appeared {
+            // So that the group learns of it now and not with the client's next look at all topics.
+            wrong = wrong.or_else(|| self.subscribe().err());
+        }
+        // Told by what was fetched: who may describe a topic need not have the right to read it.
+        let denied = self.shared.denied.lock().as_ref().map(|denied| denied.why.clone());
+        wrong = wrong.or(denied);
+        match wrong {
+            Some(why) => self.down(&why),
+            None => match findings.found.map(|found| self.coverage.found(found, Instant::now())) {
+                None | Some(Next::Connected) => self.up(),
+                Some(Next::Wait) => self.is_well = false,
+                Some(Next::Refresh) => {
+                    self.is_well = false;
+                    if let Err(why) = self.subscribe() {
+                        self.down(&why);
+                    }
+                }
+                Some(Next::Down { why, subscribe }) => self.not_given(&why, subscribe),
+            },
+        }
+        !findings.placed.is_empty()
+    }
+
+    fn place(&mut self, placed: &[(Placed, Beginning)]) {
+        for (placed, beginning) in placed {
+            self.shared.tracker.lock().placed(placed);
+            if let Beginning::Recreated { committed } = beginning {
+                self.recreated(&placed.partition, *committed, placed.mark.topic);
+            }
+        }
+    }
+
+    /// Compares the topics with those that were met before.
+    fn compare(&mut self, findings: &Findings) {
+        for (name, topic) in &findings.topics {
+            let topic = match topic {
+                Ok(topic) => topic,
+                Err(RDKafkaErrorCode::UnknownTopicOrPartition) => {
+                    self.identities.missing(name);
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            let Some(id) = topic.id else {
+                self.tell_without_ids(name);
+                continue;
+            };
+            if self.identities.seen(name, topic) == Seen::Outdated {
+                continue;
+            }
+            let moved = self.shared.tracker.lock().found_in(name, id);
+            for (partition, next) in &moved {
+                self.recreated(partition, next.unwrap_or(0), topic.id);
+            }
+        }
+    }
+
+    /// A place in a partition belongs to another topic. It is told and counted once for each topic.
+    fn recreated(&mut self, partition: &Partition, place: i64, id: Option<TopicId>) {
+        let Partition { topic, number } = partition;
+        if self.identities.is_news(topic, id) {
+            self.shared.meters.topics_recreated.inc();
+            self.shared.link.component.warn_limited("recreated", 1, || {
+                format!(
+                    "the topic {topic} was deleted and made again: offset {place} of partition {number} belongs to the one before, and \
+                     all records of the new one are read"
+                )
+            });
+        }
+    }
+
+    fn tell_without_ids(&mut self, topic: &str) {
+        if !std::mem::replace(&mut self.is_without_ids, true) {
+            self.shared.link.component.warn_limited("without_ids", 1, || {
+                format!(
+                    "the brokers have no ids of topics (they are older than Kafka 2.8, or do not give them): if {topic} is deleted and \
+                     made again, records of the new one can be passed over"
+                )
+            });
+        }
+    }
+
+    /// The group gives this member nothing to read.
+    fn not_given(&mut self, why: &str, subscribe: bool) {
+        if subscribe {
+            // It would take the same topics for the same subscription.
+            self.consumer.unsubscribe();
+            if let Err(why) = self.subscribe() {
+                return self.down(&why);
+            }
+        }
+        self.down(why);
+    }
+
+    fn up(&mut self) {
+        self.is_well = true;
+        let shared = &self.shared;
+        shared.meters.connected.set(1);
+        if let Some(since) = self.down_since.take() {
+            shared.meters.connection_time.observe(since.elapsed());
+        }
+        shared.link.connection.up();
+    }
+
+    fn down(&mut self, why: &str) {
+        self.is_well = false;
+        let shared = &self.shared;
+        shared.meters.connected.set(0);
+        shared.meters.connection_errors.inc();
+        shared.link.down(why);
+        self.down_since.get_or_insert_with(Instant::now);
+    }
+}

@@ -1,0 +1,236 @@
+//! Apache Kafka as a process of its own: one node that is broker and controller. It starts in two seconds or so, so that tests share one
+//! where they can.
+
+use std::net::TcpListener;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
+use futures::executor::block_on;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::RDKafkaErrorCode;
+
+use crate::client::{Client, tool};
+
+/// Longer than a start takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// What it needs of memory here is small.
+const JAVA: [&str; 4] = [
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+];
+/// The broker ends with the pipe that the tests hold, and its folder with it, however the tests end: nothing stays behind.
+const UNTIL_STDIN_ENDS: &str = r#"folder=$1; shift
+"$@" & broker=$!
+cat >/dev/null
+kill -9 $broker; wait $broker 2>/dev/null
+rm -rf "$folder""#;
+
+pub struct ApacheKafka {
+    client: Client,
+    admin: AdminClient<DefaultClientContext>,
+    ports: [u16; 2],
+    folder: PathBuf,
+    child: Child,
+}
+
+impl ApacheKafka {
+    /// The one that tests share: each has topics and groups of its own.
+    pub fn shared() -> &'static ApacheKafka {
+        static SHARED: OnceLock<ApacheKafka> = OnceLock::new();
+        SHARED.get_or_init(ApacheKafka::start)
+    }
+
+    pub fn start() -> ApacheKafka {
+        // It is removed when the broker ends.
+        let folder = tempfile::Builder::new().prefix("kafka-").tempdir().unwrap().keep();
+        let ports = free_ports();
+        let address = format!("127.0.0.1:{}", ports[0]);
+        let child = launch(&folder, ports);
+        let admin = ClientConfig::new()
+            .set("bootstrap.servers", &address)
+            .set("reconnect.backoff.max.ms", "200")
+            .create()
+            .unwrap();
+        let kafka = ApacheKafka {
+            client: Client { address },
+            admin,
+            ports,
+            folder,
+            child,
+        };
+        kafka.wait_until_it_answers();
+        kafka
+    }
+
+    /// Another cluster, without topics and groups, at the same address.
+    pub fn rebuild_empty(&mut self) {
+        self.stop();
+        self.child = launch(&self.folder, self.ports);
+        self.wait_until_it_answers();
+    }
+
+    pub fn create(&self, topic: &str, partitions: i32) {
+        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        self.unless_done(|| {
+            block_on(self.admin.create_topics([&new], &options()))
+                .unwrap()
+                .remove(0)
+        });
+    }
+
+    pub fn delete(&self, topic: &str) {
+        self.unless_done(|| {
+            block_on(self.admin.delete_topics(&[topic], &options()))
+                .unwrap()
+                .remove(0)
+        });
+    }
+
+    /// Deletes a topic, and makes one of the same name.
+    pub fn recreate(&self, topic: &str, partitions: i32) {
+        self.delete(topic);
+        self.create(topic, partitions);
+    }
+
+    /// Adds partitions until there are so many.
+    pub fn grow(&self, topic: &str, partitions: i32) {
+        let new = NewPartitions::new(topic, usize::try_from(partitions).unwrap());
+        self.unless_done(|| {
+            block_on(self.admin.create_partitions([&new], &options()))
+                .unwrap()
+                .remove(0)
+        });
+    }
+
+    /// A broker may lag behind its own controller for a moment.
+    fn unless_done(&self, act: impl Fn() -> Result<String, (String, RDKafkaErrorCode)>) {
+        let begun = Instant::now();
+        loop {
+            match act() {
+                Ok(_) => return,
+                Err((topic, error)) => assert!(begun.elapsed() < PATIENCE, "{topic}: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn wait_until_it_answers(&self) {
+        let begun = Instant::now();
+        while self.admin.inner().fetch_metadata(None, Duration::from_secs(1)).is_err() {
+            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "Apache Kafka does not answer; it says: {log}"
+            );
+        }
+    }
+
+    fn stop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for ApacheKafka {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Deref for ApacheKafka {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new()
+        .operation_timeout(Some(Duration::from_secs(10)))
+        .request_timeout(Some(Duration::from_secs(10)))
+}
+
+fn free_ports() -> [u16; 2] {
+    // Both at once, or the second might be the first again.
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Starts a broker in a folder that is made for it.
+fn launch(folder: &Path, ports: [u16; 2]) -> Child {
+    std::fs::create_dir_all(folder).unwrap();
+    let settings = folder.join("server.properties");
+    std::fs::write(&settings, properties(folder, ports)).unwrap();
+    let formatted = java("kafka.tools.StorageTool")
+        .args(["format", "--cluster-id", &cluster_id(), "--config"])
+        .arg(&settings)
+        .output()
+        .expect("java is not installed; install it with: cargo xtask tools");
+    let told = [formatted.stdout, formatted.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(
+        formatted.status.success(),
+        "the broker's storage cannot be formatted: {told}"
+    );
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    let broker = java("kafka.Kafka");
+    Command::new("sh")
+        .args(["-c", UNTIL_STDIN_ENDS, "sh"])
+        .arg(folder)
+        .arg(broker.get_program())
+        .args(broker.get_args())
+        .arg(&settings)
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+fn java(class: &str) -> Command {
+    let jars = tool("THALWEG_TEST_APACHE_KAFKA", "apache-kafka/jars").join("*");
+    let mut java = Command::new("java");
+    java.args(JAVA).arg("-cp").arg(jars).arg(class);
+    java
+}
+
+fn properties(folder: &Path, [broker, controller]: [u16; 2]) -> String {
+    let data = folder.join("data").display().to_string();
+    format!(
+        "process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.dedupe.buffer.size=2000000
+"
+    )
+}
+
+/// Each cluster has its own.
+fn cluster_id() -> String {
+    static MADE: AtomicU64 = AtomicU64::new(1);
+    let id = u128::from(std::process::id()) << 64 | u128::from(MADE.fetch_add(1, Ordering::Relaxed));
+    BASE64_URL_SAFE_NO_PAD.encode(id.to_be_bytes())
+}
