@@ -10,6 +10,7 @@ use std::time::Duration;
 use rdkafka::bindings::{self, rd_kafka_admin_op_t as Operation};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
 
 /// The client gives up by itself; this is for a client that does not.
 const SLACK: Duration = Duration::from_secs(1);
@@ -58,9 +59,11 @@ impl FromStr for TopicId {
     }
 }
 
-/// Asks for topics by their names. This client's own view of them is brought up to date by the answer.
+/// Asks the broker that gave this metadata for topics by their names. This client's own view of them is brought up to date by the
+/// answer.
 pub fn describe_topics<C: ClientContext>(
     client: &Client<C>,
+    metadata: &Metadata,
     topics: &[String],
     timeout: Duration,
 ) -> KafkaResult<TopicDescriptions> {
@@ -74,7 +77,8 @@ pub fn describe_topics<C: ClientContext>(
             bindings::rd_kafka_TopicCollection_destroy(topics);
         }
     };
-    let answer = ask(client, Operation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, timeout, send)?;
+    let operation = Operation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+    let answer = ask(client, operation, broker(metadata), timeout, send)?;
     let mut count = 0;
     // SAFETY: the answer outlives what is read of it here; the array has as many elements as it says, and each outlives the answer.
     unsafe {
@@ -87,7 +91,14 @@ pub fn describe_topics<C: ClientContext>(
     }
 }
 
-/// Asks for a group.
+/// The controller, to which such requests go otherwise, is one that not all have who speak the protocol.
+fn broker(metadata: &Metadata) -> Option<i32> {
+    // The first connection is to an address, and not to a broker that is known already.
+    let origin = Some(metadata.orig_broker_id()).filter(|id| *id >= 0);
+    origin.or_else(|| Some(metadata.brokers().first()?.id()))
+}
+
+/// Asks the broker that coordinates a group for it.
 pub fn describe_group<C: ClientContext>(
     client: &Client<C>,
     group: &str,
@@ -99,12 +110,8 @@ pub fn describe_group<C: ClientContext>(
         // SAFETY: client, options and queue outlive the call; the names are copied.
         unsafe { bindings::rd_kafka_DescribeConsumerGroups(rk, pointers.as_mut_ptr(), pointers.len(), options, queue) }
     };
-    let answer = ask(
-        client,
-        Operation::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS,
-        timeout,
-        send,
-    )?;
+    let operation = Operation::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
+    let answer = ask(client, operation, None, timeout, send)?;
     let mut count = 0;
     // SAFETY: as above.
     unsafe {
@@ -204,6 +211,7 @@ pub unsafe fn partitions<'l>(
 fn ask<C: ClientContext>(
     client: &Client<C>,
     operation: Operation,
+    broker: Option<i32>,
     timeout: Duration,
     send: impl FnOnce(*mut bindings::rd_kafka_t, *const bindings::rd_kafka_AdminOptions_t, *mut bindings::rd_kafka_queue_t),
 ) -> KafkaResult<Event> {
@@ -213,13 +221,12 @@ fn ask<C: ClientContext>(
     // SAFETY: the client outlives the call; options, queue and event are made here and let go once.
     let event = unsafe {
         let options = bindings::rd_kafka_AdminOptions_new(rk, operation);
-        // Fails only for a time that is out of range; the client has one of its own then.
-        bindings::rd_kafka_AdminOptions_set_request_timeout(
-            options,
-            milliseconds(timeout),
-            why.as_mut_ptr(),
-            why.len(),
-        );
+        // Both fail for numbers that are out of range only; the client takes its own ones then.
+        let (why, len) = (why.as_mut_ptr(), why.len());
+        bindings::rd_kafka_AdminOptions_set_request_timeout(options, milliseconds(timeout), why, len);
+        if let Some(broker) = broker {
+            bindings::rd_kafka_AdminOptions_set_broker(options, broker, why, len);
+        }
         let queue = bindings::rd_kafka_queue_new(rk);
         send(rk, options, queue);
         let event = bindings::rd_kafka_queue_poll(queue, milliseconds(timeout + SLACK));
@@ -309,19 +316,25 @@ mod tests {
             .create()
             .unwrap();
         let names = ["t".to_owned(), "missing".to_owned()];
-        let described = describe_topics(client.inner(), &names, Duration::from_secs(30)).unwrap();
+        let patience = Duration::from_secs(30);
+        let metadata = client.inner().fetch_metadata(None, patience).unwrap();
+        let described = describe_topics(client.inner(), &metadata, &names, patience).unwrap();
         assert_eq!(described.len(), 2);
         assert_eq!(described["t"].map(|topic| topic.partitions), Ok(3));
         assert_eq!(described["missing"], Err(RDKafkaErrorCode::UnknownTopicOrPartition));
     }
 
     #[test]
-    fn without_a_broker_there_is_an_error_in_time() {
+    fn what_is_not_answered_is_an_error_in_time() {
+        let cluster = MockCluster::new(1).unwrap();
         let client: AdminClient<DefaultClientContext> = ClientConfig::new()
-            .set("bootstrap.servers", "localhost:1")
+            .set("bootstrap.servers", cluster.bootstrap_servers())
             .create()
             .unwrap();
-        let asked = describe_topics(client.inner(), &["t".to_owned()], Duration::from_millis(50));
-        assert!(asked.is_err());
+        let metadata = client.inner().fetch_metadata(None, Duration::from_secs(30)).unwrap();
+        cluster.broker_down(1).unwrap();
+        let topics = ["t".to_owned()];
+        assert!(describe_topics(client.inner(), &metadata, &topics, Duration::from_millis(50)).is_err());
+        assert!(describe_group(client.inner(), "g", Duration::from_millis(50)).is_err());
     }
 }

@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use deliveries::Deliveries;
 use lane::Lane;
+pub use lane::not_one_partition;
 use write::Job;
 
 use crate::link::Link;
@@ -39,13 +40,23 @@ pub struct Record {
 
 /// Makes records of messages.
 pub trait Encode: Send + Sync + 'static {
-    /// Finds out what has to be known of messages before they can become records.
-    fn prepare<'a>(&'a self, messages: &'a [Message]) -> BoxFuture<'a, ()> {
+    /// Finds out what has to be known of messages before they can become records. All that comes behind them waits as long.
+    fn prepare(self: Arc<Self>, messages: Arc<Vec<Message>>) -> BoxFuture<'static, ()> {
         let _ = messages;
         Box::pin(std::future::ready(()))
     }
 
-    /// `Err`: the message is refused for good.
+    /// Why messages are not prepared yet, if something is wrong.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
+
+    /// All records go to the only partition of one topic: a topic with more ends the output.
+    fn needs_one_partition(&self) -> bool {
+        false
+    }
+
+    /// `Err`: the message is refused for good, or is to be written once more.
     fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection>;
 }
 

@@ -4,6 +4,7 @@
 pub mod input;
 pub mod output;
 
+mod bypass;
 mod contract;
 mod place;
 mod registry;

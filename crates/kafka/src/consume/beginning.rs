@@ -5,7 +5,7 @@
 //! | an offset in this topic, or one that does not say in which topic | that offset |
 //! | an offset in a predecessor of the topic | its first record: all of it is new |
 //! | nothing of this partition, but of others of the topic | its oldest record, as one that was added; its newest, if the mark of the others says that it was there when the group began |
-//! | nothing of the topic, and the input has known it before, or has waited for it | its oldest record |
+//! | nothing of the topic, and the input has known its predecessor, or has waited for it | its first record |
 //! | nothing of the topic | where the group is to begin: `start_from_oldest` |
 
 use super::mark::Mark;
@@ -32,6 +32,8 @@ pub enum Beginning {
     Recreated {
         committed: i64,
     },
+    /// The topic is newer than this input.
+    First,
     Oldest,
     Newest,
 }
@@ -65,6 +67,7 @@ impl Topic<'_> {
                 let (offset, is_marked) = (*offset, *old == Some(mark));
                 (Beginning::Committed { offset, is_marked }, mark)
             }
+            None if self.commits.is_empty() && self.appeared => (Beginning::First, mark(0)),
             None => {
                 let newest_below = self.newest_below();
                 match partition < newest_below {
@@ -84,7 +87,7 @@ impl Topic<'_> {
     /// Of a topic in which some partition has no commit.
     fn newest_below(&self) -> i32 {
         if self.commits.is_empty() {
-            return match self.appeared || self.starts_from_oldest {
+            return match self.starts_from_oldest {
                 true => 0,
                 false => self.now.partitions,
             };
@@ -143,7 +146,7 @@ mod tests {
             appeared: true,
             ..newest
         };
-        assert_eq!(appeared.beginning(2), (Beginning::Oldest, mark(1, 0)));
+        assert_eq!(appeared.beginning(2), (Beginning::First, mark(1, 0)));
     }
 
     #[test]
@@ -226,6 +229,7 @@ mod tests {
                         let says_so = |commit: &Commit| commit.mark.is_some_and(|mark| mark.newest_below > partition);
                         prop_assert!(began || commits.iter().any(says_so));
                     }
+                    Beginning::First => prop_assert!(appeared && commits.is_empty()),
                     Beginning::Oldest => prop_assert!(own.is_none()),
                 }
             }

@@ -44,10 +44,10 @@ impl Probe {
     /// Blocks, for a bounded time. `identities`: the topics that were met before.
     pub fn look(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, identities: &Identities) -> Findings {
         let mut findings = Findings::default();
-        match admin::describe_topics(consumer.client(), &self.topics, ANSWER) {
+        match self.describe(consumer, shared) {
             Ok(topics) => findings.topics = topics,
-            Err(error) => {
-                findings.wrong = Some(self.no_description(consumer, shared, &error));
+            Err(why) => {
+                findings.wrong = Some(why);
                 return findings;
             }
         }
@@ -62,17 +62,14 @@ impl Probe {
         findings
     }
 
-    /// Whether no broker answers at all, or none to this.
-    fn no_description(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, error: &KafkaError) -> String {
-        let topic = self.topics.first().map(String::as_str);
-        match shared.link.ask(consumer.client(), topic) {
-            Err(why) => why,
-            Ok(_) => format!(
-                "the broker does not describe the topics {}: {}",
-                self.topics.join(", "),
-                reason(error)
-            ),
-        }
+    fn describe(&self, consumer: &BaseConsumer<Watch>, shared: &Shared) -> Result<TopicDescriptions, String> {
+        let client = consumer.client();
+        let metadata = shared.link.ask(client, self.topics.first().map(String::as_str))?;
+        let topics = admin::describe_topics(client, &metadata, &self.topics, ANSWER);
+        topics.map_err(|error| {
+            let (topics, why) = (self.topics.join(", "), reason(&error));
+            format!("the broker does not describe {topics}, which is asked for again: {why}")
+        })
     }
 
     /// Finds out where partitions begin that were assigned. Returns, too, why it could not be found out for all.
@@ -129,7 +126,8 @@ impl Probe {
             let (start, is_to_be_committed) = match beginning {
                 Beginning::Committed { offset, is_marked } => (Start::At(offset), !is_marked),
                 // A new topic begins with this offset. To ask for its oldest one was rejected: the answer may be of the old topic.
-                Beginning::Recreated { .. } => (Start::At(0), false),
+                // Committed, it says after a restart that the group has begun.
+                Beginning::Recreated { .. } | Beginning::First => (Start::At(0), true),
                 Beginning::Oldest => (Start::Oldest, false),
                 // Else the group would begin at its end as it is after a restart: what came in between would be nobody's.
                 Beginning::Newest => (Start::At(end(consumer, partition, rest())?), true),

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 use super::beginning::Beginning;
 use super::coverage::{Coverage, Next};
@@ -36,7 +36,7 @@ pub struct Prober {
     identities: Identities,
     coverage: Coverage,
     last: Option<Instant>,
-    running: Option<oneshot::Receiver<Findings>>,
+    running: Option<mpsc::Receiver<Findings>>,
     is_well: bool,
     /// Since when nothing can be read; `None` while it can.
     down_since: Option<Instant>,
@@ -77,12 +77,12 @@ impl Prober {
     /// `true`: it was found out where partitions begin.
     pub fn tend(&mut self) -> bool {
         let mut has_placed = false;
-        if let Some(running) = &mut self.running {
+        if let Some(running) = &self.running {
             match running.try_recv() {
                 Ok(findings) => has_placed = self.act(findings),
-                Err(oneshot::error::TryRecvError::Empty) => return false,
+                Err(TryRecvError::Empty) => return false,
                 // The process stops.
-                Err(oneshot::error::TryRecvError::Closed) => {}
+                Err(TryRecvError::Disconnected) => {}
             }
             self.running = None;
         }
@@ -95,8 +95,8 @@ impl Prober {
     /// Waits for a look that has begun.
     pub fn end(&mut self) {
         if let Some(running) = self.running.take() {
-            let in_time = async { tokio::time::timeout(LAST_LOOK, running).await };
-            let _ = self.runtime.block_on(in_time);
+            // Not with the runtime, which may be gone by then.
+            let _ = running.recv_timeout(LAST_LOOK);
         }
     }
 
@@ -117,7 +117,7 @@ impl Prober {
         self.shared.link.forget_doubt();
         let (consumer, shared, probe) = (self.consumer.clone(), self.shared.clone(), self.probe.clone());
         let identities = self.identities.clone();
-        let (answer, running) = oneshot::channel();
+        let (answer, running) = mpsc::sync_channel(1);
         self.running = Some(running);
         self.runtime.spawn_blocking(move || {
             let findings = probe.look(&consumer, &shared, &identities);

@@ -288,6 +288,9 @@ impl<C: Convert> Reader<C> {
 
     fn commit_at_last(&self) {
         let begun = Instant::now();
+        // Brokers forget what was committed in a topic that is deleted. If it was made again and nobody has seen it yet, what is
+        // committed now says so to the next member.
+        self.shared.tracker.lock().all_uncommitted();
         let under_way = || !self.shared.commits.lock().is_empty();
         while begun.elapsed() < LAST_COMMIT {
             if !under_way() {

@@ -131,7 +131,8 @@ impl Tracker {
         held.rewind = Some(placed.start);
         if let Start::At(at) = placed.start {
             held.next = Some(at);
-            held.floor = placed.is_to_be_committed.then_some(at);
+            held.floor = Some(at);
+            held.committed = (!placed.is_to_be_committed).then_some(at);
         }
     }
 
@@ -156,6 +157,8 @@ impl Tracker {
                     assignment: held.assignment,
                     mark: Some(mark),
                     next: Some(0),
+                    // To be committed: brokers forget what a group has committed in a topic that is deleted.
+                    floor: Some(0),
                     rewind: Some(Start::At(0)),
                     ..Held::default()
                 };
@@ -291,6 +294,11 @@ impl Tracker {
         if let Some(held) = self.held.get_mut(partition) {
             held.committed = None;
         }
+    }
+
+    /// What was committed is due once more.
+    pub fn all_uncommitted(&mut self) {
+        self.held.values_mut().for_each(|held| held.committed = None);
     }
 
     /// Where to read again.

@@ -29,6 +29,8 @@ pub struct Stalled {
 pub struct Inquiry {
     /// Whether a broker answers at all; for an output with one topic: whether it has it.
     pub is_there: bool,
+    /// How many partitions the one topic has.
+    pub partitions: bool,
     pub stalled: Option<Stalled>,
     pub refused: Vec<Text>,
 }
@@ -36,6 +38,8 @@ pub struct Inquiry {
 /// What was found out.
 pub struct Findings {
     pub broker: Option<Result<(), String>>,
+    /// `None` without an answer, and without a topic.
+    pub partitions: Option<usize>,
     /// The write, and why it is not confirmed.
     pub stalled: Option<(u64, String)>,
     /// Topics with why they are still refused, or that they are not.
@@ -44,7 +48,7 @@ pub struct Findings {
 
 impl Inquiry {
     pub fn is_needless(&self) -> bool {
-        !self.is_there && self.stalled.is_none() && self.refused.is_empty()
+        !self.is_there && !self.partitions && self.stalled.is_none() && self.refused.is_empty()
     }
 
     /// Asks. Blocks.
@@ -55,7 +59,9 @@ impl Inquiry {
             false => known::troubles(client, self.refused),
         };
         let refused = refused.into_iter();
+        let counted = own.filter(|_| self.partitions);
         Findings {
+            partitions: counted.and_then(|topic| partitions(link, client, topic)),
             refused: refused
                 .map(|(topic, trouble)| (topic, trouble.map(|trouble| trouble.why().to_owned())))
                 .collect(),
@@ -96,6 +102,12 @@ fn is_there(link: &Link, client: &Client, topic: Option<&str>) -> Result<(), Str
             "the topic {topic} must not be seen by this client; give it the right to describe and write it"
         )),
     }
+}
+
+fn partitions(link: &Link, client: &Client, name: &str) -> Option<usize> {
+    let metadata = link.ask(client.client(), Some(name)).ok()?;
+    let topic = metadata.topics().iter().find(|topic| topic.name() == name)?;
+    topic.error().is_none().then(|| topic.partitions().len())
 }
 
 impl Trouble {

@@ -15,6 +15,8 @@
 //! ([`topics`](super::topics)), unless there is one topic only. To give failures back to the flow, which repeats writes too, was
 //! rejected: it repeats each write by itself, so that two of them would change places.
 //!
+//! Messages are prepared one write at a time, beside whatever is on its way, and those that come later wait behind them.
+//!
 //! A broker refuses requests, and a client puts records of several writes into one. So a request that is too large, or has an
 //! invalid record, says nothing of the others: each is sent again with nothing else on its way, and only then it is refused by itself.
 
@@ -23,13 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Headers as _;
 use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig};
-use thalweg_flow::{BoxFuture, all_but};
+use thalweg_flow::{BoxFuture, WriteError, all_but};
 use thalweg_record::{Message, Text};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -51,6 +53,8 @@ const ASK: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(10);
 /// To name its topics, so many of its messages are looked at.
 const STALLED_MESSAGES: usize = 100;
+/// A topic that must have one partition is looked at so often.
+const COUNT_PARTITIONS: Duration = Duration::from_secs(2);
 
 /// A write on its way, for those who wonder where it is.
 struct Begun {
@@ -72,6 +76,8 @@ pub struct Lane {
     /// Of what is on its way.
     bytes: usize,
     jobs: mpsc::UnboundedReceiver<Job>,
+    /// What was called last, until its messages are prepared; one at most.
+    preparing: FuturesUnordered<BoxFuture<'static, Job>>,
     /// The newest write, until it may be sent.
     next: Option<Write>,
     on_their_way: FuturesUnordered<BoxFuture<'static, (Write, Failed)>>,
@@ -95,6 +101,9 @@ pub struct Lane {
     place: u64,
     pause: Duration,
     is_client_lost: bool,
+    last_count: Option<Instant>,
+    /// Why nothing new is written any more.
+    over: Option<String>,
 }
 
 impl Lane {
@@ -117,6 +126,7 @@ impl Lane {
             bytes_max,
             bytes: 0,
             jobs,
+            preparing: FuturesUnordered::new(),
             next: None,
             on_their_way: FuturesUnordered::new(),
             begun: BTreeMap::new(),
@@ -132,6 +142,8 @@ impl Lane {
             place: 0,
             pause: PAUSE,
             is_client_lost: false,
+            last_count: None,
+            over: None,
         }
     }
 
@@ -149,8 +161,9 @@ impl Lane {
             tokio::select! {
                 Some((write, failed)) = self.on_their_way.next() => self.ended(write, failed),
                 Some(findings) = self.inquiries.next() => self.found(findings),
-                job = self.jobs.recv(), if is_flowing && self.next.is_none() => match job {
-                    Some(job) => self.begin(job).await,
+                Some(job) = self.preparing.next() => self.prepared(job),
+                job = self.jobs.recv(), if is_flowing && self.next.is_none() && self.preparing.is_empty() => match job {
+                    Some(job) => self.begin(job),
                     None => break,
                 },
                 _ = ticks.tick() => match self.jobs.is_closed() {
@@ -177,8 +190,23 @@ impl Lane {
         self.bytes == 0 || self.bytes < self.bytes_max
     }
 
-    async fn begin(&mut self, job: Job) {
-        self.encode.prepare(&job.messages).await;
+    fn begin(&mut self, job: Job) {
+        let mut preparing = self.encode.clone().prepare(job.messages.clone());
+        // So it is for nearly every write.
+        match preparing.as_mut().now_or_never() {
+            Some(()) => self.prepared(job),
+            None => self.preparing.push(Box::pin(async move {
+                preparing.await;
+                job
+            })),
+        }
+    }
+
+    fn prepared(&mut self, job: Job) {
+        if let Some(why) = &self.over {
+            let _ = job.done.send(Err(WriteError::Permanent(why.clone())));
+            return;
+        }
         self.place += 1;
         self.next = Some(Write::new(self.place, job));
     }
@@ -248,6 +276,8 @@ impl Lane {
         });
         let bytes = bytes(&record);
         let mut out = BaseRecord::with_opaque_to(&record.topic, place).headers(record.headers);
+        // Should it get more, until that is seen the order is kept.
+        out.partition = self.encode.needs_one_partition().then_some(0);
         out.payload = record.value.as_deref();
         out.key = record.key.as_ref().map(|key| key.as_bytes());
         let Err((error, _)) = self.client.send(out) else {
@@ -484,12 +514,23 @@ impl Lane {
         if !self.inquiries.is_empty() {
             return;
         }
+        let counts = self.encode.needs_one_partition()
+            && self
+                .last_count
+                .is_none_or(|last| now.saturating_duration_since(last) >= COUNT_PARTITIONS);
+        if counts {
+            self.last_count = Some(now);
+        }
         let inquiry = Inquiry {
-            is_there: self.link.is_doubtful() || stalled.is_some(),
+            is_there: self.link.is_doubtful() || stalled.is_some() || counts,
+            partitions: counts,
             stalled,
             refused: self.topics.due(now),
         };
         if inquiry.is_needless() {
+            if let Some(why) = self.waits_for() {
+                self.link.down(&why);
+            }
             return self.unpark_if_changed();
         }
         let asked = self.inquire(inquiry);
@@ -537,6 +578,9 @@ impl Lane {
 
     fn found(&mut self, findings: Option<Findings>) {
         let Some(mut findings) = findings else { return };
+        if let (Some(topic), Some(count)) = (&self.topic, findings.partitions) {
+            self.over = self.over.take().or(not_one_partition(topic, count));
+        }
         // What waits for an answer for long would keep topics from opening, and these all that is new: they are asked for again.
         let may_open = self.oldest_stalled(Instant::now()).is_none();
         for (topic, why) in findings.refused.drain(..) {
@@ -603,14 +647,35 @@ impl Lane {
         }
     }
 
+    /// What messages wait for before they can be sent.
+    fn waits_for(&self) -> Option<String> {
+        match self.preparing.is_empty() {
+            true => None,
+            false => self.encode.waits_for(),
+        }
+    }
+
     /// Shows whether data can flow.
     fn tell(&self, findings: &Findings) {
+        if let Some(why) = self.over.clone().or_else(|| self.waits_for()) {
+            return self.link.down(&why);
+        }
         match (&findings.broker, &findings.stalled) {
             (Some(Err(why)), _) | (_, Some((_, why))) => self.link.down(why),
             (Some(Ok(())), None) if self.again.is_empty() => self.link.connection.up(),
             _ => {}
         }
     }
+}
+
+/// What is wrong with a topic that has to have one partition.
+pub fn not_one_partition(topic: &str, partitions: usize) -> Option<String> {
+    (partitions != 1).then(|| {
+        format!(
+            "the topic {topic} has {partitions} partitions, and the unified namespace needs exactly one, which keeps the order of \
+             all messages; make the topic anew with one partition"
+        )
+    })
 }
 
 /// What the client copies of a record.

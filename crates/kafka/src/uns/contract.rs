@@ -1,10 +1,13 @@
 //! Which contract a message is under, and what becomes of it by that: it is checked, or passes with the reason why it is not.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use thalweg_record::{Message, Text};
+use thalweg_record::Message;
 use thalweg_tags::topic::Place;
 
-use super::registry::{Known, Registry};
+use super::bypass::{Bypass, Reason};
+use super::registry::{Known, Registry, Subject};
 
 /// `_pump_v2` in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +29,36 @@ impl<'c> Versioned<'c> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'c> {
     Checked(Versioned<'c>),
-    Bypassed(Text),
+    Bypassed(Bypass),
+}
+
+/// Why a message is not checked; `Ok`: it is, by one of these subjects.
+pub fn subjects<'c>(
+    contract: &'c str,
+    message: &Message,
+    registry: &Registry,
+) -> Result<(Versioned<'c>, Arc<Vec<Arc<Subject>>>), Bypass> {
+    let Some(versioned) = Versioned::of(contract) else {
+        let why = format!("{contract} has no version; only contracts that end in _v and a number are checked");
+        return Err(Bypass::new(Reason::NoVersion, why));
+    };
+    // A deletion has nothing that could break a contract, and has to come through where its key did.
+    if message.bytes().is_empty() {
+        let why = "the message has no payload: it deletes its key";
+        return Err(Bypass::new(Reason::Tombstone, why));
+    }
+    match registry.known(contract) {
+        Known::Subjects(subjects) => Ok((versioned, subjects)),
+        Known::Bypassed(bypass) => Err(bypass),
+    }
 }
 
 /// `Err`: the message breaks its contract.
 pub fn check<'c>(place: Place<'c>, message: &Message, registry: &Registry) -> Result<Verdict<'c>, String> {
     let name = place.contract;
-    let Some(versioned) = Versioned::of(name) else {
-        let why = format!("{name} has no version; only contracts that end in _v and a number are checked");
-        return Ok(Verdict::Bypassed(why.into()));
-    };
-    let subjects = match registry.known(name) {
-        Known::Subjects(subjects) => subjects,
-        Known::Bypassed(why) => return Ok(Verdict::Bypassed(why)),
+    let (versioned, subjects) = match subjects(name, message, registry) {
+        Ok(found) => found,
+        Err(bypass) => return Ok(Verdict::Bypassed(bypass)),
     };
     let payload: Value = serde_json::from_slice(&message.bytes())
         .map_err(|error| format!("the payload is no JSON, which the contract {name} asks for: {error}"))?;

@@ -13,9 +13,10 @@ use thalweg_flow::{
 };
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message, Text};
-use thalweg_tags::topic::{self, Place};
+use thalweg_tags::topic;
 use tokio::sync::OnceCell;
 
+use super::bypass;
 use super::contract::{self, Verdict, Versioned};
 use super::registry::Registry;
 use super::{TOPIC, place};
@@ -52,6 +53,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
             format!("expected http://host:port or https://host:port, got \"{registry}\""),
         );
     }
+    let holds = fields.one_of("on_registry_failure", &["pass", "hold"], "pass") == "hold";
     fields.finish();
     let standard = || Node::parse("\"${! meta(\\\"umh_topic\\\") }\"").ok();
     let topic = context.interpolation(&topic.or_else(standard)?)?;
@@ -60,6 +62,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
         topic,
         bridged_by,
         registry,
+        holds,
     }))
 }
 
@@ -68,14 +71,16 @@ struct Spec {
     topic: Interpolation,
     bridged_by: String,
     registry: String,
+    holds: bool,
 }
 
 impl OutputSpec for Spec {
-    fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+    fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         let records = Records {
             topic: self.topic.clone(),
             bridged_by: self.bridged_by.clone(),
-            registry: Registry::new(&self.registry),
+            registry: Registry::new(&self.registry, self.holds, context.component.clone()),
+            bypassed: bypass::Meters::new(&context.component),
         };
         Ok(Arc::new(UnsOutput {
             client: self.client.clone(),
@@ -124,23 +129,37 @@ struct Records {
     topic: Interpolation,
     bridged_by: String,
     registry: Registry,
+    bypassed: bypass::Meters,
 }
 
 impl Encode for Records {
-    fn prepare<'a>(&'a self, messages: &'a [Message]) -> BoxFuture<'a, ()> {
+    fn prepare(self: Arc<Self>, messages: Arc<Vec<Message>>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let mut contracts = BTreeSet::new();
-            for index in 0..messages.len() {
-                if let Ok(key) = self.topic.render(messages, index)
-                    && let Ok(Place { contract: name, .. }) = topic::place(&key)
-                    && Versioned::of(name).is_some()
-                    && !contracts.contains(name)
-                {
-                    contracts.insert(name.to_owned());
+            let keys: Vec<Option<Text>> = (0..messages.len())
+                .map(|index| self.topic.render(&messages, index).ok())
+                .collect();
+            let contracts: Vec<&str> = keys.iter().map(|key| contract(key.as_ref())).collect();
+            let to_ask: BTreeSet<String> = versioned(&messages, &contracts).map(str::to_owned).collect();
+            match self.registry.holds() {
+                true => self.registry.wait_for(&to_ask).await,
+                false => self.registry.learn(&to_ask).await,
+            }
+            // Here and not where records are made, which some are more than once.
+            for (message, contract) in messages.iter().zip(contracts).filter(|(_, name)| !name.is_empty()) {
+                if let Err(bypass) = contract::subjects(contract, message, &self.registry) {
+                    self.bypassed.count(bypass.reason);
                 }
             }
-            self.registry.learn(&contracts).await;
         })
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        let why = self.registry.held()?;
+        Some(format!("messages wait for the schema of their contract: {why}"))
+    }
+
+    fn needs_one_partition(&self) -> bool {
+        true
     }
 
     fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
@@ -158,6 +177,13 @@ impl Encode for Records {
         };
         let verdict = contract::check(found, message, &self.registry)
             .map_err(|error| Rejection::permanent(index, DropReason::SchemaRejected, error))?;
+        if let Verdict::Bypassed(bypass) = &verdict
+            && bypass.reason.is_registry_failure()
+            && self.registry.holds()
+        {
+            // So many contracts came meanwhile that what was known of this one is forgotten.
+            return Err(Rejection::temporary(index, bypass.why.as_str()));
+        }
         let headers = headers(message, |name| name.starts_with("kafka_") || OWN.contains(&name));
         Ok(Record {
             topic: Text::new_static(TOPIC),
@@ -166,6 +192,21 @@ impl Encode for Records {
             key: Some(key),
         })
     }
+}
+
+/// The contract in a topic of the namespace; empty if it is none.
+fn contract(key: Option<&Text>) -> &str {
+    let place = key.and_then(|key| topic::place(key).ok());
+    place.map_or("", |place| place.contract)
+}
+
+/// Contracts of messages that have something to check.
+fn versioned<'c>(messages: &[Message], contracts: &[&'c str]) -> impl Iterator<Item = &'c str> {
+    let of_messages = messages.iter().zip(contracts);
+    of_messages.filter_map(|(message, contract)| {
+        let is_checked = Versioned::of(contract).is_some() && !message.bytes().is_empty();
+        is_checked.then_some(*contract)
+    })
 }
 
 const BRIDGED_BY: &str = "bridged_by";
@@ -204,7 +245,7 @@ impl Records {
         let headers = add(headers, BRIDGED_BY, &self.bridged_by);
         match verdict {
             Verdict::Checked(Versioned { name, version }) => add(add(headers, NAME, name), VERSION, version),
-            Verdict::Bypassed(why) => add(add(headers, BYPASSED, "true"), REASON, why),
+            Verdict::Bypassed(bypass) => add(add(headers, BYPASSED, "true"), REASON, &bypass.why),
         }
     }
 }
@@ -216,10 +257,12 @@ mod tests {
     use super::*;
 
     fn records() -> Records {
+        let component = OutputContext::for_tests("uns").component;
         Records {
             topic: Interpolation::compile("${! meta(\"umh_topic\") }").unwrap(),
             bridged_by: "umh_core".to_owned(),
-            registry: Registry::new("http://localhost:1"),
+            registry: Registry::new("http://localhost:1", false, component.clone()),
+            bypassed: bypass::Meters::new(&component),
         }
     }
 

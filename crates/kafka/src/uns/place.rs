@@ -1,4 +1,5 @@
-//! The topic of the unified namespace: made if it is missing, and one of another shape is refused.
+//! The topic of the unified namespace: made if it is missing, and one of another shape is refused. What becomes of it while it is written
+//! to, the producer looks at.
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -7,6 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use thalweg_flow::{OpenError, OutputContext};
 
 use crate::link::{ANSWER, Link, reason};
+use crate::produce::not_one_partition;
 
 /// How many copies there are is the cluster's affair.
 const REPLICATION_OF_CLUSTER: i32 = -1;
@@ -33,13 +35,10 @@ pub async fn ensure(client: &ClientConfig, topic: &str, context: &OutputContext)
 }
 
 fn one(topic: &str, partitions: usize) -> Result<(), OpenError> {
-    if partitions == 1 {
-        return Ok(());
+    match not_one_partition(topic, partitions) {
+        None => Ok(()),
+        Some(why) => Err(OpenError::Permanent(why)),
     }
-    Err(OpenError::Permanent(format!(
-        "the topic {topic} has {partitions} partitions, and the unified namespace needs exactly one, which keeps the order of all \
-         messages; make the topic anew with one partition"
-    )))
 }
 
 /// How many partitions a topic has; `None` if there is none of that name.

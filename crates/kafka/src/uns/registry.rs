@@ -2,14 +2,14 @@
 //!
 //! | what the registry says | messages of the contract | it is asked again |
 //! |---|---|---|
-//! | subjects that begin with `<contract>-` | are checked | never |
-//! | none of these | pass | after 10 minutes |
+//! | subjects that begin with `<contract>-` | are checked | after 10 seconds, for subjects that are new |
+//! | none of these | pass | after 10 seconds |
 //! | a schema that cannot be checked | pass | after 10 minutes |
-//! | an error | pass | after 10 seconds |
-//! | nothing | pass, as those of all contracts of which nothing is known | after 10 seconds, for whatever contract |
+//! | an error | are checked as before; pass, or wait, if nothing is known | after 10 seconds |
+//! | nothing | as after an error, for all contracts | after 10 seconds, for whatever contract |
 //!
 //! It is asked in the background. The first messages of a contract wait for it, for a second at most and not at all after it was
-//! silent, since all messages behind them wait, too.
+//! silent, since all messages behind them wait, too. Where messages must not pass while it fails, they wait for as long as it does.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read as _;
@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Deserialize;
+use thalweg_flow::Component;
 use thalweg_record::Text;
 use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
+use super::bypass::{Bypass, Reason};
 use super::schema::Schema;
 
 /// Contracts without a schema that are remembered; those that have one are as many as the registry has.
@@ -33,6 +35,8 @@ const ANSWER_BYTES: u64 = 16 << 20;
 const SUBJECTS_MAX: usize = 1000;
 /// Contracts that are asked for at a time: each keeps a thread.
 const QUESTIONS_MAX: usize = 4;
+/// While messages wait for an answer, it is looked so often whether to ask again.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long what is waited for.
 #[derive(Clone, Copy)]
@@ -43,40 +47,58 @@ struct Patience {
     messages: Duration,
     /// After there was no answer, until the registry is asked again.
     failure: Duration,
-    /// After it had no schema.
-    miss: Duration,
+    /// After an answer, until it is looked for new subjects.
+    hit: Duration,
+    /// After a schema was fetched, or could not be checked, until it is fetched again.
+    schema: Duration,
 }
 
 const PATIENCE: Patience = Patience {
     answer: Duration::from_secs(5),
     messages: Duration::from_secs(1),
     failure: Duration::from_secs(10),
-    miss: Duration::from_secs(600),
+    hit: Duration::from_secs(10),
+    schema: Duration::from_secs(600),
 };
 
 /// A schema by which messages of a contract are checked.
 pub struct Subject {
     pub name: String,
     pub schema: Schema,
+    fetched: Instant,
 }
 
 /// What is known of a contract.
 #[derive(Clone)]
 pub enum Known {
     /// A message has to satisfy one of these.
-    Subjects(Arc<Vec<Subject>>),
+    Subjects(Arc<Vec<Arc<Subject>>>),
     /// Messages are not checked, for this reason.
-    Bypassed(Text),
+    Bypassed(Bypass),
+}
+
+impl Known {
+    fn reason(&self) -> Option<Reason> {
+        match self {
+            Known::Subjects(_) => None,
+            Known::Bypassed(bypass) => Some(bypass.reason),
+        }
+    }
+
+    /// The registry has said what it has.
+    fn is_answer(&self) -> bool {
+        !self.reason().is_some_and(Reason::is_registry_failure)
+    }
 }
 
 struct Entry {
     known: Known,
-    until: Option<Instant>,
+    until: Instant,
 }
 
 impl Entry {
     fn is_fresh(&self) -> bool {
-        self.until.is_none_or(|until| Instant::now() < until)
+        Instant::now() < self.until
     }
 }
 
@@ -87,6 +109,9 @@ pub struct Registry {
 }
 
 struct Shared {
+    component: Component,
+    /// Messages wait while it fails.
+    holds: bool,
     url: String,
     agent: ureq::Agent,
     patience: Patience,
@@ -105,6 +130,10 @@ struct State {
     asked: HashMap<Text, Instant>,
     /// It did not answer when it was asked last: nobody asks for a while, whatever the contract.
     silent: Option<Silence>,
+    /// It was told that messages do not wait for its answer any more.
+    is_slow: bool,
+    /// Why messages wait.
+    held: Option<Text>,
 }
 
 impl State {
@@ -114,9 +143,10 @@ impl State {
 
     /// Names of contracts come from messages, so there may be no end to those without a schema.
     fn remember(&mut self, contract: Text, entry: Entry) {
-        if entry.until.is_some() && !self.entries.contains_key(&contract) {
+        let is_hit = |entry: &Entry| matches!(entry.known, Known::Subjects(_));
+        if !is_hit(&entry) && !self.entries.get(&contract).is_some_and(|before| !is_hit(before)) {
             if self.misses >= MISSES_MAX {
-                self.entries.retain(|_, entry| entry.until.is_none());
+                self.entries.retain(|_, entry| is_hit(entry));
                 self.misses = 0;
             }
             self.misses += 1;
@@ -132,11 +162,11 @@ struct Silence {
 
 impl Registry {
     /// Reads the machine's certificate authorities if the address asks for TLS.
-    pub fn new(url: &str) -> Registry {
-        Registry::with_patience(url, PATIENCE)
+    pub fn new(url: &str, holds: bool, component: Component) -> Registry {
+        Registry::with_patience(url, holds, component, PATIENCE)
     }
 
-    fn with_patience(url: &str, patience: Patience) -> Registry {
+    fn with_patience(url: &str, holds: bool, component: Component, patience: Patience) -> Registry {
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(true)
             .timeout_global(Some(patience.answer))
@@ -146,6 +176,8 @@ impl Registry {
         }
         Registry {
             shared: Arc::new(Shared {
+                component,
+                holds,
                 url: url.trim_end_matches('/').to_owned(),
                 agent: config.build().into(),
                 patience,
@@ -162,11 +194,40 @@ impl Registry {
         if let Some(entry) = state.entries.get(contract) {
             return entry.known.clone();
         }
-        let why = match &state.silent {
-            Some(silent) => silent.why.clone(),
-            None => format!("the schema registry at {} has not answered yet", self.shared.url).into(),
-        };
-        Known::Bypassed(why)
+        Known::Bypassed(match &state.silent {
+            Some(silent) => Bypass::new(Reason::RegistrySilent, silent.why.clone()),
+            None => Bypass::new(Reason::RegistrySlow, self.shared.has_not_answered()),
+        })
+    }
+
+    /// Whether messages wait while it fails.
+    pub fn holds(&self) -> bool {
+        self.shared.holds
+    }
+
+    /// Why messages wait for it now.
+    pub fn held(&self) -> Option<Text> {
+        self.shared.state.lock().held.clone()
+    }
+
+    /// As [`Registry::learn`], and then waits until it has answered for each contract, however long that takes.
+    pub async fn wait_for(&self, contracts: &BTreeSet<String>) {
+        loop {
+            let answered = self.shared.answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            self.learn(contracts).await;
+            let failing = contracts.iter().find_map(|contract| match self.known(contract) {
+                Known::Bypassed(bypass) if bypass.reason.is_registry_failure() => Some(bypass.why),
+                _ => None,
+            });
+            self.shared.state.lock().held.clone_from(&failing);
+            if failing.is_none() {
+                return;
+            }
+            // Whether it ended in time is seen from the state.
+            let _ = tokio::time::timeout(LOOK, answered).await;
+        }
     }
 
     /// Asks for contracts of which nothing is known, or nothing that still counts, and waits for the answers, though not for long:
@@ -181,7 +242,7 @@ impl Registry {
             tokio::pin!(answered);
             answered.as_mut().enable();
             let Some(rest) = self.shared.worth_waiting(&unknown) else {
-                return;
+                return self.shared.tell_if_slow(&unknown);
             };
             // Whether it ended in time is seen from the state.
             let _ = tokio::time::timeout(rest, answered).await;
@@ -244,49 +305,144 @@ impl Shared {
                 return;
             }
         }
-        let asked = subjects(&self.agent, &self.url, &contract);
-        let miss = Some(self.patience.miss);
+        let before = match self.state.lock().entries.get(&contract) {
+            Some(Entry {
+                known: Known::Subjects(subjects),
+                ..
+            }) => subjects.clone(),
+            _ => Arc::default(),
+        };
+        let asked = subjects(&self.agent, &self.url, &contract, &before, self.patience.schema);
+        let bypassed = |reason, why: String| Known::Bypassed(Bypass::new(reason, why));
         let (known, lasts) = match asked {
             Ok(Subjects { found, others }) if found.is_empty() => {
-                let why = match others {
-                    None => format!("the schema registry has no subject that begins with {contract}-"),
-                    Some(other) => format!("the schema registry has no JSON schema for {contract}: {other}"),
+                let known = match others {
+                    None => bypassed(
+                        Reason::NoSubject,
+                        format!("the schema registry has no subject that begins with {contract}-"),
+                    ),
+                    Some(other) => bypassed(
+                        Reason::OtherType,
+                        format!("the schema registry has no JSON schema for {contract}: {other}"),
+                    ),
                 };
-                (Known::Bypassed(why.into()), miss)
+                (known, self.patience.hit)
             }
-            Ok(Subjects { found, .. }) => (Known::Subjects(Arc::new(found)), None),
-            Err(Trouble::Schema(why)) => (Known::Bypassed(why.into()), miss),
+            Ok(Subjects { found, .. }) => (Known::Subjects(Arc::new(found)), self.patience.hit),
+            Err(Trouble::Schema(why)) => (bypassed(Reason::UnsupportedSchema, why), self.patience.schema),
             Err(Trouble::Refusal(why)) => {
                 let why = format!("the schema registry at {} refuses to answer: {why}", self.url);
-                (Known::Bypassed(why.into()), Some(self.patience.failure))
+                (bypassed(Reason::RegistryRefuses, why), self.patience.failure)
             }
             Err(Trouble::Silence(why)) => return self.was_silent(&contract, &why),
         };
+        self.answered(contract, known, lasts);
+    }
+
+    fn answered(&self, contract: Text, known: Known, lasts: Duration) {
         let mut state = self.state.lock();
         state.asked.remove(&contract);
-        state.silent = None;
-        let until = lasts.map(|lasts| Instant::now() + lasts);
-        state.remember(contract, Entry { known, until });
+        state.is_slow = false;
+        let was_silent = state.silent.take().is_some();
+        let until = Instant::now() + lasts;
+        let before = state.entries.get_mut(&contract);
+        let reason_before = before.as_ref().map(|before| before.known.reason());
+        match before {
+            // What it said when it answered still counts.
+            Some(before) if !known.is_answer() && before.known.is_answer() => before.until = until,
+            _ => {
+                let known = known.clone();
+                state.remember(contract.clone(), Entry { known, until });
+            }
+        }
         drop(state);
         self.answered.notify_waiters();
+        if was_silent {
+            self.component.warn_limited("registry_answers", 1, || {
+                format!("the schema registry at {} answers again", self.url)
+            });
+        }
+        self.tell_change(&contract, &known, reason_before);
+    }
+
+    /// Checking of a contract begins or ends. `before`: what was known of it, if anything was.
+    fn tell_change(&self, contract: &Text, known: &Known, before: Option<Option<Reason>>) {
+        let is_kept = |before: Option<Reason>| !before.is_some_and(Reason::is_registry_failure);
+        match (known, before) {
+            (Known::Subjects(_), Some(Some(_))) => self.component.warn_limited("contract_checked", 1, || {
+                format!("messages of the contract {contract} are checked from now on")
+            }),
+            (Known::Bypassed(bypass), before) if before != Some(Some(bypass.reason)) => {
+                let then = match bypass.reason.is_registry_failure() {
+                    true if before.is_some_and(is_kept) => "is as it was last answered",
+                    true if self.holds => "makes its messages wait",
+                    _ => "is not checked, its messages pass",
+                };
+                self.component.warn_limited("contract_unchecked", 1, || {
+                    format!("the contract {contract} {then}: {}", bypass.why)
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn has_not_answered(&self) -> String {
+        format!("the schema registry at {} has not answered yet", self.url)
+    }
+
+    /// Nobody waits for an answer any more that has not come. It is told once, until one comes.
+    fn tell_if_slow(&self, contracts: &[&String]) {
+        let mut state = self.state.lock();
+        let is_open = |contract: &&&String| !state.entries.contains_key(contract.as_str());
+        let Some(open) = contracts.iter().find(is_open) else {
+            return;
+        };
+        if state.silent.is_some() || std::mem::replace(&mut state.is_slow, true) {
+            return;
+        }
+        drop(state);
+        self.component.warn_limited("registry_slow", 1, || {
+            let then = self.then();
+            format!(
+                "{}; until it does, messages of {open} and of all contracts that are not known {then}",
+                self.has_not_answered()
+            )
+        });
+    }
+
+    fn then(&self) -> &'static str {
+        match self.holds {
+            true => "wait",
+            false => "pass unchecked",
+        }
     }
 
     /// What is known of contracts stays.
     fn was_silent(&self, contract: &str, why: &str) {
+        let why = Text::from(format!("the schema registry at {} does not answer: {why}", self.url));
         let mut state = self.state.lock();
         state.asked.remove(contract);
-        state.silent = Some(Silence {
+        let silence = Silence {
             until: Instant::now() + self.patience.failure,
-            why: format!("the schema registry at {} does not answer: {why}", self.url).into(),
-        });
+            why: why.clone(),
+        };
+        let is_news = state.silent.replace(silence).is_none();
         drop(state);
         self.answered.notify_waiters();
+        if is_news {
+            self.component.warn_limited("registry_silent", 1, || {
+                format!(
+                    "{why}; until it does, messages of contracts that are not known {}",
+                    self.then()
+                )
+            });
+        }
     }
 }
 
 #[derive(Default)]
 struct Subjects {
-    found: Vec<Subject>,
+    found: Vec<Arc<Subject>>,
     /// A subject that is there and of another kind.
     others: Option<String>,
 }
@@ -306,7 +462,14 @@ struct Version {
     kind: Option<String>,
 }
 
-fn subjects(agent: &ureq::Agent, url: &str, contract: &str) -> Result<Subjects, Trouble> {
+/// `before`: what was fetched before, which is not fetched again for a while.
+fn subjects(
+    agent: &ureq::Agent,
+    url: &str,
+    contract: &str,
+    before: &[Arc<Subject>],
+    lasts: Duration,
+) -> Result<Subjects, Trouble> {
     let all: Vec<String> = get(agent, &format!("{url}/subjects"))?;
     let prefix = format!("{contract}-");
     let mut subjects = Subjects::default();
@@ -315,6 +478,11 @@ fn subjects(agent: &ureq::Agent, url: &str, contract: &str) -> Result<Subjects, 
         .filter(|name| name.starts_with(&prefix))
         .take(SUBJECTS_MAX)
     {
+        let known = before.iter().find(|known| known.name == name);
+        if let Some(known) = known.filter(|known| known.fetched.elapsed() < lasts) {
+            subjects.found.push(known.clone());
+            continue;
+        }
         let version: Version = get(agent, &format!("{url}/subjects/{}/versions/latest", escaped(&name)))?;
         // Registries leave the kind out where it is their first one.
         let kind = version.kind.as_deref().unwrap_or("AVRO");
@@ -324,7 +492,8 @@ fn subjects(agent: &ureq::Agent, url: &str, contract: &str) -> Result<Subjects, 
         }
         let schema = Schema::parse(&version.schema);
         let schema = schema.map_err(|why| Trouble::Schema(format!("the schema of {name} cannot be checked: {why}")))?;
-        subjects.found.push(Subject { name, schema });
+        let fetched = Instant::now();
+        subjects.found.push(Arc::new(Subject { name, schema, fetched }));
     }
     Ok(subjects)
 }

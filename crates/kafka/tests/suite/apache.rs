@@ -123,14 +123,16 @@ impl ApacheKafka {
         }
     }
 
+    /// Until it coordinates groups, which is the last that it learns.
     fn wait_until_it_answers(&self) {
         let begun = Instant::now();
-        while self.admin.inner().fetch_metadata(None, Duration::from_secs(1)).is_err() {
+        while let Err(told) = self.attempt(&["committed", "-group", "none"], "") {
             let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
             assert!(
                 begun.elapsed() < PATIENCE,
-                "Apache Kafka does not answer; it says: {log}"
+                "Apache Kafka does not answer ({told}); it says: {log}"
             );
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 

@@ -68,6 +68,12 @@ impl Client {
     }
 
     fn client(&self, arguments: &[&str], input: &str) -> String {
+        let printed = self.attempt(arguments, input);
+        printed.unwrap_or_else(|told| panic!("{arguments:?}: {told}"))
+    }
+
+    /// `Err`: what went wrong.
+    pub fn attempt(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut child = Command::new(program())
             .args(arguments)
             .args(["-addresses", &self.address])
@@ -78,9 +84,10 @@ impl Client {
             .unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {told}");
-        String::from_utf8(output.stdout).unwrap()
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).unwrap()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
     }
 }
 

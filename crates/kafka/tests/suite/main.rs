@@ -5,6 +5,8 @@ mod apache;
 mod broker;
 mod client;
 mod groups;
+mod ledger;
+mod log;
 mod mistakes;
 mod proxy;
 mod records;

@@ -1,13 +1,16 @@
-//! What lies between a client and its broker, and damages records on their way to the client.
+//! What lies between a client and its broker: it damages records on their way to the client, or cuts their connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+
 pub struct Proxy {
     /// `host:port`
     pub address: String,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 /// What is done to an answer of the broker.
@@ -16,13 +19,25 @@ struct Change {
     /// The broker's own address and the proxy's, as answers spell them: the client is to come here.
     from: Vec<u8>,
     to: Vec<u8>,
-    /// A text in records, of which one bit is turned.
+    /// A text in records, of which one bit is turned; empty: there is none.
     text: Vec<u8>,
     /// So often.
     left: Arc<AtomicUsize>,
 }
 
 impl Proxy {
+    /// Damages nothing.
+    pub fn plain(broker: &str) -> Proxy {
+        Proxy::start(broker, "", 0)
+    }
+
+    /// Ends all connections that there are.
+    pub fn cut(&self) {
+        for connection in self.connections.lock().drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
     pub fn start(broker: &str, text: &str, times: usize) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -32,17 +47,19 @@ impl Proxy {
             text: text.as_bytes().to_vec(),
             left: Arc::new(AtomicUsize::new(times)),
         };
-        let broker = broker.to_owned();
+        let (broker, connections) = (broker.to_owned(), Arc::new(Mutex::new(Vec::new())));
+        let open = connections.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(&broker));
                 // The broker may be gone when the test ends.
                 let Ok(server) = server else { continue };
+                open.lock().push(client.try_clone().unwrap());
                 pass(client.try_clone().unwrap(), server.try_clone().unwrap(), None);
                 pass(server, client, Some(change.clone()));
             }
         });
-        Proxy { address }
+        Proxy { address, connections }
     }
 }
 
@@ -92,7 +109,8 @@ impl Change {
 }
 
 fn found(frame: &[u8], what: &[u8]) -> Vec<usize> {
-    let windows = frame.windows(what.len()).enumerate();
+    // There are no windows of no width.
+    let windows = frame.windows(what.len().max(1)).enumerate();
     windows
         .filter(|(_, window)| *window == what)
         .map(|(at, _)| at)

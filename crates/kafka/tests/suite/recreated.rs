@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::apache::ApacheKafka;
+use crate::log::{listen, warnings};
 use crate::world::{World, until};
 
 fn input(address: &str, topic: &str, more: &str) -> String {
@@ -35,6 +36,7 @@ fn committed(kafka: &ApacheKafka, topic: &str) -> Vec<i64> {
 
 /// Old records, then as many of the new topic, which is there before anybody looks.
 fn is_recreated_while_it_is_read(topic: &str, old: usize, new: usize) {
+    listen();
     let (world, kafka) = (World::new(), ApacheKafka::shared());
     kafka.create(topic, 1);
     kafka.produce(topic, &records("old", old));
@@ -46,6 +48,8 @@ fn is_recreated_while_it_is_read(topic: &str, old: usize, new: usize) {
     until("the new topic is read whole", || distinct(&world, "new") == new);
     until("its end is committed", || committed(kafka, topic) == [new as i64]);
     assert_eq!(world.metric("input_kafka_topics_recreated"), 1.0);
+    let told = warnings(&[topic, "was deleted and made again"]);
+    assert_eq!(told.len(), 1, "{told:?}");
     world.stop(running);
     assert_eq!(distinct(&world, "old"), old);
 }

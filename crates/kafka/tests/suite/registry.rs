@@ -15,7 +15,12 @@ pub struct SchemaRegistry {
 
 impl SchemaRegistry {
     pub fn start(subjects: &[(&str, &str)]) -> SchemaRegistry {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        SchemaRegistry::start_at("http://127.0.0.1:0", subjects)
+    }
+
+    /// At an address where nobody is.
+    pub fn start_at(url: &str, subjects: &[(&str, &str)]) -> SchemaRegistry {
+        let listener = TcpListener::bind(url.trim_start_matches("http://")).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let requests = Arc::new(AtomicUsize::new(0));
         let counted = requests.clone();

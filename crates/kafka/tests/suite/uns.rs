@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 use thalweg_record::{DropReason, FilterReason};
 
+use crate::apache::ApacheKafka;
 use crate::broker::Broker;
+use crate::log::{listen, warnings};
 use crate::registry::SchemaRegistry;
 use crate::world::{World, until};
 
@@ -223,4 +225,130 @@ fn what_one_flow_writes_another_one_reads_with_its_metadata() {
         assert_eq!(value["value"], 3 * n + 1, "in the order of its topic");
         assert_eq!(message.meta.get("bridged_by").unwrap(), "test");
     }
+}
+
+/// A schema that asks for a number.
+fn number() -> String {
+    let fields = json!({"type": "object", "required": ["value"], "properties": {"value": {"type": "number"}}});
+    json!({"type": "object", "properties": {"fields": fields}}).to_string()
+}
+
+#[test]
+fn deletions_under_a_versioned_contract_cross_a_bridge() {
+    let registry = SchemaRegistry::start(&[("_pump_v1-number", &number())]);
+    let (world, from, to) = (World::new(), Broker::with_topics(TOPIC), Broker::start(&[]));
+    let record = |value: Value| json!({"key": "umh.v1.acme._pump_v1.x", "value": value});
+    from.produce(
+        TOPIC,
+        &[record(json!("{\"value\": 1}")), record(json!("")), record(Value::Null)],
+    );
+    let running = world.start(&format!(
+        "input: {{uns: {{broker_address: \"{}\"}}}}\noutput: {{uns: {{broker_address: \"{}\", schema_registry_url: \"{}\"}}}}",
+        from.address, to.address, registry.url
+    ));
+    until("all are out", || running.handle.counts().out == 3);
+    let report = world.stop(running);
+    assert_eq!(report.counts.dropped(DropReason::SchemaRejected), 0);
+    let records = to.consume(TOPIC, 3);
+    let values: Vec<&Value> = records.iter().map(|record| &record["value"]).collect();
+    assert_eq!(values, [&json!("{\"value\": 1}"), &json!(""), &Value::Null]);
+    assert_eq!(records[0]["headers"]["data_contract_name"], "_pump");
+    let reason = &records[2]["headers"]["data_contract_bypass_reason"];
+    assert_eq!(reason, "the message has no payload: it deletes its key");
+    assert_eq!(world.metric("output_uns_contract_bypassed"), 2.0);
+}
+
+#[test]
+fn that_contracts_are_not_checked_is_told_once_and_counted_for_each_message() {
+    listen();
+    let (world, broker, url) = (World::new(), Broker::start(&[]), nobody());
+    let messages: Vec<String> = (0..300).map(|n| message("umh.v1.acme._pump_v1.x", json!(n))).collect();
+    let report = world.send(&messages, &output(&broker, &url));
+    assert_eq!(report.counts.out, 300);
+    assert_eq!(world.metric("output_uns_contract_bypassed"), 300.0);
+    let told = warnings(&[&url, "pass unchecked"]);
+    assert_eq!(told.len(), 1, "{told:?}");
+
+    let registry = SchemaRegistry::start(&[]);
+    let report = world.send(&messages, &output(&broker, &registry.url));
+    assert_eq!(report.counts.out, 300);
+    let told = warnings(&[
+        "the contract _pump_v1 is not checked",
+        "no subject that begins with _pump_v1-",
+    ]);
+    assert!(!told.is_empty());
+}
+
+#[test]
+fn messages_wait_for_a_registry_that_is_down_if_they_must_not_pass() {
+    listen();
+    let (world, broker, url) = (World::new(), Broker::start(&[]), nobody());
+    let messages = [
+        message("umh.v1.acme._pump_v1.x", json!(1)),
+        message("umh.v1.acme._pump_v1.x", json!("no number")),
+        message("umh.v1.acme._raw.x", json!(2)),
+    ];
+    let holding = output(&broker, &url).replace("bridged_by: test", "bridged_by: test, on_registry_failure: hold");
+    let running = world.start_sending(&messages, &holding);
+    until("it is told that they wait", || {
+        running
+            .trouble()
+            .contains("messages wait for the schema of their contract")
+    });
+    assert!(running.trouble().contains(&url), "{}", running.trouble());
+    assert_eq!(running.handle.counts().out, 0);
+    let registry = SchemaRegistry::start_at(&url, &[("_pump_v1-number", &number())]);
+    until("what keeps its contract is out", || running.handle.counts().out == 2);
+    until("it is over", || running.trouble().is_empty());
+    let report = world.stop(running);
+    assert_eq!(report.counts.dropped(DropReason::SchemaRejected), 1);
+    assert_eq!(broker.consume(TOPIC, 2)[0]["headers"]["data_contract_name"], "_pump");
+    assert!(registry.requests() >= 2);
+}
+
+#[test]
+fn messages_that_wait_for_a_registry_do_not_keep_the_flow_from_stopping() {
+    let (world, broker) = (World::new(), Broker::start(&[]));
+    let holding = output(&broker, &nobody()).replace("bridged_by: test", "bridged_by: test, on_registry_failure: hold");
+    let running = world.start_sending(&[message("umh.v1.acme._pump_v1.x", json!(1))], &holding);
+    until("they wait", || {
+        running.trouble().contains("messages wait for the schema")
+    });
+    assert_eq!(world.abandon(running).unacknowledged, 1);
+}
+
+/// Of a topic that changes while it is written to.
+#[test]
+fn the_one_partition_is_looked_at_whenever_the_topic_changes() {
+    let (world, kafka) = (World::new(), ApacheKafka::shared());
+    let flow = format!(
+        "input:
+  generate: {{interval: 5ms, mapping: 'root.n = counter()'}}
+output: {{uns: {{broker_address: \"{}\", umh_topic: umh.v1.acme._raw.x, schema_registry_url: \"{}\"}}}}",
+        kafka.address,
+        nobody()
+    );
+    let running = world.start(&flow);
+    until("it is written to", || running.handle.counts().out > 100);
+    kafka.recreate(TOPIC, 1);
+    let before = running.handle.counts().out;
+    until("the new one is written to", || {
+        running.handle.counts().out > before + 1000
+    });
+    assert_eq!(running.trouble(), "");
+    kafka.grow(TOPIC, 3);
+    let told = world.failure(&running);
+    assert!(told.contains("the topic umh.messages has 3 partitions"), "{told}");
+    world.abandon(running);
+    // Until it was seen all went where all was.
+    assert!(kafka.consume(TOPIC, 500).iter().all(|record| record["partition"] == 0));
+
+    kafka.recreate(TOPIC, 1);
+    let running = world.start(&flow);
+    until("it is written to", || running.handle.counts().out > 100);
+    kafka.recreate(TOPIC, 2);
+    let told = world.failure(&running);
+    assert!(told.contains("the topic umh.messages has 2 partitions"), "{told}");
+    world.abandon(running);
+    kafka.delete(TOPIC);
 }

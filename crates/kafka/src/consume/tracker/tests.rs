@@ -261,7 +261,8 @@ fn of_a_topic_that_was_recreated_all_is_read_and_nothing_is_committed_that_was_r
     assert_eq!(moved, [(partition(0), Some(9)), (partition(1), None)]);
     assert_eq!(rewinds(&tracker), [(partition(0), 0), (partition(1), 0)]);
     tracker.settled(old, Outcome::Acked);
-    assert_eq!(due(&tracker), []);
+    assert_eq!(due(&tracker), [(partition(0), 0), (partition(1), 0)]);
+    tracker.revoked(&partition(1));
     tracker.rewound(&partition(0), Start::At(0));
     let new = tracker.sent(&[span(0, 0, 3)]);
     tracker.settled(new, Outcome::Acked);

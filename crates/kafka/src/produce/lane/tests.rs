@@ -87,6 +87,7 @@ fn closed_by(lane: &mut Lane, place: u64, text: &str) -> Done {
 
 fn there(topic: &str) -> Findings {
     Findings {
+        partitions: None,
         broker: None,
         stalled: None,
         refused: vec![(topic.into(), None)],

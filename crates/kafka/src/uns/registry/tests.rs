@@ -2,6 +2,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use thalweg_flow::OutputContext;
+
 use super::*;
 
 /// Longer than any test takes, but for what is to be over at once.
@@ -12,8 +14,13 @@ fn patience(answer: Duration, messages: Duration) -> Patience {
         answer,
         messages,
         failure: LONG,
-        miss: LONG,
+        hit: LONG,
+        schema: LONG,
     }
+}
+
+fn registry(url: &str, patience: Patience) -> Registry {
+    Registry::with_patience(url, false, OutputContext::for_tests("uns").component, patience)
 }
 
 fn contract(name: &str) -> BTreeSet<String> {
@@ -23,7 +30,7 @@ fn contract(name: &str) -> BTreeSet<String> {
 fn reason(registry: &Registry, contract: &str) -> String {
     match registry.known(contract) {
         Known::Subjects(_) => "it is checked".to_owned(),
-        Known::Bypassed(why) => why.to_string(),
+        Known::Bypassed(bypass) => bypass.why.to_string(),
     }
 }
 
@@ -64,7 +71,7 @@ async fn messages_do_not_wait_for_a_registry_that_takes_its_time() {
     // It takes connections and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let registry = Registry::with_patience(&url, patience(LONG, Duration::from_millis(50)));
+    let registry = registry(&url, patience(LONG, Duration::from_millis(50)));
     for n in 0..100 {
         let name = format!("_c{n}_v1");
         // Each of these would take ten minutes if it waited for an answer.
@@ -82,7 +89,7 @@ async fn messages_do_not_wait_for_a_registry_that_takes_its_time() {
 async fn names_without_end_are_not_all_asked_for() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let registry = Registry::with_patience(&url, patience(LONG, Duration::ZERO));
+    let registry = registry(&url, patience(LONG, Duration::ZERO));
     for n in 0..2 * ASKED_MAX {
         registry.learn(&contract(&format!("_c{n}_v1"))).await;
     }
@@ -95,11 +102,11 @@ fn what_has_a_schema_is_remembered_for_ever_and_the_rest_within_bounds() {
     let mut state = State::default();
     let hit = || Entry {
         known: Known::Subjects(Arc::default()),
-        until: None,
+        until: Instant::now(),
     };
     let miss = || Entry {
-        known: Known::Bypassed("no subject".into()),
-        until: Some(Instant::now() + LONG),
+        known: Known::Bypassed(Bypass::new(Reason::NoSubject, "no subject")),
+        until: Instant::now() + LONG,
     };
     state.remember("_pump_v1".into(), hit());
     for n in 0..3 * MISSES_MAX {
@@ -129,7 +136,7 @@ async fn one_silence_counts_for_all_contracts() {
         counted.fetch_add(1, Ordering::SeqCst);
         None
     });
-    let registry = Registry::with_patience(&url, patience(LONG, LONG));
+    let registry = registry(&url, patience(LONG, LONG));
     registry.learn(&contract("_a_v1")).await;
     let after_the_first = asked.load(Ordering::SeqCst);
     for n in 0..50 {
@@ -156,7 +163,7 @@ async fn what_the_registry_says_of_one_contract_is_said_of_it_alone() {
             _ => (500, "{}".to_owned()),
         })
     });
-    let registry = Registry::with_patience(&url, patience(LONG, LONG));
+    let registry = registry(&url, patience(LONG, LONG));
     let all = ["_d_v1", "_c_v1", "_b_v1", "_a_v1", "_e_v1"].map(str::to_owned);
     registry.learn(&BTreeSet::from(all)).await;
     let told = ["_a_v1", "_b_v1", "_c_v1", "_e_v1"].map(|contract| reason(&registry, contract));
@@ -174,4 +181,109 @@ async fn what_the_registry_says_of_one_contract_is_said_of_it_alone() {
         refused.contains("refuses to answer") && refused.contains("500"),
         "{refused}"
     );
+}
+
+/// Answers as long as it is told to, with subjects that can be added to.
+#[derive(Clone, Default)]
+struct Served {
+    subjects: Arc<Mutex<Vec<String>>>,
+    is_failing: Arc<std::sync::atomic::AtomicBool>,
+    schemas_asked: Arc<AtomicUsize>,
+}
+
+impl Served {
+    fn start(&self) -> String {
+        let served = self.clone();
+        serve(move |path| {
+            if served.is_failing.load(Ordering::SeqCst) {
+                return Some((200, "nonsense".to_owned()));
+            }
+            if path == "/subjects" {
+                return Some((200, serde_json::to_string(&*served.subjects.lock()).unwrap()));
+            }
+            served.schemas_asked.fetch_add(1, Ordering::SeqCst);
+            Some((200, r#"{"schema": "true", "schemaType": "JSON"}"#.to_owned()))
+        })
+    }
+
+    fn add(&self, subject: &str) {
+        self.subjects.lock().push(subject.to_owned());
+    }
+}
+
+/// Until something is known, which is asked for at each look.
+async fn until_known(registry: &Registry, name: &str, is_reached: impl Fn(&Known) -> bool) {
+    let begun = Instant::now();
+    while !is_reached(&registry.known(name)) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{}", reason(registry, name));
+        registry.learn(&contract(name)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn subjects_of(known: &Known) -> usize {
+    match known {
+        Known::Subjects(subjects) => subjects.len(),
+        Known::Bypassed(_) => 0,
+    }
+}
+
+#[tokio::test]
+async fn new_subjects_are_found_without_fetching_again_what_is_known() {
+    let served = Served::default();
+    let again_at_once = Patience {
+        hit: Duration::ZERO,
+        ..patience(LONG, LONG)
+    };
+    let registry = registry(&served.start(), again_at_once);
+    until_known(&registry, "_pump_v1", |known| known.reason() == Some(Reason::NoSubject)).await;
+    served.add("_pump_v1-number");
+    until_known(&registry, "_pump_v1", |known| subjects_of(known) == 1).await;
+    served.add("_pump_v1-text");
+    until_known(&registry, "_pump_v1", |known| subjects_of(known) == 2).await;
+    assert_eq!(served.schemas_asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn what_was_answered_counts_while_the_registry_fails() {
+    let served = Served::default();
+    served.add("_pump_v1-number");
+    let again_at_once = Patience {
+        hit: Duration::ZERO,
+        failure: Duration::ZERO,
+        ..patience(LONG, LONG)
+    };
+    let registry = registry(&served.start(), again_at_once);
+    until_known(&registry, "_pump_v1", |known| subjects_of(known) == 1).await;
+    served.is_failing.store(true, Ordering::SeqCst);
+    until_known(&registry, "_valve_v1", |known| {
+        known.reason() == Some(Reason::RegistryRefuses)
+    })
+    .await;
+    for _ in 0..10 {
+        registry.learn(&contract("_pump_v1")).await;
+        assert_eq!(subjects_of(&registry.known("_pump_v1")), 1);
+    }
+}
+
+#[tokio::test]
+async fn messages_that_must_not_pass_wait_until_the_registry_answers() {
+    let served = Served::default();
+    served.add("_pump_v1-number");
+    served.is_failing.store(true, Ordering::SeqCst);
+    let again_at_once = Patience {
+        failure: Duration::ZERO,
+        ..patience(LONG, Duration::from_millis(20))
+    };
+    let component = OutputContext::for_tests("uns").component;
+    let registry = Registry::with_patience(&served.start(), true, component, again_at_once);
+    let waiting = registry.clone();
+    let waiting = tokio::spawn(async move { waiting.wait_for(&contract("_pump_v1")).await });
+    while registry.held().is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!waiting.is_finished());
+    served.is_failing.store(false, Ordering::SeqCst);
+    waiting.await.unwrap();
+    assert_eq!((subjects_of(&registry.known("_pump_v1")), registry.held()), (1, None));
 }

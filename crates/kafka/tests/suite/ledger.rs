@@ -1,0 +1,197 @@
+//! Random sequences of what happens to a topic and to the input that reads it, against Apache Kafka, with a ledger of all records: each
+//! that can be read to the end is read at least once, whatever came in between.
+//!
+//! `THALWEG_SIM_SEEDS=200 cargo test --release -p thalweg-kafka ledger` runs more of them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::apache::ApacheKafka;
+use crate::proxy::Proxy;
+use crate::world::{Running, World, until};
+
+const SEEDS: u64 = 4;
+/// Sequences that run at a time: each mostly waits.
+const AT_ONCE: u64 = 4;
+const STEPS: u64 = 8;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// So many records, to all partitions in turn.
+    Produce(usize),
+    /// All that there is has to be read before anything else happens.
+    Settle,
+    Recreate {
+        partitions: i32,
+    },
+    /// There is no topic for a while.
+    Delete {
+        missing: Duration,
+    },
+    Grow,
+    RestartInput,
+    Cut,
+}
+
+/// A generator of numbers (SplitMix64): the same seed is the same sequence.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn step(&mut self) -> Step {
+        match self.below(12) {
+            0..4 => Step::Produce(1 + self.below(300) as usize),
+            4..6 => Step::Settle,
+            6..8 => Step::Recreate {
+                partitions: 1 + self.below(3) as i32,
+            },
+            8 => Step::Delete {
+                missing: Duration::from_millis(self.below(4000)),
+            },
+            9 => Step::Grow,
+            10 => Step::RestartInput,
+            _ => Step::Cut,
+        }
+    }
+}
+
+struct Ledger<'k> {
+    kafka: &'static ApacheKafka,
+    world: &'k World,
+    proxy: Proxy,
+    topic: String,
+    flow: String,
+    partitions: i32,
+    /// Records of the topic as it is now.
+    there: BTreeSet<String>,
+    written: usize,
+    running: Option<Running>,
+}
+
+impl<'k> Ledger<'k> {
+    fn open(world: &'k World, seed: u64, from_oldest: bool) -> Ledger<'k> {
+        let kafka = ApacheKafka::shared();
+        let (topic, proxy) = (format!("ledger-{seed}"), Proxy::plain(&kafka.address));
+        kafka.create(&topic, 1);
+        let flow = format!(
+            "input: {{kafka: {{addresses: [{}], topics: [{topic}], consumer_group: {topic}, commit_period: 50ms, \
+             start_from_oldest: {from_oldest}}}}}\noutput: {{kept: {{}}}}",
+            proxy.address
+        );
+        let running = Some(world.start(&flow));
+        let ledger = Ledger {
+            kafka,
+            world,
+            proxy,
+            topic,
+            flow,
+            partitions: 1,
+            there: BTreeSet::new(),
+            written: 0,
+            running,
+        };
+        if !from_oldest {
+            // What comes before its beginning is nobody's.
+            until("the group begins", || ledger.kafka.committed(&ledger.topic) == [0]);
+        }
+        ledger
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Produce(count) => self.produce(count),
+            Step::Settle => self.settle(),
+            Step::Recreate { partitions } => self.recreate(partitions, Duration::ZERO),
+            Step::Delete { missing } => self.recreate(1, missing),
+            Step::Grow => {
+                self.partitions += 1;
+                self.kafka.grow(&self.topic, self.partitions);
+            }
+            Step::RestartInput => {
+                self.stop();
+                self.running = Some(self.world.start(&self.flow));
+            }
+            Step::Cut => self.proxy.cut(),
+        }
+    }
+
+    fn produce(&mut self, count: usize) {
+        let from = self.written;
+        self.written += count;
+        let record = |n: usize| json!({"value": n.to_string(), "partition": n as i32 % self.partitions});
+        let records: Vec<Value> = (from..self.written).map(record).collect();
+        self.kafka.produce(&self.topic, &records);
+        self.there.extend((from..self.written).map(|n| n.to_string()));
+    }
+
+    fn recreate(&mut self, partitions: i32, missing: Duration) {
+        self.kafka.delete(&self.topic);
+        // What was not read yet is gone.
+        self.there.clear();
+        std::thread::sleep(missing);
+        self.kafka.create(&self.topic, partitions);
+        self.partitions = partitions;
+    }
+
+    fn settle(&self) {
+        until("all records that there are were read", || {
+            let read: BTreeSet<String> = self.world.kept.texts().into_iter().collect();
+            self.there.is_subset(&read)
+        });
+    }
+
+    fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.world.stop(running);
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut random = Random(seed);
+    let world = World::new();
+    let from_oldest = random.below(2) == 0;
+    let mut ledger = Ledger::open(&world, seed, from_oldest);
+    for n in 0..STEPS {
+        let step = random.step();
+        eprintln!("seed {seed} (from the oldest: {from_oldest}), step {n}: {step:?}");
+        ledger.take(step);
+    }
+    ledger.produce(10);
+    ledger.settle();
+    ledger.stop();
+    // And a member that comes later finds nothing that it passed over.
+    ledger.produce(10);
+    ledger.take(Step::RestartInput);
+    ledger.settle();
+    ledger.stop();
+    ledger.kafka.delete(&ledger.topic);
+}
+
+#[test]
+fn whatever_happens_to_a_topic_each_record_of_it_is_read() {
+    let seeds = std::env::var("THALWEG_SIM_SEEDS").ok();
+    let seeds = seeds.map_or(SEEDS, |seeds| seeds.parse().expect("THALWEG_SIM_SEEDS is a number"));
+    let first = std::env::var("THALWEG_SIM_FIRST")
+        .ok()
+        .and_then(|first| first.parse().ok());
+    let first = first.unwrap_or(0);
+    std::thread::scope(|scope| {
+        for lane in 0..AT_ONCE {
+            scope.spawn(move || {
+                (first..first + seeds)
+                    .filter(|seed| seed % AT_ONCE == lane)
+                    .for_each(run)
+            });
+        }
+    });
+}
