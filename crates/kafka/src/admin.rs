@@ -189,6 +189,27 @@ unsafe fn group_description(
     }
 }
 
+/// Keeps a client from forgetting a topic. When a topic is deleted its last partition is let go, and with it what the client knows of the
+/// topic, while answers to fetches look for it without a lock.
+pub struct KnownTopic(*mut bindings::rd_kafka_topic_t);
+
+impl KnownTopic {
+    /// It has to be dropped before the client.
+    pub fn of<C: ClientContext>(client: &Client<C>, topic: &str) -> Option<KnownTopic> {
+        let name = CString::new(topic).ok()?;
+        // SAFETY: client and name outlive the call, which copies the name.
+        let known = unsafe { bindings::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), std::ptr::null_mut()) };
+        (!known.is_null()).then_some(KnownTopic(known))
+    }
+}
+
+impl Drop for KnownTopic {
+    fn drop(&mut self) {
+        // SAFETY: it is counted, and let go once.
+        unsafe { bindings::rd_kafka_topic_destroy(self.0) }
+    }
+}
+
 /// The elements of a list, with what its library does not show of them.
 ///
 /// # Safety

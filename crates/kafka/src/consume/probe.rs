@@ -40,6 +40,15 @@ pub struct Findings {
     pub found: Option<Found>,
 }
 
+/// Partitions of a topic that were assigned.
+struct Unplaced<'a> {
+    name: &'a str,
+    now: TopicDescription,
+    appeared: bool,
+    /// With the numbers of their assignments.
+    partitions: &'a [(Partition, u64)],
+}
+
 impl Probe {
     /// Blocks, for a bounded time. `identities`: the topics that were met before.
     pub fn look(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, identities: &Identities) -> Findings {
@@ -80,20 +89,24 @@ impl Probe {
         identities: &Identities,
         topics: &TopicDescriptions,
     ) -> (Vec<(Placed, Beginning)>, Option<String>) {
-        let mut wanted: BTreeMap<String, Vec<(Partition, u64)>> = BTreeMap::new();
+        let mut unplaced: BTreeMap<String, Vec<(Partition, u64)>> = BTreeMap::new();
         for (partition, assignment) in shared.tracker.lock().unplaced() {
-            let of_topic = wanted.entry(partition.topic.to_string()).or_default();
+            let of_topic = unplaced.entry(partition.topic.to_string()).or_default();
             of_topic.push((partition, assignment));
         }
         let (begun, mut placed) = (Instant::now(), Vec::new());
-        for (name, partitions) in wanted {
-            let Some(Ok(now)) = topics.get(&name) else { continue };
-            if identities.compare(&name, now) == Seen::Outdated {
+        for (name, partitions) in &unplaced {
+            let Some(Ok(now)) = topics.get(name) else { continue };
+            if identities.compare(name, now) == Seen::Outdated {
                 continue;
             }
-            let appeared = identities.appeared(&name, now);
-            let done = self.place_in(consumer, &name, *now, appeared, &partitions, begun, &mut placed);
-            if let Err(error) = done {
+            let unplaced = Unplaced {
+                name,
+                now: *now,
+                appeared: identities.appeared(name, now),
+                partitions,
+            };
+            if let Err(error) = self.place_in(consumer, &unplaced, begun, &mut placed) {
                 let why = reason(&error);
                 let why = format!("where {name} is to be read from cannot be found out, which is tried again: {why}");
                 return (placed, Some(why));
@@ -102,17 +115,19 @@ impl Probe {
         (placed, None)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the loop above, by topic")]
     fn place_in(
         &self,
         consumer: &BaseConsumer<Watch>,
-        name: &str,
-        now: TopicDescription,
-        appeared: bool,
-        partitions: &[(Partition, u64)],
+        unplaced: &Unplaced<'_>,
         begun: Instant,
         placed: &mut Vec<(Placed, Beginning)>,
     ) -> KafkaResult<()> {
+        let Unplaced {
+            name,
+            now,
+            appeared,
+            partitions,
+        } = *unplaced;
         let rest = || BEGINNINGS.saturating_sub(begun.elapsed());
         let commits = commits(consumer, name, now.partitions, partitions, rest())?;
         let topic = Topic {
@@ -209,9 +224,13 @@ fn commits(
     timeout: Duration,
 ) -> KafkaResult<Vec<Commit>> {
     let mut asked = TopicPartitionList::new();
-    (0..count).for_each(|number| drop(asked.add_partition(topic, number)));
-    let beyond = assigned.iter().filter(|(partition, _)| partition.number >= count);
-    beyond.for_each(|(partition, _)| drop(asked.add_partition(topic, partition.number)));
+    for number in 0..count {
+        asked.add_partition(topic, number);
+    }
+    // The description may be older than the assignment.
+    for (partition, _) in assigned.iter().filter(|(partition, _)| partition.number >= count) {
+        asked.add_partition(topic, partition.number);
+    }
     let known = consumer.committed_offsets(asked, timeout)?;
     let mut commits = Vec::new();
     // SAFETY: the list is there, and unchanged, until the end of this function.

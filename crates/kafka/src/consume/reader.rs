@@ -17,6 +17,7 @@ use super::tracker::{Partition, Start};
 use super::trouble::{self, Damage, Next};
 use super::watch::Watch;
 use super::{Convert, Fetched, Options, Shared};
+use crate::admin::KnownTopic;
 use crate::link::reason;
 
 /// A poll that finds nothing ends after this; what else the thread has to do waits so long at most.
@@ -26,12 +27,14 @@ const POLL: Duration = Duration::from_millis(100);
 const HOLD_AFTER: Duration = Duration::from_secs(5);
 /// The last commit is waited for so long.
 const LAST_COMMIT: Duration = Duration::from_secs(3);
-/// A partition is told to begin again elsewhere within this.
+/// Partitions are told to begin elsewhere within this; those that are left the next time.
 const SEEK: Duration = Duration::from_secs(5);
 /// Between the tries to read what does not fit its checksum, longer each time.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub struct Reader<C> {
+    /// Dropped first: they are the client's.
+    _topics: Vec<KnownTopic>,
     consumer: Arc<BaseConsumer<Watch>>,
     shared: Arc<Shared>,
     convert: C,
@@ -56,7 +59,12 @@ impl<C: Convert> Reader<C> {
         runtime: Handle,
     ) -> Reader<C> {
         let consumer = Arc::new(consumer);
+        let known = options
+            .topics
+            .iter()
+            .filter_map(|topic| KnownTopic::of(consumer.client(), topic));
         Reader {
+            _topics: known.collect(),
             commit_period: options.commit_period,
             prober: Prober::new(consumer.clone(), shared.clone(), options, runtime.clone()),
             consumer,
@@ -141,11 +149,12 @@ impl<C: Convert> Reader<C> {
                 Start::At(at) => Offset::Offset(at),
                 Start::Oldest => Offset::Beginning,
             };
-            // All of them together, or the group would wait.
-            match self
-                .consumer
-                .seek(topic, *number, offset, SEEK.saturating_sub(begun.elapsed()))
-            {
+            let rest = SEEK.saturating_sub(begun.elapsed());
+            if rest.is_zero() {
+                // The group waits for this thread. Without time the client would not say whether it is done.
+                break;
+            }
+            match self.consumer.seek(topic, *number, offset, rest) {
                 Ok(()) => {
                     self.shared.tracker.lock().rewound(&partition, start);
                     self.resume_one(topic, *number);

@@ -121,6 +121,10 @@ impl Tracker {
             .collect()
     }
 
+    pub fn is_placed(&self, partition: &Partition) -> bool {
+        self.held.get(partition).is_some_and(|held| held.mark.is_some())
+    }
+
     /// It is known where a partition begins.
     pub fn placed(&mut self, placed: &Placed) {
         let held = self.held.get_mut(&placed.partition);

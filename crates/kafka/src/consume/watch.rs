@@ -106,7 +106,8 @@ impl Shared {
         let at = at.unwrap_or(-1);
         {
             let mut tracker = self.tracker.lock();
-            if !tracker.wants(partition) {
+            // Where it is until then is nobody's place.
+            if !tracker.is_placed(partition) {
                 return;
             }
             tracker.lost(partition, at);

@@ -32,12 +32,15 @@ pub enum Verdict<'c> {
     Bypassed(Bypass),
 }
 
+/// A message has to satisfy one of these.
+type Subjects = Arc<Vec<Arc<Subject>>>;
+
 /// Why a message is not checked; `Ok`: it is, by one of these subjects.
 pub fn subjects<'c>(
     contract: &'c str,
     message: &Message,
     registry: &Registry,
-) -> Result<(Versioned<'c>, Arc<Vec<Arc<Subject>>>), Bypass> {
+) -> Result<(Versioned<'c>, Subjects), Bypass> {
     let Some(versioned) = Versioned::of(contract) else {
         let why = format!("{contract} has no version; only contracts that end in _v and a number are checked");
         return Err(Bypass::new(Reason::NoVersion, why));

@@ -11,28 +11,26 @@
 //! It is asked in the background. The first messages of a contract wait for it, for a second at most and not at all after it was
 //! silent, since all messages behind them wait, too. Where messages must not pass while it fails, they wait for as long as it does.
 
+mod ask;
+
 use std::collections::{BTreeSet, HashMap};
-use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 use thalweg_flow::Component;
 use thalweg_record::Text;
 use tokio::sync::{Notify, Semaphore};
-use tokio_rustls::rustls::crypto::aws_lc_rs;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::bypass::{Bypass, Reason};
-use super::schema::Schema;
+use ask::{Subjects, Trouble, subjects};
+
+pub use ask::Subject;
 
 /// Contracts without a schema that are remembered; those that have one are as many as the registry has.
 const MISSES_MAX: usize = 10_000;
 /// Contracts that wait to be asked for. Messages of more pass unchecked, as long as nothing is known of them.
 const ASKED_MAX: usize = 1000;
-const ANSWER_BYTES: u64 = 16 << 20;
-const SUBJECTS_MAX: usize = 1000;
 /// Contracts that are asked for at a time: each keeps a thread.
 const QUESTIONS_MAX: usize = 4;
 /// While messages wait for an answer, it is looked so often whether to ask again.
@@ -60,13 +58,6 @@ const PATIENCE: Patience = Patience {
     hit: Duration::from_secs(10),
     schema: Duration::from_secs(600),
 };
-
-/// A schema by which messages of a contract are checked.
-pub struct Subject {
-    pub name: String,
-    pub schema: Schema,
-    fetched: Instant,
-}
 
 /// What is known of a contract.
 #[derive(Clone)]
@@ -144,7 +135,7 @@ impl State {
     /// Names of contracts come from messages, so there may be no end to those without a schema.
     fn remember(&mut self, contract: Text, entry: Entry) {
         let is_hit = |entry: &Entry| matches!(entry.known, Known::Subjects(_));
-        if !is_hit(&entry) && !self.entries.get(&contract).is_some_and(|before| !is_hit(before)) {
+        if !is_hit(&entry) && self.entries.get(&contract).is_none_or(is_hit) {
             if self.misses >= MISSES_MAX {
                 self.entries.retain(|_, entry| is_hit(entry));
                 self.misses = 0;
@@ -167,19 +158,12 @@ impl Registry {
     }
 
     fn with_patience(url: &str, holds: bool, component: Component, patience: Patience) -> Registry {
-        let mut config = ureq::Agent::config_builder()
-            .http_status_as_error(true)
-            .timeout_global(Some(patience.answer))
-            .proxy(None);
-        if url.starts_with("https://") {
-            config = config.tls_config(tls());
-        }
         Registry {
             shared: Arc::new(Shared {
                 component,
                 holds,
                 url: url.trim_end_matches('/').to_owned(),
-                agent: config.build().into(),
+                agent: ask::agent(url, patience.answer),
                 patience,
                 state: Mutex::default(),
                 questions: Semaphore::new(QUESTIONS_MAX),
@@ -438,105 +422,6 @@ impl Shared {
             });
         }
     }
-}
-
-#[derive(Default)]
-struct Subjects {
-    found: Vec<Arc<Subject>>,
-    /// A subject that is there and of another kind.
-    others: Option<String>,
-}
-
-enum Trouble {
-    /// Nothing can be asked of it now.
-    Silence(String),
-    /// This cannot be asked of it now.
-    Refusal(String),
-    Schema(String),
-}
-
-#[derive(Deserialize)]
-struct Version {
-    schema: String,
-    #[serde(rename = "schemaType")]
-    kind: Option<String>,
-}
-
-/// `before`: what was fetched before, which is not fetched again for a while.
-fn subjects(
-    agent: &ureq::Agent,
-    url: &str,
-    contract: &str,
-    before: &[Arc<Subject>],
-    lasts: Duration,
-) -> Result<Subjects, Trouble> {
-    let all: Vec<String> = get(agent, &format!("{url}/subjects"))?;
-    let prefix = format!("{contract}-");
-    let mut subjects = Subjects::default();
-    for name in all
-        .into_iter()
-        .filter(|name| name.starts_with(&prefix))
-        .take(SUBJECTS_MAX)
-    {
-        let known = before.iter().find(|known| known.name == name);
-        if let Some(known) = known.filter(|known| known.fetched.elapsed() < lasts) {
-            subjects.found.push(known.clone());
-            continue;
-        }
-        let version: Version = get(agent, &format!("{url}/subjects/{}/versions/latest", escaped(&name)))?;
-        // Registries leave the kind out where it is their first one.
-        let kind = version.kind.as_deref().unwrap_or("AVRO");
-        if kind != "JSON" {
-            subjects.others = Some(format!("the schema of {name} is of type {kind}"));
-            continue;
-        }
-        let schema = Schema::parse(&version.schema);
-        let schema = schema.map_err(|why| Trouble::Schema(format!("the schema of {name} cannot be checked: {why}")))?;
-        let fetched = Instant::now();
-        subjects.found.push(Arc::new(Subject { name, schema, fetched }));
-    }
-    Ok(subjects)
-}
-
-fn get<T: for<'de> Deserialize<'de>>(agent: &ureq::Agent, url: &str) -> Result<T, Trouble> {
-    let silent = |error: &dyn std::fmt::Display| Trouble::Silence(format!("{url}: {error}"));
-    let refused = |error: &dyn std::fmt::Display| Trouble::Refusal(format!("{url}: {error}"));
-    let mut response = agent.get(url).call().map_err(|error| match error {
-        ureq::Error::StatusCode(_) => refused(&error),
-        _ => silent(&error),
-    })?;
-    let mut body = Vec::new();
-    let read = response
-        .body_mut()
-        .as_reader()
-        .take(ANSWER_BYTES)
-        .read_to_end(&mut body);
-    read.map_err(|error| silent(&error))?;
-    serde_json::from_slice(&body).map_err(|error| refused(&error))
-}
-
-/// A subject as a segment of a path.
-fn escaped(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
-            other => out.push_str(&format!("%{other:02X}")),
-        }
-    }
-    out
-}
-
-fn tls() -> TlsConfig {
-    let machine = rustls_native_certs::load_native_certs().certs;
-    let trusted: Vec<Certificate<'static>> = machine
-        .iter()
-        .map(|der| Certificate::from_der(der).to_owned())
-        .collect();
-    TlsConfig::builder()
-        .root_certs(RootCerts::Specific(Arc::new(trusted)))
-        .unversioned_rustls_crypto_provider(Arc::new(aws_lc_rs::default_provider()))
-        .build()
 }
 
 #[cfg(test)]

@@ -33,6 +33,11 @@ impl Client {
         self.produce_compressed(topic, "none", records);
     }
 
+    pub fn try_to_produce(&self, topic: &str, records: &[Value]) -> Result<String, String> {
+        let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+        self.attempt(&["produce", "-topic", topic], &lines)
+    }
+
     pub fn produce_compressed(&self, topic: &str, compression: &str, records: &[Value]) {
         let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
         self.client(&["produce", "-topic", topic, "-compression", compression], &lines);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thalweg_flow::OutputContext;
 
+use super::ask::escaped;
 use super::*;
 
 /// Longer than any test takes, but for what is to be over at once.
