@@ -113,7 +113,12 @@ fn apache_kafka(cache: &std::path::Path) -> Result<PathBuf> {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)?;
     run(Command::new("mvn")
-        .args(["--quiet", "--batch-mode", "dependency:copy-dependencies", "-DincludeScope=runtime"])
+        .args([
+            "--quiet",
+            "--batch-mode",
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+        ])
         .arg(format!("-DoutputDirectory={}", jars.display()))
         .arg("--file")
         .arg(&pom))?;
