@@ -8,6 +8,7 @@
 //! A commit says how far the log was taken for it, so an attempt whose outcome nobody heard of is settled by reading what the
 //! table says: what is there is not written again.
 
+mod health;
 mod staged;
 
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::attributes::{Bindings, Promotion};
@@ -26,6 +26,7 @@ use crate::error::AppendError;
 use crate::metrics::LakeMetrics;
 use crate::rows::slots::Source;
 use crate::store::FaultKind;
+pub(crate) use health::{Health, Part};
 pub(crate) use staged::StagedFile;
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -80,61 +81,6 @@ pub(crate) enum Stop {
     Failed(AppendError),
     /// Only these rows cannot be written.
     Rows(AppendError),
-}
-
-/// What keeps a table from taking rows, for those who ask, and whether trying again has any use.
-#[derive(Default)]
-pub(crate) struct Health {
-    trouble: Mutex<Option<(String, Instant)>>,
-    abandoned: AtomicBool,
-    /// For how long a fault is waited out; without it, until the writer is abandoned.
-    patience: Option<Duration>,
-}
-
-impl Health {
-    pub fn with_patience(patience: Duration) -> Health {
-        Health {
-            patience: Some(patience),
-            ..Health::default()
-        }
-    }
-
-    /// Whether a fault lasts longer than anybody waits.
-    fn has_lost_patience(&self) -> bool {
-        let since = self.trouble().map(|(_, since)| since);
-        since
-            .zip(self.patience)
-            .is_some_and(|(since, patience)| since > patience)
-    }
-
-    /// Returns whether it is news.
-    pub fn set_trouble(&self, text: &str) -> bool {
-        let mut trouble = self.trouble.lock();
-        if trouble.as_ref().is_some_and(|(known, _)| known == text) {
-            return false;
-        }
-        let since = trouble.as_ref().map_or_else(Instant::now, |(_, since)| *since);
-        *trouble = Some((text.to_owned(), since));
-        true
-    }
-
-    pub fn clear_trouble(&self) -> bool {
-        self.trouble.lock().take().is_some()
-    }
-
-    /// In one sentence, and for how long.
-    pub fn trouble(&self) -> Option<(String, Duration)> {
-        let trouble = self.trouble.lock();
-        trouble.as_ref().map(|(text, since)| (text.clone(), since.elapsed()))
-    }
-
-    pub fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
-    }
-
-    pub fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Acquire)
-    }
 }
 
 /// The one that commits to a table. Its calls block.
@@ -215,9 +161,12 @@ impl Committer {
     pub fn replace(&mut self, files: &Replacement) -> Result<bool, Stop> {
         let mut retry = Retry::default();
         loop {
-            let is_there = |path: &Arc<str>| self.snapshot.files.contains_key(path);
-            if !files.removed.iter().all(is_there) {
-                return Ok(false);
+            if !self.has_all(&files.removed) {
+                // Another writer may have added them since the last commit of this one.
+                self.refresh()?;
+                if !self.has_all(&files.removed) {
+                    return Ok(false);
+                }
             }
             self.goes_on()?;
             let (version, actions) = (self.snapshot.version + 1, self.replacing(files));
@@ -238,6 +187,7 @@ impl Committer {
                     return Ok(true);
                 }
                 Ok(CommitOutcome::Taken) => {
+                    self.answered();
                     self.catch_up(&[], &[], &[], &mut retry)?;
                     // An attempt whose outcome was unknown may have been the one that took the version.
                     let added = files.added.first().and_then(|add| self.snapshot.files.get(&*add.path));
@@ -254,6 +204,10 @@ impl Committer {
                 Err(e) => self.wait_after(&e, &mut retry)?,
             }
         }
+    }
+
+    fn has_all(&self, files: &[Arc<str>]) -> bool {
+        files.iter().all(|path| self.snapshot.files.contains_key(path))
     }
 
     fn replacing(&self, files: &Replacement) -> Vec<Action> {
@@ -308,8 +262,12 @@ impl Committer {
                     // The name is random: if it exists, an earlier attempt has succeeded after all. An object store takes it again, and
                     // says so only when another attempt is on its way.
                     Err(e) if e.kind() == FaultKind::Exists && self.log.remote().is_none() => storing.stored = true,
-                    Err(e) => self.wait_after(&e, &mut retry)?,
+                    Err(e) => {
+                        self.wait_after(&e, &mut retry)?;
+                        continue;
+                    }
                 }
+                self.answered();
             }
         }
         self.observe("store", start);
@@ -340,12 +298,15 @@ impl Committer {
                     self.observe("commit", start);
                     return Ok(Settled::Ours);
                 }
-                Ok(CommitOutcome::Taken) => match self.catch_up(files, placed, taken, &mut retry)? {
-                    Theirs::Ours => return Ok(Settled::Ours),
-                    Theirs::Taken => return Ok(Settled::Theirs),
-                    Theirs::OtherColumns => return Ok(Settled::OtherColumns),
-                    Theirs::Compatible => {}
-                },
+                Ok(CommitOutcome::Taken) => {
+                    self.answered();
+                    match self.catch_up(files, placed, taken, &mut retry)? {
+                        Theirs::Ours => return Ok(Settled::Ours),
+                        Theirs::Taken => return Ok(Settled::Theirs),
+                        Theirs::OtherColumns => return Ok(Settled::OtherColumns),
+                        Theirs::Compatible => {}
+                    }
+                }
                 Err(e) => self.wait_after(&e, &mut retry)?,
             }
         }
@@ -391,6 +352,11 @@ impl Committer {
         let before = (self.snapshot.version, self.snapshot.metadata.clone());
         let known = self.positions(taken);
         self.read_commits(retry)?;
+        // Whatever became of this attempt: the next commit has the columns that the table has now.
+        let has_other_columns = before.1 != self.snapshot.metadata;
+        if has_other_columns {
+            self.adopt_columns();
+        }
         // An attempt whose outcome was unknown may have been the one that took the version.
         let first = files.first().map(|storing| &storing.file.add).or(placed.first());
         let first = first.map(|add| add.path.as_str());
@@ -406,8 +372,7 @@ impl Committer {
             let path = self.log.table().display();
             return Err(self.lost(format!("another process has written rows of the same log to {path}")));
         }
-        if before.1 != self.snapshot.metadata {
-            self.adopt_columns();
+        if has_other_columns {
             return Ok(Theirs::OtherColumns);
         }
         if before.0 == self.snapshot.version {
@@ -420,7 +385,10 @@ impl Committer {
     fn read_commits(&mut self, retry: &mut Retry) -> Result<(), Stop> {
         loop {
             match self.runtime.block_on(self.log.refresh(&mut self.snapshot)) {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.answered();
+                    return Ok(());
+                }
                 Err(e @ DeltaError::Store(_)) => self.wait_after(&e, retry)?,
                 Err(e) => return Err(self.lost(e)),
             }
@@ -428,11 +396,14 @@ impl Committer {
     }
 
     fn adopt_columns(&mut self) {
-        tracing::info!(
-            table = self.table(),
-            version = self.snapshot.version,
-            "another writer committed first; its columns are adopted"
-        );
+        // Those of an attempt of our own that has succeeded are known.
+        if self.schema != *self.snapshot.schema {
+            tracing::info!(
+                table = self.table(),
+                version = self.snapshot.version,
+                "another writer committed first; its columns are adopted"
+            );
+        }
         self.schema = (*self.snapshot.schema).clone();
         self.bindings = Bindings::of(&self.schema, self.promotion.clone());
     }
@@ -459,10 +430,15 @@ impl Committer {
         known.is_some_and(|offset| *offset >= taken.offset)
     }
 
-    fn after_commit(&mut self) {
-        if self.health.clear_trouble() {
+    /// The store has done something: a fault that was is over, and the next one is waited out from its own beginning.
+    fn answered(&self) {
+        if self.health.clear_trouble(Part::Store) {
             tracing::info!(table = self.table(), "the lake takes data again");
         }
+    }
+
+    fn after_commit(&mut self) {
+        self.answered();
         let version = self.snapshot.version;
         let due = version > 0 && version % self.checkpoint_interval == 0;
         if due && !self.checkpointing.swap(true, Ordering::AcqRel) {
@@ -503,7 +479,7 @@ impl Committer {
             ),
             _ => format!("the lake could not store rows and tries again: {error}"),
         };
-        if self.health.set_trouble(&text) {
+        if self.health.set_trouble(Part::Store, &text) {
             tracing::error!(table = self.table(), "{text}");
         }
         if self.health.has_lost_patience() {
@@ -597,3 +573,6 @@ pub(crate) fn unix_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

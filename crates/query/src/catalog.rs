@@ -51,8 +51,36 @@ pub struct Tables {
 struct Known {
     log: DeltaLog,
     snapshot: Snapshot,
-    files: Arc<[Arc<FileEntry>]>,
+    files: Files,
     looked: Instant,
+}
+
+/// The files of one version of a table, as queries share them.
+struct Files {
+    version: i64,
+    all: Arc<[Arc<FileEntry>]>,
+}
+
+impl Files {
+    fn of(snapshot: &Snapshot) -> Files {
+        Files {
+            version: snapshot.version,
+            all: snapshot.files.values().cloned().collect(),
+        }
+    }
+}
+
+impl Known {
+    /// Goes to the newest version. May be dropped or fail at any moment: the files are those of the snapshot because their versions
+    /// are compared, not because a call came to its end.
+    async fn refresh(&mut self) -> Result<(), DeltaError> {
+        self.log.refresh(&mut self.snapshot).await?;
+        if self.files.version != self.snapshot.version {
+            self.files = Files::of(&self.snapshot);
+        }
+        self.looked = Instant::now();
+        Ok(())
+    }
 }
 
 impl std::fmt::Debug for Tables {
@@ -166,10 +194,7 @@ impl Tables {
             .as_ref()
             .is_some_and(|known| known.looked.elapsed() < SNAPSHOT_AGE_MAX);
         if fresh && let Some(known) = slot.as_mut() {
-            if known.log.refresh(&mut known.snapshot).await? {
-                known.files = known.snapshot.files.values().cloned().collect();
-            }
-            known.looked = Instant::now();
+            known.refresh().await?;
         } else {
             *slot = self.load(name).await?;
         }
@@ -179,7 +204,7 @@ impl Tables {
             (Some(known), _) => (
                 known.snapshot.schema.clone(),
                 known.snapshot.metadata.partition_columns.clone(),
-                known.files.clone(),
+                known.files.all.clone(),
             ),
             (None, Some(columns)) => (Arc::new(columns), vec![DATE.to_owned()], Arc::default()),
             (None, None) => return Ok(None),
@@ -243,11 +268,10 @@ impl Tables {
         let Some(snapshot) = log.load(Detail::Stats).await? else {
             return Ok(None);
         };
-        let files = snapshot.files.values().cloned().collect();
         Ok(Some(Known {
             log,
+            files: Files::of(&snapshot),
             snapshot,
-            files,
             looked: Instant::now(),
         }))
     }

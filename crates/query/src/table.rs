@@ -3,6 +3,9 @@
 //! The scan gets only files that can hold matching rows: the filters of the query are evaluated on the bounds that the
 //! Delta log states. Row groups and pages are pruned further by the Parquet reader. What is counted or bounded exactly by
 //! the log (row counts, integers) needs no file at all.
+//!
+//! The order of rows is a promise of this program alone. A scan has it where the footers of its files do; files that others have put
+//! into the table are scanned for themselves, in no order, and what is stated of them leaves files out but answers nothing.
 
 use std::sync::Arc;
 
@@ -17,6 +20,7 @@ use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::object_store::ObjectStoreUrl;
 use datafusion::datasource::physical_plan::parquet::CachedParquetFileReaderFactory;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema as ScanSchema;
@@ -28,6 +32,7 @@ use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::union::UnionExec;
+use futures::future::try_join_all;
 use object_store::ObjectMeta;
 use thalweg_lake::delta::FileEntry;
 use thalweg_lake::delta::schema::TableSchema;
@@ -129,19 +134,22 @@ impl LakeTable {
         }
     }
 
-    fn partitioned_file(&self, file: &FileEntry, scan: &ScanSchema) -> Result<PartitionedFile> {
+    fn object(&self, file: &FileEntry) -> Result<ObjectMeta> {
         let location = object_store::path::Path::parse(format!("{}/{}", self.name, file.path))
             .map_err(|e| DataFusionError::External(Box::new(e)))?;
-        let meta = ObjectMeta {
+        Ok(ObjectMeta {
             location,
             last_modified: Default::default(),
             size: file.size,
             e_tag: None,
             version: None,
-        };
+        })
+    }
+
+    fn partitioned_file(&self, file: &FileEntry, scan: &ScanSchema) -> Result<PartitionedFile> {
         let values = self.partition_values(file, scan)?;
         let statistics = file_statistics(file, scan.file_schema());
-        Ok(PartitionedFile::from(meta)
+        Ok(PartitionedFile::from(self.object(file)?)
             .with_partition_values(values)
             .with_statistics(Arc::new(statistics)))
     }
@@ -187,25 +195,43 @@ impl TableProvider for LakeTable {
         }
         let kept = self.kept_files(state, &scan, filters)?;
         self.metrics.files(self.files.len(), kept.by_date, kept.by_statistics);
-        let files = kept.files;
         let projection = self.scan_projection(projection, &scan)?;
-        let live = match self.live.is_empty() {
-            true => None,
-            false => Some(self.scan_live(&scan, &projection)?),
-        };
-        match (files.is_empty(), live) {
-            (false, None) => self.scan_files(state, &scan, &files, projection, limit),
-            (false, Some(live)) => {
-                let files = self.scan_files(state, &scan, &files, projection, limit)?;
-                UnionExec::try_new(vec![files, live])
-            }
-            (true, Some(live)) => Ok(live),
-            (true, None) => {
+        let (foreign, own): (Vec<_>, Vec<_>) = kept.files.into_iter().partition(|file| file.is_foreign);
+        let mut parts = Vec::new();
+        if !own.is_empty() {
+            let trust = Trust {
+                order: self.order(state, &own, &scan, &projection).await,
+                in_bounds: true,
+            };
+            parts.push(self.scan_files(state, &scan, &own, &projection, limit, trust)?);
+        }
+        if !foreign.is_empty() {
+            let trust = Trust {
+                order: None,
+                in_bounds: !has_floats(&scan, &projection, filters),
+            };
+            parts.push(self.scan_files(state, &scan, &foreign, &projection, limit, trust)?);
+        }
+        if !self.live.is_empty() {
+            parts.push(self.scan_live(&scan, &projection)?);
+        }
+        match parts.len() {
+            0 => {
                 let schema = scan.table_schema().project(&projection)?;
                 Ok(Arc::new(EmptyExec::new(Arc::new(schema))))
             }
+            1 => Ok(parts.remove(0)),
+            _ => UnionExec::try_new(parts),
         }
     }
+}
+
+/// What is taken for granted of files.
+struct Trust {
+    /// Of the rows of each.
+    order: Option<LexOrdering>,
+    /// Least and greatest values in their footers leave row groups and pages out.
+    in_bounds: bool,
 }
 
 impl LakeTable {
@@ -263,16 +289,12 @@ impl LakeTable {
         state: &dyn Session,
         scan: &ScanSchema,
         files: &[Arc<FileEntry>],
-        projection: Vec<usize>,
+        projection: &[usize],
         limit: Option<usize>,
+        trust: Trust,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let statistics = table_statistics(files, scan);
         let threads = state.config().target_partitions().max(1);
-        // Files that are read side by side keep their order; one behind the other they do not.
-        let order = match files.len() <= threads {
-            true => self.order(files, scan),
-            false => None,
-        };
         let files: Vec<_> = files
             .iter()
             .map(|file| self.partitioned_file(file, scan))
@@ -281,24 +303,62 @@ impl LakeTable {
 
         let store = state.runtime_env().object_store(&self.store)?;
         let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
+        let mut options = state.default_table_options().parquet;
+        if !trust.in_bounds {
+            (options.global.pruning, options.global.enable_page_index) = (false, false);
+        }
         // The optimizer hands the filters to the source, for row groups, pages and late materialisation.
         let source = ParquetSource::new(scan.clone())
-            .with_table_parquet_options(state.default_table_options().parquet)
+            .with_table_parquet_options(options)
             .with_parquet_file_reader_factory(Arc::new(CachedParquetFileReaderFactory::new(store, cache)))
             .with_metadata_size_hint(FOOTER_BYTES);
         let config = FileScanConfigBuilder::new(self.store.clone(), Arc::new(source))
             .with_file_groups(groups)
             .with_statistics(statistics)
-            .with_projection_indices(Some(projection))?
+            .with_projection_indices(Some(projection.to_vec()))?
             .with_limit(limit)
-            .with_output_ordering(order.into_iter().collect())
+            .with_output_ordering(trust.order.into_iter().collect())
             .build();
         Ok(DataSourceExec::from_data_source(config))
     }
 
-    /// How the rows of each of these files are ordered.
-    fn order(&self, files: &[Arc<FileEntry>], scan: &ScanSchema) -> Option<LexOrdering> {
+    /// How the rows of each of these files are ordered, where that is certain and of use.
+    async fn order(
+        &self,
+        state: &dyn Session,
+        files: &[Arc<FileEntry>],
+        scan: &ScanSchema,
+        projection: &[usize],
+    ) -> Option<LexOrdering> {
+        // Files that are read side by side keep their order; one behind the other they do not.
+        if files.len() > state.config().target_partitions().max(1) {
+            return None;
+        }
         let sort = tables::spec_of(&self.name)?.sort;
+        let first = scan.table_schema().index_of(sort.first()?).ok()?;
+        let is_sorted = projection.contains(&first) && self.are_sorted(state, files, sort).await;
+        is_sorted.then(|| self.ordering(sort, files, scan)).flatten()
+    }
+
+    /// Whether the footers of all files say so. The scan needs them anyway, and finds them in the cache.
+    async fn are_sorted(&self, state: &dyn Session, files: &[Arc<FileEntry>], sort: &[&str]) -> bool {
+        let Ok(store) = state.runtime_env().object_store(&self.store) else {
+            return false;
+        };
+        let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
+        let is_sorted = async |file: &Arc<FileEntry>| {
+            let object = self.object(file)?;
+            let footer = DFParquetMetadata::new(&*store, &object)
+                .with_metadata_size_hint(Some(FOOTER_BYTES))
+                .with_file_metadata_cache(Some(cache.clone()));
+            Ok::<_, DataFusionError>(thalweg_lake::is_sorted(&*footer.fetch_metadata().await?, sort))
+        };
+        // What is wrong with a file is told by whoever reads its rows.
+        let all = try_join_all(files.iter().map(is_sorted)).await;
+        all.is_ok_and(|all| all.into_iter().all(|is_sorted| is_sorted))
+    }
+
+    fn ordering(&self, sort: &[&str], files: &[Arc<FileEntry>], scan: &ScanSchema) -> Option<LexOrdering> {
         let has_nulls = |name: &str| {
             let nulls = |file: &Arc<FileEntry>| file.stats.column(name).and_then(|stats| stats.nulls);
             !files.iter().all(|file| nulls(file) == Some(0))
@@ -324,6 +384,18 @@ impl LakeTable {
             .map(|index| Ok(scan.table_schema().index_of(self.arrow.field(*index).name())?))
             .collect()
     }
+}
+
+/// Whether a query looks at numbers that can be no numbers. Other writers leave these out of their bounds, and here they are the
+/// greatest of all.
+fn has_floats(scan: &ScanSchema, projection: &[usize], filters: &[Expr]) -> bool {
+    let schema = scan.table_schema();
+    let is_float = |field: &Field| *field.data_type() == DataType::Float64;
+    let mut filtered = filters.iter().flat_map(|filter| filter.column_refs());
+    projection
+        .iter()
+        .any(|at| schema.fields().get(*at).is_some_and(|field| is_float(field)))
+        || filtered.any(|column| schema.field_with_name(&column.name).is_ok_and(is_float))
 }
 
 /// Texts and bytes as views, which the reader fills without copying.
@@ -354,12 +426,15 @@ fn rows(file: &FileEntry) -> Precision<usize> {
     rows.map_or(Precision::Absent, Precision::Exact)
 }
 
-/// Integers are stated exactly. All other bounds may be wider than the data: cut texts, rounded times.
+/// Integers are stated exactly, by this program. All other bounds may be wider than the data: cut texts, rounded times.
 fn column_statistics(file: &FileEntry, field: &Field) -> ColumnStatistics {
     let mut statistics = ColumnStatistics::new_unknown();
     let Some(stats) = file.stats.column(field.name()) else {
         return statistics;
     };
+    if file.is_foreign {
+        return statistics;
+    }
     if let Some(nulls) = stats.nulls.and_then(|nulls| usize::try_from(nulls).ok()) {
         statistics.null_count = Precision::Exact(nulls);
     }

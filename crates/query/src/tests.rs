@@ -1,5 +1,7 @@
 //! Queries over a table that the lake's own writer made.
 
+mod cancelled;
+mod foreign;
 mod sketches;
 mod versions;
 

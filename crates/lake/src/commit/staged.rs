@@ -51,6 +51,7 @@ impl Committer {
                     Err(error) => self.wait_after(&error.into(), &mut retry)?,
                 }
             }
+            self.answered();
             staged.push(file);
         }
         Ok(staged)
@@ -84,6 +85,7 @@ impl Committer {
                     self.after_commit();
                 }
                 Ok(CommitOutcome::Taken) => {
+                    self.answered();
                     self.catch_up(&[], &[], &[], &mut retry)?;
                 }
                 Err(error) => self.wait_after(&error, &mut retry)?,
@@ -108,6 +110,7 @@ impl Committer {
                     Err(error) => self.wait_after(&error, &mut retry)?,
                 }
             }
+            self.answered();
         }
         Ok(())
     }

@@ -18,10 +18,10 @@ use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaD
 use super::keys::{KeyRows, Keys, dictionary, key_type};
 use super::merge::MergeError;
 use crate::delta::schema::{ColumnType, TableSchema};
-use crate::file::SourceColumn;
+use crate::file::{SourceColumn, is_sorted};
 use crate::tables::TableSpec;
 
-const PIECE_ROWS: usize = 8192;
+pub(super) const PIECE_ROWS: usize = 8192;
 const TIME_NANOS: &str = "time_unix_nano";
 const ARRIVAL: &str = "arrival_unix_nano";
 
@@ -126,7 +126,7 @@ impl Opened<'_> {
     }
 }
 
-fn broken(path: &Path, error: &dyn std::fmt::Display) -> MergeError {
+pub(super) fn broken(path: &Path, error: &dyn std::fmt::Display) -> MergeError {
     MergeError::Input {
         path: path.to_owned(),
         error: error.to_string(),
@@ -158,6 +158,9 @@ impl Input<'_> {
         reading: Reading,
     ) -> Result<Input<'a>, MergeError> {
         let opened = Opened::new(path, spec, table, reading)?;
+        if !is_sorted(opened.metadata.metadata(), spec.sort) {
+            return Err(MergeError::Unsorted { path: path.to_owned() });
+        }
         let groups = opened.metadata.metadata().row_groups();
         let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
         let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
@@ -250,11 +253,27 @@ impl Input<'_> {
     }
 }
 
-/// Bytes that a file takes while it is read with others: of each column a page, and its dictionary.
-pub(crate) fn memory_of(path: &Path, spec: &TableSpec, table: &TableSchema) -> Result<u64, MergeError> {
+/// What a footer says of how a file can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Bytes that it takes while it is read with others: of each column a page, and its dictionary.
+    pub memory: u64,
+    /// It can be an input of a merge.
+    pub is_sorted: bool,
+}
+
+/// Looks at the footer of a file.
+pub(crate) fn needs_of(path: &Path, spec: &TableSpec, table: &TableSchema) -> Result<Needs, MergeError> {
+    let opened = Opened::new(path, spec, table, Reading::default())?;
+    Ok(Needs {
+        memory: memory_of(&opened),
+        is_sorted: is_sorted(opened.metadata.metadata(), spec.sort),
+    })
+}
+
+fn memory_of(opened: &Opened<'_>) -> u64 {
     /// Of a column, whatever it has.
     const COLUMN: u64 = 16 << 10;
-    let opened = Opened::new(path, spec, table, Reading::default())?;
     let metadata = opened.metadata.metadata();
     let of_group = |(number, group): (usize, &RowGroupMetaData)| -> u64 {
         let offsets = metadata.offset_index().and_then(|index| index.get(number));
@@ -270,13 +289,8 @@ pub(crate) fn memory_of(path: &Path, spec: &TableSpec, table: &TableSchema) -> R
         };
         group.columns().iter().enumerate().map(of_leaf).sum()
     };
-    Ok(metadata
-        .row_groups()
-        .iter()
-        .enumerate()
-        .map(of_group)
-        .max()
-        .unwrap_or_default())
+    let groups = metadata.row_groups().iter().enumerate();
+    groups.map(of_group).max().unwrap_or_default()
 }
 
 impl Tally {
@@ -287,7 +301,7 @@ impl Tally {
         }
     }
 
-    fn add(&mut self, rows: &RecordBatch, keys: &KeyRows) -> Result<(), MergeError> {
+    pub(super) fn add(&mut self, rows: &RecordBatch, keys: &KeyRows) -> Result<(), MergeError> {
         let sums = keys.checksums(rows.num_rows(), arrivals(rows)?);
         self.checksum = sums.iter().fold(self.checksum, |all, sum| all.wrapping_add(*sum));
         self.rows += sums.len() as u64;

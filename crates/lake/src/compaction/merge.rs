@@ -45,6 +45,13 @@ pub enum MergeError {
     Input { path: PathBuf, error: String },
     #[error("a file lacks a column that its table is ordered by")]
     NoKey,
+    #[error("{} is of another writer, so nobody knows the order of its rows before it is rewritten", path.display())]
+    Unsorted { path: PathBuf },
+    #[error(
+        "{} of another writer cannot be rewritten in the order of its table: {why}; it is left as it is, rewrite it with the columns \
+         and types of the table", path.display()
+    )]
+    Foreign { path: PathBuf, why: String },
     #[error("rows are not what was read: {read:?} went in, {written:?} came out")]
     Mismatch { read: Tally, written: Tally },
     #[error(transparent)]

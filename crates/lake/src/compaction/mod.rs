@@ -8,14 +8,16 @@ mod input;
 mod keys;
 mod merge;
 mod plan;
+mod rewrite;
 mod sorted;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use columns::columns;
-pub(crate) use input::{Input, Piece, Reading, memory_of};
+pub(crate) use input::{Input, Needs, Piece, Reading, needs_of};
 pub(crate) use keys::Keys;
 pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
 pub use plan::CompactionOptions;
-pub(crate) use plan::{Job, pending, plan};
+pub(crate) use plan::{Job, Seals, Work, pending, plan};
+pub(crate) use rewrite::Rewrite;
 pub(crate) use sorted::{Newest, Run, Sorted};

@@ -3,6 +3,11 @@
 //! Files of a day are grouped by buckets of event time. A bucket is one hour wide, or six or twenty-four, until its rows fill a
 //! file. Of the files of one level as many as can be open at a time become one of the next level, so a row is written again a few
 //! times at most. Some time after the end of its bucket, when nothing more is expected, what there is becomes sealed files.
+//!
+//! There is an end to it, whatever the sizes of files, memory and disk are. A job that takes all of a complete bucket seals what it
+//! makes. Any other job leaves at most one file below the target's size in each bucket and takes at least two, which is why files
+//! are counted by the buckets that they have rows of: this number shrinks with each job. Where a complete bucket has more than a
+//! job can take, files of the target's size are sealed as they are made, so none is taken up again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,31 +45,114 @@ impl Default for CompactionOptions {
     }
 }
 
+/// Files that are merged at a time, at the least.
+const INPUTS_MIN: usize = 2;
+
+/// Which of the files that a job makes are merged no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seals {
+    /// Rows are still expected.
+    Nothing,
+    /// Those of the target's size: the bucket is complete, and too much for one job.
+    Full,
+    /// The bucket is complete, and these are its rows.
+    All,
+}
+
+/// What is done with files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Sorted files become fewer.
+    Merge,
+    /// The file of another writer becomes sorted ones.
+    Rewrite,
+}
+
 /// Some files of one day and bucket.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Job {
+    pub work: Work,
     /// The ones that came first are first.
     pub inputs: Vec<Arc<FileEntry>>,
     pub bucket: Bucket,
     pub level: u32,
-    pub is_final: bool,
+    pub seals: Seals,
 }
 
-/// The job that a table needs most, if any. `now` is in nanoseconds.
+impl Job {
+    pub fn rewrite(file: &Arc<FileEntry>) -> Job {
+        Job {
+            work: Work::Rewrite,
+            inputs: vec![file.clone()],
+            bucket: Bucket(WIDTHS[2]),
+            level: 0,
+            seals: Seals::Nothing,
+        }
+    }
+
+    /// Leaves files out while all together cost more than there is room for: those that cost the most, and never so many that nothing
+    /// is left to merge. `costs` are those of the inputs. Returns which inputs stay, in their order, and what they cost.
+    pub fn fit(&mut self, costs: &[u64], room: u64) -> (Vec<usize>, u64) {
+        let mut by_cost: Vec<(u64, usize)> = costs.iter().copied().zip(0..self.inputs.len()).collect();
+        by_cost.sort_unstable();
+        let (mut kept, mut used) = (Vec::with_capacity(by_cost.len()), 0_u64);
+        for (cost, place) in by_cost {
+            if kept.len() >= INPUTS_MIN && used.saturating_add(cost) > room {
+                break;
+            }
+            used = used.saturating_add(cost);
+            kept.push(place);
+        }
+        kept.sort_unstable();
+        if kept.len() < self.inputs.len() {
+            self.inputs = kept
+                .iter()
+                .filter_map(|place| self.inputs.get(*place).cloned())
+                .collect();
+            if self.seals == Seals::All {
+                self.seals = Seals::Full;
+            }
+        }
+        (kept, used)
+    }
+
+    /// Whether a file of so many bytes that it makes is merged no more.
+    pub fn is_sealed(&self, bytes: u64, target: u64) -> bool {
+        match self.seals {
+            Seals::Nothing => false,
+            Seals::Full => bytes >= target,
+            Seals::All => true,
+        }
+    }
+}
+
+/// The job that a table needs most, if any: first what other jobs wait for. `now` is in nanoseconds.
 pub(crate) fn plan(table: &Snapshot, now: i64, options: &CompactionOptions) -> Option<Job> {
-    jobs(table, now, options).next()
+    let foreign = table.files.values().find(|file| is_rewritten(file));
+    foreign.map(Job::rewrite).or_else(|| jobs(table, now, options).next())
 }
 
-/// Bytes of the files that would be merged now.
+/// Files without a value of a partition column have no place that this program would write to.
+fn is_rewritten(file: &FileEntry) -> bool {
+    file.is_foreign && has_place(file)
+}
+
+fn has_place(file: &FileEntry) -> bool {
+    file.partition.iter().all(Option::is_some)
+}
+
+/// Bytes of the files that would be rewritten or merged now.
 pub(crate) fn pending(table: &Snapshot, now: i64, options: &CompactionOptions) -> u64 {
     let of = |job: Job| job.inputs.iter().map(|file| file.size).sum::<u64>();
-    jobs(table, now, options).map(of).sum()
+    let foreign = table.files.values().filter(|file| is_rewritten(file));
+    foreign.map(|file| file.size).sum::<u64>() + jobs(table, now, options).map(of).sum::<u64>()
 }
 
-/// One of each bucket that has any.
+/// Merges: one of each bucket that has any.
 fn jobs<'a>(table: &'a Snapshot, now: i64, options: &'a CompactionOptions) -> impl Iterator<Item = Job> + 'a {
     let mut days: BTreeMap<&[Option<Box<str>>], Vec<&Arc<FileEntry>>> = BTreeMap::new();
-    for file in table.files.values().filter(|file| file.times.is_some()) {
+    let is_merged = |file: &&Arc<FileEntry>| file.times.is_some() && !file.is_foreign && has_place(file);
+    for file in table.files.values().filter(is_merged) {
         days.entry(&file.partition).or_default().push(file);
     }
     // The newest day has the most small files.
@@ -111,14 +199,17 @@ fn plan_bucket(
     now: i64,
     options: &CompactionOptions,
 ) -> Option<Job> {
-    files.sort_by(|a, b| (a.modified_unix_ms, &a.path).cmp(&(b.modified_unix_ms, &b.path)));
-    let job = |files: Vec<&Arc<FileEntry>>, is_final: bool| {
+    let in_order =
+        |a: &&Arc<FileEntry>, b: &&Arc<FileEntry>| (a.flushed_unix_ms, &a.path).cmp(&(b.flushed_unix_ms, &b.path));
+    files.sort_by(in_order);
+    let job = |files: Vec<&Arc<FileEntry>>, seals: Seals| {
         let above = files.iter().map(|file| file.level).max().unwrap_or(0);
         Job {
+            work: Work::Merge,
             inputs: files.into_iter().cloned().collect(),
             bucket,
             level: above + 1,
-            is_final,
+            seals,
         }
     };
     let is_small = |file: &&&Arc<FileEntry>| file.size < options.target / 2;
@@ -127,13 +218,13 @@ fn plan_bucket(
         let of_level = files.iter().filter(|file| file.level == level).filter(is_small);
         let first: Vec<&Arc<FileEntry>> = of_level.take(options.inputs).copied().collect();
         if first.len() == options.inputs {
-            return Some(job(first, false));
+            return Some(job(first, Seals::Nothing));
         }
     }
     let end = number.saturating_add(1).saturating_mul(bucket.0);
     let newest = files
         .iter()
-        .map(|file| file.modified_unix_ms)
+        .map(|file| file.flushed_unix_ms)
         .max()?
         .saturating_mul(1_000_000);
     let quiet = i64::try_from(options.seal_after.as_nanos()).unwrap_or(i64::MAX);
@@ -144,75 +235,11 @@ fn plan_bucket(
     if files.len() > options.inputs {
         files.sort_by_key(|file| file.size);
         files.truncate(options.inputs);
-        return Some(job(files, false));
+        files.sort_by(in_order);
+        return Some(job(files, Seals::Full));
     }
-    Some(job(files, true))
+    Some(job(files, Seals::All))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(number: i64, hour: i64, size: u64, level: u32) -> Arc<FileEntry> {
-        Arc::new(FileEntry {
-            path: format!("date=1970-01-01/{number}.parquet").into(),
-            size,
-            modified_unix_ms: number,
-            partition: Box::new([Some("1970-01-01".into())]),
-            level,
-            revises: false,
-            is_sealed: false,
-            times: Some((hour * HOUR, hour * HOUR + HOUR - 1)),
-            arrival_max: None,
-            stats: Default::default(),
-        })
-    }
-
-    fn planned(files: &[Arc<FileEntry>], now_hours: i64) -> Option<(usize, i64, u32, bool)> {
-        let files: Vec<&Arc<FileEntry>> = files.iter().collect();
-        let job = jobs_of_day(&files, now_hours * HOUR, &CompactionOptions::default()).next()?;
-        Some((job.inputs.len(), job.bucket.0 / HOUR, job.level, job.is_final))
-    }
-
-    #[test]
-    fn buckets_are_as_wide_as_their_rows_need() {
-        let small: Vec<_> = (0..40).map(|number| file(number, number % 20, 1000, 0)).collect();
-        assert_eq!(planned(&small, 1), Some((32, 24, 1, false)), "a day of little");
-        let large: Vec<_> = (0..40).map(|number| file(number, 3, 4 << 20, 0)).collect();
-        assert_eq!(planned(&large, 1), Some((32, 1, 1, false)), "an hour fills a file");
-        let middle: Vec<_> = (0..40).map(|number| file(number, 6 + number % 6, 4 << 20, 0)).collect();
-        assert_eq!(planned(&middle, 1), Some((32, 6, 1, false)));
-    }
-
-    #[test]
-    fn files_wait_for_others_of_their_level_or_for_the_end() {
-        let mut files: Vec<_> = (0..31).map(|number| file(number, 3, 1000, 0)).collect();
-        files.push(file(31, 3, 1000, 1));
-        assert_eq!(planned(&files, 24), None);
-        assert_eq!(planned(&files, 25), None, "two hours after the day");
-        assert_eq!(planned(&files, 26), Some((32, 24, 2, true)));
-        files.push(file(32, 3, 1000, 1));
-        assert_eq!(
-            planned(&files, 26),
-            Some((32, 24, 2, false)),
-            "no more than can be open"
-        );
-        let late = vec![file(25 * 3_600_000, 3, 1000, 0)];
-        assert_eq!(planned(&late, 26), None, "it came an hour ago");
-        assert_eq!(planned(&late, 27), Some((1, 24, 1, true)));
-    }
-
-    #[test]
-    fn large_and_sealed_files_are_left_alone() {
-        let large: Vec<_> = (0..40).map(|number| file(number, 3, 200 << 20, 1)).collect();
-        assert_eq!(planned(&large, 3), None);
-        let sealed = |file: Arc<FileEntry>| {
-            Arc::new(FileEntry {
-                is_sealed: true,
-                ..(*file).clone()
-            })
-        };
-        let sealed: Vec<_> = large.into_iter().map(sealed).collect();
-        assert_eq!(planned(&sealed, 100), None);
-    }
-}
+mod tests;

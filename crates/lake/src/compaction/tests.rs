@@ -1,5 +1,7 @@
 //! Files with random rows are merged and read again.
 
+mod rewrite;
+
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -124,18 +126,6 @@ fn write(rows: &[Row], path: &Path, rules: &FileRules) {
     };
     let order: Vec<u32> = (0..rows.len() as u32).collect();
     std::fs::write(path, file.write(&order, rules).unwrap().0).unwrap();
-}
-
-/// A file as others write it.
-fn write_again(path: &Path) {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
-    let (schema, mut bytes) = (builder.schema().clone(), Vec::new());
-    let mut writer = ArrowWriter::try_new(&mut bytes, schema, None).unwrap();
-    for rows in builder.build().unwrap() {
-        writer.write(&rows.unwrap()).unwrap();
-    }
-    writer.close().unwrap();
-    std::fs::write(path, bytes).unwrap();
 }
 
 fn read(path: &Path) -> Vec<Row> {
@@ -269,12 +259,8 @@ proptest! {
         row_group_bytes in prop_oneof![Just(1_usize << 20), 500_usize..5000],
         target_bytes in prop_oneof![Just(1_u64 << 30), 1_u64..20_000],
         zstd_level in 1..3,
-        foreign in prop::option::of(0_usize..8),
     ) {
         let world = World::new(&files, &FileRules { row_group_bytes, zstd_level: 1 });
-        if let Some(path) = foreign.and_then(|number| world.inputs.get(number)) {
-            write_again(path);
-        }
         let rules = FileRules { row_group_bytes, zstd_level };
         let merged = world.merge(&rules, target_bytes, false).unwrap();
         // Equal rows come in the order of the files, and of each in its own.

@@ -15,8 +15,8 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 
 use super::actions::{Action, Format, Metadata, Protocol, decode, encode};
 use super::checkpoint::{self, LastCheckpoint, State};
-use super::snapshot::{Detail, Snapshot, Unsupported};
-use crate::store::{FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
+use super::snapshot::{Detail, Snapshot, Unsupported, changes_of};
+use crate::store::{DiskFault, FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
 
 type StorePath = object_store::path::Path;
 
@@ -65,6 +65,13 @@ impl From<object_store::Error> for DeltaError {
 }
 
 impl DeltaError {
+    /// A copy of a file does not fit where copies go.
+    pub(crate) fn is_no_room(&self) -> bool {
+        let DeltaError::Store(error) = self else { return false };
+        let fault = std::error::Error::source(error).and_then(|source| source.downcast_ref::<DiskFault>());
+        matches!(fault, Some(DiskFault::NoRoom { .. }))
+    }
+
     pub fn kind(&self) -> FaultKind {
         match self {
             DeltaError::Store(error) => fault_kind(error),
@@ -271,9 +278,8 @@ impl DeltaLog {
         let Some((version, state)) = self.beginning().await? else {
             return Ok(None);
         };
-        let mut snapshot = self.snapshot_of(version, state, detail)?;
-        self.refresh(&mut snapshot).await?;
-        Ok(Some(snapshot))
+        let snapshot = self.snapshot_of(version, state, detail)?;
+        Ok(Some(self.follow(snapshot).await?))
     }
 
     /// A version from all that is known of it.
@@ -367,13 +373,26 @@ impl DeltaLog {
         Ok((checkpoints, oldest))
     }
 
-    /// Applies the commits after a snapshot; returns whether there were any.
+    /// Takes a snapshot to the newest version; returns whether there was one. The commits are all read and understood before the
+    /// first is applied: after an error, or when the future is dropped, the snapshot is what it was, and so is what its owner derived
+    /// from it. To work on a copy was rejected, since it costs the more the more files a table has.
     pub async fn refresh(&self, snapshot: &mut Snapshot) -> Result<bool, DeltaError> {
-        let before = snapshot.version;
-        while let Some(actions) = self.read_commit(snapshot.version + 1).await? {
-            snapshot.apply(actions).map_err(|e| self.unsupported(e))?;
+        let (mut version, mut commits) = (snapshot.version, Vec::new());
+        while let Some(actions) = self.read_commit(version + 1).await? {
+            commits.push(changes_of(actions).map_err(|error| self.unsupported(error))?);
+            version += 1;
         }
-        Ok(snapshot.version > before)
+        let is_newer = !commits.is_empty();
+        commits.into_iter().for_each(|changes| snapshot.change(changes));
+        Ok(is_newer)
+    }
+
+    /// The same with a snapshot that nobody has yet: each commit leaves memory before the next is read.
+    async fn follow(&self, mut snapshot: Snapshot) -> Result<Snapshot, DeltaError> {
+        while let Some(actions) = self.read_commit(snapshot.version + 1).await? {
+            snapshot.apply(actions).map_err(|error| self.unsupported(error))?;
+        }
+        Ok(snapshot)
     }
 
     /// Writes a checkpoint of a version and deletes commits that are older than the table keeps.

@@ -14,8 +14,8 @@ pub mod stats;
 
 pub use history::{Versions, info_of};
 pub use log::{CommitOutcome, DeltaError, DeltaLog, creation, new_metadata};
-pub(crate) use snapshot::times_of;
 pub use snapshot::{Detail, FileEntry, Snapshot, Unsupported};
+pub(crate) use snapshot::{FLUSHED, LEVEL, arrival_of, times_of};
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,13 @@
 //! One version of a table: its columns and its live files.
 //!
-//! A snapshot moves forward commit by commit; the sums over its files are kept up to date on the way. What it cannot
-//! represent (a newer protocol, deletion vectors, files outside the table) is an error, never a wrong answer.
+//! A snapshot moves forward by whole commits; the sums over its files are kept up to date on the way. A commit is understood first and
+//! applied then, without a step that can fail or wait in between. What a snapshot cannot represent (a newer protocol, deletion
+//! vectors, files outside the table) is an error, never a wrong answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::actions::{Action, Add, Metadata, Protocol};
+use super::actions::{Action, Add, Metadata, Protocol, Txn};
 use super::schema::TableSchema;
 use super::stats::FileStats;
 
@@ -15,6 +16,13 @@ type StorePath = object_store::path::Path;
 /// The newest reader and writer protocol that is understood.
 const READER_VERSION: i32 = 1;
 const WRITER_VERSION: i32 = 2;
+
+/// The tag that each file has that this program adds to a table, in all of its versions. Who rewrites files has no reason to copy it.
+pub(crate) const LEVEL: &str = "thalweg.level";
+/// The tag of a file that was made of others: when the newest of these was flushed, in milliseconds since 1970.
+pub(crate) const FLUSHED: &str = "thalweg.flush_max";
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// What a snapshot keeps of each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +40,18 @@ pub struct FileEntry {
     pub path: Arc<str>,
     pub size: u64,
     pub modified_unix_ms: i64,
+    /// When the newest of its rows came into the table: a merge does not make them newer.
+    pub flushed_unix_ms: i64,
     /// In the order of the table's partition columns.
     pub partition: Box<[Option<Box<str>>]>,
     /// How often the rows were merged: 0 is a flush.
     pub level: u32,
     /// It is not merged any more.
     pub is_sealed: bool,
-    /// Rows of it are newer than such with the same window elsewhere.
+    /// Rows of it may be newer than such with the same window elsewhere.
     pub revises: bool,
+    /// Another program has added it, whose footer promises nothing: its rows may be in any order.
+    pub is_foreign: bool,
     /// Of its rows, in nanoseconds: the first and the last.
     pub times: Option<(i64, i64)>,
     /// When the newest of its rows arrived, in nanoseconds.
@@ -69,6 +81,38 @@ pub struct Snapshot {
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
+/// What an action does to a table, once it is understood: nothing of it can fail any more.
+pub(super) enum Change {
+    /// With the decoded path.
+    Add(Arc<str>, Box<Add>),
+    /// The decoded path.
+    Remove(String),
+    Metadata(Arc<TableSchema>, Box<Metadata>),
+    Protocol(Protocol),
+    Txn(Txn),
+}
+
+/// The changes that a commit makes; an error if any of them is not understood.
+pub(super) fn changes_of(actions: Vec<Action>) -> Result<Vec<Change>, Unsupported> {
+    let change = |action| {
+        Ok(Some(match action {
+            Action::Add(add) => Change::Add(path_of(&add)?, Box::new(add)),
+            Action::Remove(remove) => Change::Remove(decode_path(&remove.path)?),
+            Action::Metadata(metadata) => Change::Metadata(Arc::new(parse_schema(&metadata)?), Box::new(metadata)),
+            Action::Protocol(protocol) => {
+                check_protocol(&protocol)?;
+                Change::Protocol(protocol)
+            }
+            Action::Txn(txn) => Change::Txn(txn),
+            Action::CommitInfo(_) => return Ok(None),
+        }))
+    };
+    actions
+        .into_iter()
+        .filter_map(|action| change(action).transpose())
+        .collect()
+}
+
 impl Snapshot {
     pub(super) fn new(
         version: i64,
@@ -96,37 +140,39 @@ impl Snapshot {
         self.apply(actions)
     }
 
-    /// Goes to the next version.
+    /// Goes to the next version, or stays at this one: an error leaves nothing half done.
     pub(super) fn apply(&mut self, actions: Vec<Action>) -> Result<(), Unsupported> {
-        for action in actions {
-            match action {
-                Action::Add(add) => self.add(add)?,
-                Action::Remove(remove) => self.remove(&decode_path(&remove.path)?),
-                Action::Metadata(metadata) => {
-                    self.schema = Arc::new(parse_schema(&metadata)?);
-                    self.metadata = metadata;
-                }
-                Action::Protocol(protocol) => {
-                    check_protocol(&protocol)?;
-                    self.protocol = protocol;
-                }
-                Action::Txn(txn) => {
-                    self.transactions.insert(txn.app_id, txn.version);
-                }
-                Action::CommitInfo(_) => {}
-            }
-        }
-        self.version += 1;
+        let changes = changes_of(actions)?;
+        self.change(changes);
         Ok(())
     }
 
-    pub(super) fn add(&mut self, add: Add) -> Result<(), Unsupported> {
-        if add.deletion_vector.is_some() {
-            let what =
-                "the table has deletion vectors, which this program does not read; rewrite the table without them";
-            return Err(Unsupported(what.to_owned()));
+    /// Goes to the next version, whose actions are understood.
+    pub(super) fn change(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Add(path, add) => self.insert(path, *add),
+                Change::Remove(path) => self.remove(&path),
+                Change::Metadata(schema, metadata) => {
+                    self.schema = schema;
+                    self.metadata = *metadata;
+                }
+                Change::Protocol(protocol) => self.protocol = protocol,
+                Change::Txn(txn) => {
+                    self.transactions.insert(txn.app_id, txn.version);
+                }
+            }
         }
-        let path: Arc<str> = decode_path(&add.path)?.into();
+        self.version += 1;
+    }
+
+    pub(super) fn add(&mut self, add: Add) -> Result<(), Unsupported> {
+        let path = path_of(&add)?;
+        self.insert(path, add);
+        Ok(())
+    }
+
+    fn insert(&mut self, path: Arc<str>, add: Add) {
         self.remove(&path);
         let partitions = self.metadata.partition_columns.iter();
         let partition = partitions.map(|column| add.partition_values.get(column).cloned().flatten().map(Into::into));
@@ -142,22 +188,32 @@ impl Snapshot {
         if self.detail == Detail::Counts {
             stats.columns = Box::default();
         }
+        let is_foreign = tag(LEVEL).is_none();
+        if is_foreign {
+            stats.forget_floats();
+        }
         self.rows += stats.rows.unwrap_or(0);
         self.bytes += add.size;
         let entry = FileEntry {
             path: path.clone(),
             size: add.size,
             modified_unix_ms: add.modification_time,
+            flushed_unix_ms: tag(FLUSHED)
+                .and_then(|at| at.parse().ok())
+                .unwrap_or(add.modification_time),
             partition: partition.collect(),
-            level: tag("thalweg.level").and_then(|level| level.parse().ok()).unwrap_or(0),
+            level: tag(LEVEL).and_then(|level| level.parse().ok()).unwrap_or(0),
             is_sealed: tag("thalweg.sealed") == Some("true"),
-            revises: tag("thalweg.revises") == Some("true"),
-            times: known.min_values.time_unix_nano.zip(known.max_values.time_unix_nano),
-            arrival_max: tag("thalweg.arrival_max").and_then(|arrival| arrival.parse().ok()),
+            // Of rows that another program has put together nobody knows which are the newest.
+            revises: is_foreign || tag("thalweg.revises") == Some("true"),
+            is_foreign,
+            times: known.times(),
+            arrival_max: tag("thalweg.arrival_max")
+                .and_then(|arrival| arrival.parse().ok())
+                .or(known.arrival_max()),
             stats,
         };
         self.files.insert(path, Arc::new(entry));
-        Ok(())
     }
 
     fn remove(&mut self, path: &str) {
@@ -184,8 +240,12 @@ impl Snapshot {
 
 /// Of the rows of a file, the first and the last, in nanoseconds.
 pub(crate) fn times_of(add: &Add) -> Option<(i64, i64)> {
-    let known = Known::of(add.stats.as_deref()?);
-    known.min_values.time_unix_nano.zip(known.max_values.time_unix_nano)
+    Known::of(add.stats.as_deref()?).times()
+}
+
+/// When the newest of the rows of a file arrived, in nanoseconds, as its statistics say it.
+pub(crate) fn arrival_of(stats: &str) -> Option<i64> {
+    Known::of(stats).arrival_max()
 }
 
 /// What whoever writes a table has to know of a file's statistics.
@@ -193,20 +253,47 @@ pub(crate) fn times_of(add: &Add) -> Option<(i64, i64)> {
 #[serde(rename_all = "camelCase", default)]
 struct Known {
     num_records: Option<u64>,
-    min_values: KnownBounds,
-    max_values: KnownBounds,
+    min_values: Option<KnownBounds>,
+    max_values: Option<KnownBounds>,
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
 struct KnownBounds {
     time_unix_nano: Option<i64>,
+    arrival_unix_nano: Option<i64>,
 }
 
 impl Known {
     fn of(text: &str) -> Known {
         serde_json::from_str(text).unwrap_or_default()
     }
+
+    fn times(&self) -> Option<(i64, i64)> {
+        let (min, max) = (self.min_values.as_ref()?, self.max_values.as_ref()?);
+        min.time_unix_nano.zip(max.time_unix_nano)
+    }
+
+    fn arrival_max(&self) -> Option<i64> {
+        self.max_values.as_ref()?.arrival_unix_nano
+    }
+}
+
+impl FileEntry {
+    /// The newest of its rows arrived no later than this, in nanoseconds: without any word about it, no later than it was written.
+    pub(crate) fn last_arrival(&self) -> i64 {
+        let written = || self.modified_unix_ms.saturating_mul(NANOS_PER_MILLI);
+        self.arrival_max.unwrap_or_else(written)
+    }
+}
+
+/// Where a file that joins a table lies in it.
+fn path_of(add: &Add) -> Result<Arc<str>, Unsupported> {
+    if add.deletion_vector.is_some() {
+        let what = "the table has deletion vectors, which this program does not read; rewrite the table without them";
+        return Err(Unsupported(what.to_owned()));
+    }
+    Ok(decode_path(&add.path)?.into())
 }
 
 fn parse_schema(metadata: &Metadata) -> Result<TableSchema, Unsupported> {

@@ -2,7 +2,7 @@
 //!
 //! On the way out these come from a Parquet footer and become Delta's JSON; on the way in Delta's JSON becomes typed
 //! bounds. A bound is never tighter than the data: texts may be cut, timestamps are rounded outwards to milliseconds,
-//! and a column whose bounds cannot be trusted (NaN, infinities) has none.
+//! and a column whose bounds cannot be trusted (NaN, infinities) has none. What other programs state is widened to that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -101,7 +101,10 @@ impl FileStats {
         };
         let columns = schema.columns.iter().filter_map(|column| {
             let bound = |key| part(key, &column.name).and_then(|value| parse_bound(value, &column.kind));
-            let (min, max) = (bound("minValues"), bound("maxValues"));
+            let (min, max) = (
+                bound("minValues"),
+                bound("maxValues").map(|max| max.widened(&column.kind)),
+            );
             let nulls = part("nullCount", &column.name).and_then(count_of);
             if min.is_none() && max.is_none() && nulls.is_none() {
                 return None;
@@ -123,6 +126,31 @@ impl FileStats {
         FileStats {
             columns: columns.collect(),
             rows: stats.get("numRecords").and_then(count_of),
+        }
+    }
+}
+
+impl FileStats {
+    /// Other programs leave values that are no numbers out of their bounds, and here these are the greatest of all.
+    pub(super) fn forget_floats(&mut self) {
+        for stats in &mut self.columns {
+            let is_float = |bound: &Option<Bound>| matches!(bound, Some(Bound::Float(_)));
+            if is_float(&stats.min) || is_float(&stats.max) {
+                (stats.min, stats.max) = (None, None);
+            }
+        }
+    }
+}
+
+impl Bound {
+    /// Others cut off what a time has beyond its milliseconds, as the format says: a greatest value in whole milliseconds stands for
+    /// all of the last one.
+    fn widened(self, kind: &ColumnType) -> Bound {
+        match (kind, self) {
+            (ColumnType::Timestamp, Bound::Int(micros)) if micros.rem_euclid(MICROS_PER_MILLI) == 0 => {
+                Bound::Int(micros.saturating_add(MICROS_PER_MILLI - 1))
+            }
+            (_, bound) => bound,
         }
     }
 }
@@ -279,7 +307,8 @@ mod tests {
         assert_eq!(of("n").max, Some(Bound::Int(i64::MAX - 7)));
         assert_eq!(
             (&of("time").min, &of("time").max),
-            (&Some(Bound::Int(-1_000)), &Some(Bound::Int(3_000)))
+            (&Some(Bound::Int(-1_000)), &Some(Bound::Int(3_999))),
+            "the last millisecond is there as a whole"
         );
         assert_eq!(
             (&of("v").min, &of("v").max),

@@ -1,3 +1,5 @@
+mod cancelled;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::{ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
+use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 
@@ -38,6 +38,54 @@ const ROW_GROUP_ROWS: usize = 1 << 20;
 /// Rows with one text in the first column of the order that are many, and which part of them are pages of their own at either end.
 const EDGED_ROWS: usize = if cfg!(test) { 64 } else { 4096 };
 const EDGES: usize = 16;
+
+/// How the footers of files begin to say who has written them, in all versions of this program.
+const CREATED_BY: &str = "thalweg version ";
+
+/// Whether this program has written a file.
+pub(crate) fn is_own(file: &ParquetMetaData) -> bool {
+    let created_by = file.file_metadata().created_by();
+    created_by.is_some_and(|created_by| created_by.starts_with(CREATED_BY))
+}
+
+/// Whether the rows of a file are in an order for certain: this program has written it, and its footer names the order. What others
+/// write may keep none, also where their footers say so.
+pub fn is_sorted(file: &ParquetMetaData, sort: &[&str]) -> bool {
+    is_own(file)
+        && file
+            .row_groups()
+            .iter()
+            .all(|group| sorting_of(file, group).eq(expected(file, sort)))
+}
+
+/// The columns that a row group says it is sorted by, as this program sorts.
+pub(crate) fn sorting_of<'a>(file: &'a ParquetMetaData, group: &'a RowGroupMetaData) -> impl Iterator<Item = &'a str> {
+    let columns = file.file_metadata().schema_descr();
+    let name = |column: &SortingColumn| {
+        let at = usize::try_from(column.column_idx).ok()?;
+        let is_ours = !column.descending && column.nulls_first && at < columns.num_columns();
+        is_ours
+            .then(|| columns.columns().get(at))
+            .flatten()
+            .map(|column| column.name())
+    };
+    group
+        .sorting_columns()
+        .into_iter()
+        .flatten()
+        .map(move |column| name(column).unwrap_or_default())
+}
+
+/// The columns that it should say. One without a value is not in the file, and orders nothing.
+pub(crate) fn expected<'a>(file: &'a ParquetMetaData, sort: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    let columns = file.file_metadata().schema_descr().columns();
+    let is_there = |name: &&str| {
+        columns
+            .iter()
+            .any(|column| column.path().parts().first().is_some_and(|first| first == *name))
+    };
+    sort.iter().copied().filter(is_there)
+}
 
 /// What a file says of how hard it is compressed.
 const LEVEL_KEY: &str = "thalweg.zstd";
@@ -232,7 +280,7 @@ fn properties(schema: &Schema, sort: &[&str], compression: Compression, level: i
         })
     };
     WriterProperties::builder()
-        .set_created_by(format!("thalweg version {}", env!("CARGO_PKG_VERSION")))
+        .set_created_by(format!("{CREATED_BY}{}", env!("CARGO_PKG_VERSION")))
         .set_compression(compression)
         .set_data_page_size_limit(PAGE_BYTES)
         .set_data_page_row_count_limit(PAGE_ROWS)

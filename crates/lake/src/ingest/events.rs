@@ -20,6 +20,7 @@ use super::journal::{COUNT, Journal};
 use super::table::{Growing, Table, Watched};
 use super::{Feed, IngestOptions, TableWriter};
 use crate::attributes::Promotion;
+use crate::commit::Part;
 use crate::error::OpenError;
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
@@ -156,7 +157,7 @@ impl EventsLane {
             partitions.sort_by_key(|partition| !partition.is_deleted);
             self.journal
                 .keep_only(&|number| partitions.iter().any(|partition| partition.number == number));
-            let mut has_more = false;
+            let (mut has_more, mut are_read) = (false, true);
             for partition in &partitions {
                 match self.take(partition) {
                     Ok(more) => has_more |= more,
@@ -165,15 +166,20 @@ impl EventsLane {
                         let namespace = &partition.namespace;
                         let text =
                             format!("messages of the namespace {namespace} cannot be read from the log: {error}");
-                        if self.table.health.set_trouble(&text) {
+                        if self.table.health.set_trouble(Part::Log, &text) {
                             tracing::error!(table = EVENTS.name, "{text}");
                         }
+                        are_read = false;
                         self.sleep(RETRY);
                     }
                 }
                 if !self.table.has_room() {
+                    are_read = false;
                     break;
                 }
+            }
+            if are_read && self.table.health.clear_trouble(Part::Log) {
+                tracing::info!(table = EVENTS.name, "the log can be read again");
             }
             self.let_go(&partitions);
             if !has_more {

@@ -9,7 +9,7 @@ use super::files::Together;
 use super::journal::Journal;
 use super::table::{Asked, Committed, Sealed, Table, Work};
 use crate::attributes::Promotion;
-use crate::commit::{Committer, Stop, unix_ms};
+use crate::commit::{Committer, Part, Stop, unix_ms};
 use crate::delta::{DeltaLog, Snapshot};
 use crate::error::AppendError;
 use crate::file::FileRules;
@@ -112,7 +112,7 @@ impl Flush {
                 Ok(snapshot) => return Some(self.committer(snapshot)),
                 Err(error) => error,
             };
-            if self.table.health.set_trouble(&error.to_string()) {
+            if self.table.health.set_trouble(Part::Store, &error.to_string()) {
                 tracing::error!(table = self.table.spec.name, "{error}");
             }
             if error.is_permanent() {

@@ -18,6 +18,7 @@ use super::decode::EntryDecoder;
 use super::feed::{Feed, Missing};
 use super::handoff::Handoffs;
 use super::table::{Growing, Table};
+use crate::commit::Part;
 use crate::entry;
 use crate::error::AppendError;
 use crate::store::{Site, fault_text};
@@ -113,6 +114,9 @@ impl Lane {
         let mut pause = RETRY_FIRST;
         while self.table.wait_for_room() {
             let taken = self.take();
+            if taken.is_ok() && self.table.health.clear_trouble(Part::Log) {
+                tracing::info!(table = self.table.spec.name, "the log can be read again");
+            }
             match taken {
                 Ok(true) => pause = RETRY_FIRST,
                 Ok(false) => self.wait(),
@@ -124,7 +128,7 @@ impl Lane {
                     self.table.fail(AppendError::ReadOnly(text));
                 }
                 Err(Halt::Failed(text)) => {
-                    if self.table.health.set_trouble(&text) {
+                    if self.table.health.set_trouble(Part::Log, &text) {
                         tracing::error!(table = self.table.spec.name, "{text}");
                     }
                     self.sleep(pause);

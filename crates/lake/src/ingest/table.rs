@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use super::feed::Feed;
 use crate::attributes::Bindings;
-use crate::commit::{Health, Replacement};
+use crate::commit::{Health, Part, Replacement};
 use crate::error::AppendError;
 use crate::live::{LivePart, LiveRows};
 use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
@@ -489,7 +489,7 @@ impl Table {
     /// Nothing is committed any more, and nothing more is made.
     pub fn fail(&self, failure: AppendError) {
         if let AppendError::ReadOnly(text) = &failure {
-            self.health.set_trouble(text);
+            self.health.set_trouble(Part::Writer, text);
         }
         self.state.lock().failure.get_or_insert(failure);
         self.end();

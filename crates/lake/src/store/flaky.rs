@@ -34,6 +34,8 @@ pub(crate) enum Faults {
     Overwrites,
     /// Every call is refused so.
     Refused(&'static str),
+    /// Whoever calls waits once before it is done, and once more for the answer.
+    Slow,
 }
 
 /// Clones are the same store.
@@ -103,6 +105,12 @@ impl Flaky {
 
     async fn call<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         match self.fate() {
+            Ok(()) if *self.faults.lock() == Faults::Slow => {
+                tokio::task::yield_now().await;
+                let done = work.await;
+                tokio::task::yield_now().await;
+                done
+            }
             Ok(()) => work.await,
             Err((error, true)) => {
                 let _ = work.await;

@@ -11,10 +11,10 @@ use tokio::runtime::Handle;
 
 use super::expire::expired;
 use super::vacuum::Vacuum;
-use super::{Failed, Known, Owner, Stop, UpkeepOptions, Worker, now};
+use super::{Failed, Known, LeftOut, Owner, Stop, UpkeepOptions, Worker, now};
 use crate::attributes::Promotion;
 use crate::commit::{Committer, Health, Replacement};
-use crate::compaction::{CompactionOptions, Job, plan};
+use crate::compaction::{CompactionOptions, Job, Seals, plan};
 use crate::delta::{FileEntry, Snapshot};
 use crate::error::OpenError;
 use crate::inspect::{InspectError, Lake, date_of};
@@ -211,8 +211,16 @@ impl Worker {
         };
         let mut left = of_day(snapshot, asked.date.as_deref());
         let mut jobs = 0;
+        left.files.retain(|path, _| !table.left_out.contains_key(path));
         while let Some(job) = next_job(&left, now(), &self.options.compaction) {
-            let ready = self.prepare(spec, &log, &left, job)?;
+            let ready = match self.prepare(spec, &log, &left, job) {
+                Err(Failed::File(file)) => {
+                    left.files.remove(&file.path);
+                    told(left_out(asked, spec, &file));
+                    continue;
+                }
+                ready => ready?,
+            };
             let job = &ready.job;
             for input in &job.inputs {
                 left.files.remove(&input.path);
@@ -220,20 +228,27 @@ impl Worker {
             let mut into = MergedInto {
                 folder: folder_of(job),
                 level: job.level,
-                sealed: job.is_final,
+                sealed: job.seals == Seals::All,
                 files: 0,
                 bytes: 0,
             };
             if !asked.dry_run {
                 let Some(snapshot) = self.newest(table)? else { break };
-                let made = self.run_job(spec, &log, snapshot, &ready, owner)?;
+                let made = match self.run_job(spec, &log, snapshot, &ready, owner) {
+                    Err(Failed::File(file)) => {
+                        // What was to be merged with it is looked at again.
+                        let others = job.inputs.iter().filter(|input| input.path != file.path);
+                        left.files
+                            .extend(others.map(|input| (input.path.clone(), input.clone())));
+                        told(left_out(asked, spec, &file));
+                        continue;
+                    }
+                    made => made?,
+                };
                 (into.files, into.bytes) = (made.len() as u64, made.iter().map(|add| add.size).sum());
                 let jobs = &self.metrics.compaction_jobs;
                 jobs.with_label_values(&[spec.name, "ok"]).inc();
-                // Files that became no fewer would be merged for ever.
-                if let Some(snapshot) = self.newest(table)?
-                    && made.len() < job.inputs.len()
-                {
+                if let Some(snapshot) = self.newest(table)? {
                     let made = made.iter().filter_map(|add| snapshot.file(&add.path));
                     left.files.extend(made.map(|file| (file.path.clone(), file.clone())));
                 }
@@ -308,6 +323,13 @@ impl Worker {
     }
 }
 
+fn left_out(asked: &ByHand, spec: &TableSpec, file: &LeftOut) -> Did {
+    Did {
+        error: Some(file.to_string()),
+        ..Did::new(asked, spec.name)
+    }
+}
+
 /// The table with the files of one day only.
 fn of_day(snapshot: &Snapshot, date: Option<&str>) -> Snapshot {
     let mut left = snapshot.clone();
@@ -339,7 +361,7 @@ fn next_job(left: &Snapshot, now: i64, options: &CompactionOptions) -> Option<Jo
         }
         job.inputs.retain(|file| file.size < options.target / 2);
         job.level = job.inputs.iter().map(|file| file.level + 1).max().unwrap_or(job.level);
-        job.is_final = false;
+        job.seals = Seals::Nothing;
         if job.inputs.len() > 1 {
             return Some(job);
         }

@@ -5,38 +5,33 @@
 
 mod by_hand;
 mod expire;
+mod job;
 mod rolling;
+mod sinks;
 #[cfg(test)]
 mod tests;
 mod vacuum;
 
 pub use by_hand::{ByHand, ByHandError, Did, MergedInto, Task, by_hand_alone};
 
-use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use object_store::{MultipartUpload, PutPayload};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use crate::commit::{Health, Replacement, unix_ms};
-use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, memory_of, pending, plan};
-use crate::delta::actions::Add;
-use crate::delta::stats::FileStats;
+use crate::commit::{Health, Replacement};
+use crate::compaction::{CompactionOptions, MergeError, pending, plan};
 use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
-use crate::file::FileRules;
 use crate::ingest::TableWriter;
 use crate::metrics::LakeMetrics;
 use crate::rollup::Resolution;
 use crate::rollup::job::{RollupOptions, Rollups};
-use crate::store::{Growing, LocalFile, PART_BYTES, Pace, Remote, fault_text};
 use crate::tables::TableSpec;
 use expire::expired;
 use rolling::Rolling;
@@ -44,10 +39,10 @@ use vacuum::Vacuum;
 
 /// So often files are looked for that are older than they are kept, and that nobody needs.
 const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });
+/// A file that cannot be read, or rewritten, is left out of jobs for so long.
+const LEFT_OUT_FOR: Duration = Duration::from_secs(3600);
 /// After a job that failed its table is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 60_000 });
-/// Files are written in pieces of this size, so that nobody waits long for the disk.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// How tables are kept in order.
 #[derive(Clone, Debug)]
@@ -248,7 +243,11 @@ struct Known {
     log: DeltaLog,
     snapshot: Option<Snapshot>,
     left_alone: Option<Instant>,
+    /// Files that no job can take, and since when that is known.
+    left_out: HashMap<Arc<str>, Instant>,
     told: Told,
+    /// It was said that another writer has files in the table.
+    told_of_others: bool,
     vacuum: Vacuum,
     cleaned: Option<Instant>,
 }
@@ -272,19 +271,13 @@ impl Known {
             log: log.clone(),
             snapshot: None,
             left_alone: None,
+            left_out: HashMap::new(),
             told: Told::default(),
+            told_of_others: false,
             vacuum: Vacuum::default(),
             cleaned: None,
         }
     }
-}
-
-/// A job that is about to be done.
-struct Ready {
-    job: Job,
-    /// What it is going to take.
-    memory: u64,
-    here: Vec<LocalFile>,
 }
 
 /// Why a job came to nothing.
@@ -294,9 +287,25 @@ enum Failed {
     Merge(#[from] MergeError),
     #[error(transparent)]
     Table(#[from] DeltaError),
+    /// One file is in the way, and other jobs can go on without it.
+    #[error("{0}")]
+    File(LeftOut),
     /// Others changed the table, or it ends.
     #[error("the table has changed")]
     Changed,
+}
+
+/// A file that no job can take.
+#[derive(Debug)]
+struct LeftOut {
+    path: Arc<str>,
+    why: String,
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is left out: {}", self.path, self.why)
+    }
 }
 
 impl Worker {
@@ -330,6 +339,10 @@ impl Worker {
                 self.keep(table, writer);
             }
             for rolling in &mut rollups {
+                // Windows are made of sorted files only.
+                if let Some(rolled) = rolling.rolled.as_mut() {
+                    self.look_at(&mut rolled.table, &mut rolled.rollups);
+                }
                 let is_made = self.roll(rolling);
                 // Fine windows are not let go before coarser ones are made of them.
                 if let Some(rolled) = rolling.rolled.as_mut().filter(|_| is_made) {
@@ -366,6 +379,11 @@ impl Worker {
                 }
                 Ok(true) => "ok",
                 Err(Failed::Changed | Failed::Merge(MergeError::Stopped)) => "dropped",
+                Err(Failed::File(left_out)) => {
+                    tracing::error!(table = name, "a file was not merged, and stays as it is: {left_out}");
+                    table.left_out.insert(left_out.path, Instant::now());
+                    "skipped"
+                }
                 Err(error) => {
                     let code = match error {
                         Failed::Merge(MergeError::Mismatch { .. }) => "lake.compaction_mismatch: ",
@@ -381,7 +399,7 @@ impl Worker {
             };
             let jobs = &self.metrics.compaction_jobs;
             jobs.with_label_values(&[name, outcome]).inc();
-            if outcome != "ok" {
+            if !["ok", "skipped"].contains(&outcome) {
                 return;
             }
         }
@@ -394,6 +412,19 @@ impl Worker {
                 self.runtime.block_on(table.log.refresh(snapshot))?;
             }
             none => *none = self.runtime.block_on(table.log.load(Detail::Counts))?,
+        }
+        table.left_out.retain(|_, since| since.elapsed() < LEFT_OUT_FOR);
+        let others = || table.snapshot.iter().flat_map(|snapshot| snapshot.files.values());
+        if !table.told_of_others
+            && let Some(file) = others().find(|file| file.is_foreign)
+        {
+            table.told_of_others = true;
+            tracing::warn!(
+                table = table.spec.name,
+                file = &*file.path,
+                "another program writes files of this table, too: nothing is taken for granted of the order of their rows, and they are \
+                 rewritten in that of the table"
+            );
         }
         Ok(table.snapshot.as_ref())
     }
@@ -449,339 +480,35 @@ impl Worker {
     /// Returns whether there was a job.
     fn step(&self, table: &mut Known, owner: &mut dyn Owner) -> Result<bool, Failed> {
         let (spec, log) = (table.spec, table.log.clone());
-        let Some(snapshot) = self.newest(table)? else {
+        self.newest(table)?;
+        let Some(snapshot) = &table.snapshot else {
             return Ok(false);
         };
+        let considered = without(snapshot, &table.left_out);
         let (now, options) = (now(), &self.options.compaction);
-        let pending = i64::try_from(pending(snapshot, now, options)).unwrap_or(i64::MAX);
+        let pending = i64::try_from(pending(&considered, now, options)).unwrap_or(i64::MAX);
         let gauge = &self.metrics.compaction_pending_bytes;
         gauge.with_label_values(&[spec.name]).set(pending);
-        let Some(job) = plan(snapshot, now, options) else {
+        let Some(job) = plan(&considered, now, options) else {
             return Ok(false);
         };
         let ready = self.prepare(spec, &log, snapshot, job)?;
         self.run_job(spec, &log, snapshot, &ready, owner)?;
         Ok(true)
     }
-
-    /// A job for which there is room, and its files at hand.
-    fn prepare(&self, spec: &TableSpec, log: &DeltaLog, snapshot: &Snapshot, job: Job) -> Result<Ready, Failed> {
-        let job = within_room(job, log.local_room());
-        let here = self.here(log, &job)?;
-        let (job, memory) = self.within_memory(spec, &here, snapshot, job);
-        Ok(Ready { job, memory, here })
-    }
-
-    /// Merges files, and returns those that were made.
-    fn run_job(
-        &self,
-        spec: &'static TableSpec,
-        log: &DeltaLog,
-        snapshot: &Snapshot,
-        ready: &Ready,
-        owner: &mut dyn Owner,
-    ) -> Result<Vec<Add>, Failed> {
-        self.memory.store(ready.memory, Ordering::Relaxed);
-        let replacement = self.merge(spec, log, snapshot, &ready.job, &ready.here);
-        self.memory.store(0, Ordering::Relaxed);
-        let replacement = replacement?;
-        let added = replacement.added.clone();
-        match owner.replace(replacement) {
-            Some(true) => Ok(added),
-            Some(false) => {
-                // Nobody refers to what was made. What cannot be deleted is an orphan.
-                for add in added {
-                    let _ = self.runtime.block_on(log.delete_file(&add.path));
-                }
-                Err(Failed::Changed)
-            }
-            None => Err(Failed::Changed),
-        }
-    }
-
-    fn rules(&self) -> FileRules {
-        let rules = FileRules::default();
-        let part = usize::try_from(self.options.compaction.memory / 8).unwrap_or(usize::MAX);
-        FileRules {
-            zstd_level: self.options.compaction.zstd_level,
-            row_group_bytes: part.clamp(1 << 20, rules.row_group_bytes),
-        }
-    }
-
-    /// The files of a job, to be opened.
-    fn here(&self, log: &DeltaLog, job: &Job) -> Result<Vec<LocalFile>, Failed> {
-        let here = |file: &Arc<FileEntry>| self.runtime.block_on(log.local_file(&file.path, file.size));
-        Ok(job.inputs.iter().map(here).collect::<Result<_, _>>()?)
-    }
-
-    /// With fewer files, if all would take too much; two are always merged. Returns what it is going to take, too.
-    fn within_memory(&self, spec: &TableSpec, here: &[LocalFile], snapshot: &Snapshot, mut job: Job) -> (Job, u64) {
-        // Rows that wait for their group, of several buckets, and the group that is made of them.
-        let of_groups = 4 * self.rules().row_group_bytes as u64;
-        let mut left = self.options.compaction.memory.saturating_sub(of_groups);
-        let mut count = 0;
-        for file in here {
-            // Whoever merges tells what is wrong with a file that cannot be read.
-            let needed = memory_of(file.path(), spec, &snapshot.schema).unwrap_or_default();
-            if count >= 2 && needed > left {
-                break;
-            }
-            left = left.saturating_sub(needed);
-            count += 1;
-        }
-        if count < job.inputs.len() {
-            job.inputs.truncate(count);
-            job.is_final = false;
-        }
-        (job, self.options.compaction.memory.saturating_sub(left))
-    }
-
-    fn merge(
-        &self,
-        spec: &'static TableSpec,
-        log: &DeltaLog,
-        snapshot: &Snapshot,
-        job: &Job,
-        here: &[LocalFile],
-    ) -> Result<Replacement, Failed> {
-        let start = Instant::now();
-        let inputs = here.iter().take(job.inputs.len());
-        let inputs: Vec<PathBuf> = inputs.map(|file| file.path().to_owned()).collect();
-        let partition = partition(snapshot, job).ok_or(Failed::Changed)?;
-        let folder: Vec<String> = partition
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        let folder = folder.join("/");
-        let is_stopped = || self.stop.is_stopped();
-        let merge = Merge {
-            spec,
-            table: &snapshot.schema,
-            inputs: &inputs,
-            bucket: job.bucket,
-            rules: self.rules(),
-            target_bytes: self.options.compaction.target,
-            is_stopped: &is_stopped,
-        };
-        let pace = Arc::new(Pace::new(self.options.bytes_per_second));
-        let merged = merge.run(&mut || {
-            let relative = format!("{folder}/{}.parquet", uuid::Uuid::new_v4());
-            let (runtime, pace) = (self.runtime.clone(), pace.clone());
-            Ok(match log.remote() {
-                None => Box::new(ToStore::begin(log, relative, &runtime, pace)?) as Box<dyn Sink>,
-                Some(remote) => Box::new(ToRemote::begin(log, remote, &relative, &runtime)?),
-            })
-        })?;
-        let bytes = &self.metrics.compaction_bytes;
-        bytes
-            .with_label_values(&["in"])
-            .inc_by(job.inputs.iter().map(|file| file.size).sum());
-        bytes
-            .with_label_values(&["out"])
-            .inc_by(merged.outputs.iter().map(|output| output.bytes).sum());
-        tracing::info!(
-            table = spec.name,
-            folder,
-            files = inputs.len(),
-            into = merged.outputs.len(),
-            rows = merged.tally.rows,
-            level = job.level,
-            sealed = job.is_final,
-            seconds = start.elapsed().as_secs_f64(),
-            "files were merged"
-        );
-        Ok(replacement(log, snapshot, job, merged, &partition))
-    }
 }
 
-/// With fewer files, if copies of all have no room on the disk; two are always merged.
-fn within_room(mut job: Job, room: Option<u64>) -> Job {
-    let Some(mut left) = room else { return job };
-    let mut count = 0;
-    for file in &job.inputs {
-        if count >= 2 && file.size > left {
-            break;
-        }
-        left = left.saturating_sub(file.size);
-        count += 1;
+/// A table without some of its files.
+fn without<'a>(snapshot: &'a Snapshot, left_out: &HashMap<Arc<str>, Instant>) -> Cow<'a, Snapshot> {
+    let mut rest = Cow::Borrowed(snapshot);
+    if !left_out.is_empty() {
+        rest.to_mut().files.retain(|path, _| !left_out.contains_key(path));
     }
-    if count < job.inputs.len() {
-        job.inputs.truncate(count);
-        job.is_final = false;
-    }
-    job
+    rest
 }
 
 /// In nanoseconds since 1970.
 fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// The columns that files are told apart by, with the values of those of a job.
-fn partition(snapshot: &Snapshot, job: &Job) -> Option<Vec<(String, String)>> {
-    let values = job.inputs.first()?.partition.iter();
-    let columns = snapshot.metadata.partition_columns.iter().zip(values);
-    columns
-        .map(|(name, value)| Some((name.clone(), value.as_ref()?.to_string())))
-        .collect()
-}
-
-/// Whether rows of a job are newer than such of other files.
-fn revises(snapshot: &Snapshot, job: &Job) -> bool {
-    let times = job.inputs.iter().filter_map(|file| file.times);
-    let span = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-    let is_other = |file: &&Arc<FileEntry>| {
-        let overlaps = span.zip(file.times).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
-        let same = job
-            .inputs
-            .first()
-            .is_some_and(|first| first.partition == file.partition);
-        overlaps && same && !job.inputs.iter().any(|input| input.path == file.path)
-    };
-    job.inputs.iter().any(|file| file.revises) && snapshot.files.values().any(|file| is_other(&file))
-}
-
-fn replacement(
-    log: &DeltaLog,
-    snapshot: &Snapshot,
-    job: &Job,
-    merged: Merged,
-    partition: &[(String, String)],
-) -> Replacement {
-    let revises = revises(snapshot, job);
-    let arrival_max = job.inputs.iter().filter_map(|file| file.arrival_max).max();
-    let partitions: Vec<&str> = partition.iter().map(|(name, _)| name.as_str()).collect();
-    let folder = log.local_folder();
-    let add = |output: Output| {
-        let mut tags = vec![("thalweg.level", job.level.to_string())];
-        tags.extend(arrival_max.map(|arrival| ("thalweg.arrival_max", arrival.to_string())));
-        if revises {
-            tags.push(("thalweg.revises", "true".to_owned()));
-        }
-        if job.is_final {
-            tags.push(("thalweg.sealed", "true".to_owned()));
-        }
-        let tags = tags.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
-        let path = output.sink.path().strip_prefix(&folder).unwrap_or(output.sink.path());
-        Add {
-            path: path.to_string_lossy().into_owned(),
-            partition_values: partition
-                .iter()
-                .map(|(name, value)| (name.clone(), Some(value.clone())))
-                .collect(),
-            size: output.bytes,
-            modification_time: unix_ms(),
-            data_change: false,
-            stats: Some(FileStats::delta_json(&snapshot.schema, &partitions, &output.footer)),
-            tags: Some(tags.collect()),
-            deletion_vector: None,
-        }
-    };
-    Replacement {
-        operation: "OPTIMIZE",
-        kind: "compact",
-        removed: job.inputs.iter().map(|file| file.path.clone()).collect(),
-        added: merged.outputs.into_iter().map(add).collect(),
-        changes_data: false,
-    }
-}
-
-/// A file in the folder of a table.
-struct ToStore {
-    upload: Box<dyn MultipartUpload>,
-    runtime: Handle,
-    pace: Arc<Pace>,
-    path: PathBuf,
-}
-
-impl ToStore {
-    fn begin(log: &DeltaLog, relative: String, runtime: &Handle, pace: Arc<Pace>) -> Result<ToStore, MergeError> {
-        let failed = |error: &dyn std::fmt::Display| MergeError::Sink(error.to_string());
-        let path = log.path(&relative).map_err(|error| failed(&error))?;
-        let upload = runtime.block_on(log.store().put_multipart_opts(&path, Default::default()));
-        Ok(ToStore {
-            upload: upload.map_err(|error| failed(&error))?,
-            runtime: runtime.clone(),
-            pace,
-            path: log.table().join(relative),
-        })
-    }
-}
-
-impl Sink for ToStore {
-    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
-        let bytes = bytes::Bytes::from(bytes);
-        for begin in (0..bytes.len()).step_by(PIECE_BYTES) {
-            let piece = bytes.slice(begin..bytes.len().min(begin + PIECE_BYTES));
-            self.pace.wait(piece.len());
-            let part = self.upload.put_part(PutPayload::from(piece));
-            let put = self.runtime.block_on(part);
-            put.map_err(|error| MergeError::Sink(error.to_string()))?;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), MergeError> {
-        let done = self.runtime.block_on(self.upload.complete());
-        done.map(|_| ()).map_err(|error| MergeError::Sink(error.to_string()))
-    }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-/// A file of a table on an object store: it is made on this machine, where it is compared with what went in, and copied to the store
-/// when it is whole, since a part of an upload cannot be read again.
-struct ToRemote {
-    remote: Arc<Remote>,
-    to: object_store::path::Path,
-    growing: Growing,
-    runtime: Handle,
-}
-
-impl ToRemote {
-    fn begin(log: &DeltaLog, remote: &Arc<Remote>, relative: &str, runtime: &Handle) -> Result<ToRemote, MergeError> {
-        let to = log
-            .path(relative)
-            .map_err(|error| MergeError::Sink(error.to_string()))?;
-        let growing = remote.spool.begin(&format!("{}/{relative}", log.table_name()));
-        Ok(ToRemote {
-            remote: remote.clone(),
-            to,
-            growing: growing.map_err(|error| MergeError::Sink(fault_text(&error)))?,
-            runtime: runtime.clone(),
-        })
-    }
-}
-
-impl Sink for ToRemote {
-    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
-        for piece in bytes.chunks(PIECE_BYTES) {
-            self.remote.pace.wait(piece.len());
-            let written = self.growing.write(piece);
-            written.map_err(|error| MergeError::Sink(fault_text(&error)))?;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), MergeError> {
-        let mut file = File::open(self.growing.path()).map_err(|error| MergeError::Sink(error.to_string()))?;
-        let pace = &self.remote.pace;
-        let next = || {
-            let mut piece = Vec::with_capacity(PART_BYTES);
-            (&mut file).take(PART_BYTES as u64).read_to_end(&mut piece)?;
-            pace.wait(piece.len());
-            Ok((!piece.is_empty()).then(|| piece.into()))
-        };
-        let sent = self.runtime.block_on(self.remote.upload(&self.to, next));
-        sent.map_err(|error| MergeError::Sink(fault_text(&error)))?;
-        self.growing.keep();
-        Ok(())
-    }
-
-    fn path(&self) -> &Path {
-        self.growing.path()
-    }
 }

@@ -13,6 +13,7 @@ use super::{Seen, Subject, index, pages};
 use crate::delta::schema::TableSchema;
 use crate::delta::stats::{Bound, ColumnStats, FileStats};
 use crate::delta::{DeltaError, FileEntry};
+use crate::file;
 use crate::inspect::summary::{date_of, nanos_text};
 use crate::store::{FaultKind, LocalFile};
 
@@ -86,13 +87,16 @@ fn open(subject: &Subject<'_>, entry: &FileEntry, seen: &mut Seen) -> Result<(),
     rows(entry, footer, found);
     columns(&subject.snapshot.schema, &metadata, found);
     statistics(subject, entry, footer, found);
-    order(subject, footer, found);
+    order(subject, entry, footer, found);
     chunks(footer, seen.bytes, found);
     date(subject, entry, found);
     if subject.options.deep && found.iter().all(|(kind, _)| *kind != "columns") {
         pages::look_at(subject, entry, &file, &metadata, found);
         // Others may say less of their pages.
-        if subject.spec.is_some() && !found.iter().any(|(kind, _)| ["index", "unreadable"].contains(kind)) {
+        if subject.spec.is_some()
+            && !entry.is_foreign
+            && !found.iter().any(|(kind, _)| ["index", "unreadable"].contains(kind))
+        {
             index::look_at(&file, footer, found);
         }
     }
@@ -208,23 +212,19 @@ fn text(bound: &Bound) -> String {
     }
 }
 
-/// Every row group says that it is sorted as files of this table are.
-fn order(subject: &Subject<'_>, footer: &ParquetMetaData, found: &mut Found) {
-    let Some(spec) = subject.spec else { return };
-    let columns = footer.file_metadata().schema_descr();
-    let name = |at: i32| {
-        let at = usize::try_from(at).ok().filter(|at| *at < columns.num_columns())?;
-        Some(columns.column(at).name().to_owned())
+/// Every row group says that it is sorted as files of this table are. Those of other writers need not be.
+fn order(subject: &Subject<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
+    let Some(spec) = subject.spec.filter(|_| !entry.is_foreign) else {
+        return;
     };
+    if !file::is_own(footer) {
+        let problem = "its footer says that another program has written it, the table that this one has";
+        found.push(("order", problem.to_owned()));
+        return;
+    }
     for (number, group) in footer.row_groups().iter().enumerate() {
-        let sorted = group.sorting_columns().into_iter().flatten();
-        let by: Vec<String> = sorted.filter_map(|column| name(column.column_idx)).collect();
-        // A column without a value is not in the file, and orders nothing.
-        let expected = spec.sort.iter().filter(|name| {
-            let has = |at: usize| columns.column(at).path().parts().first().map(String::as_str) == Some(**name);
-            (0..columns.num_columns()).any(has)
-        });
-        if !by.iter().map(String::as_str).eq(expected.copied()) {
+        if !file::sorting_of(footer, group).eq(file::expected(footer, spec.sort)) {
+            let by: Vec<&str> = file::sorting_of(footer, group).collect();
             let (by, expected) = (by.join(", "), spec.sort.join(", "));
             let problem = format!("row group {number} says that it is sorted by {by:?}, expected {expected:?}");
             found.push(("order", problem));

@@ -27,7 +27,9 @@ pub(super) fn look_at(
     metadata: &ArrowReaderMetadata,
     found: &mut Found,
 ) {
-    let mut order = subject.spec.and_then(|spec| Order::new(spec.sort, metadata.schema()));
+    // Other writers need not keep the order of the table.
+    let spec = subject.spec.filter(|_| !entry.is_foreign);
+    let mut order = spec.and_then(|spec| Order::new(spec.sort, metadata.schema()));
     let date = date_of(subject.snapshot, entry);
     for group in 0..metadata.metadata().num_row_groups() {
         let read = read_group(file, metadata, group, &mut |said, rows| {

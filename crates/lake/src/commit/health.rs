@@ -1,0 +1,129 @@
+//! What keeps a table from taking rows, for those who ask, and whether trying again has any use.
+//!
+//! Each part that a table needs has its own trouble, which begins with a fault and ends with the first thing that the part does after
+//! it. So a trouble is as old as the part is away, and two short faults with work between them are never one long one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// What can be in trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The log that rows are read from.
+    Log,
+    /// Where files and commits go.
+    Store,
+    /// Whoever brings rows from one to the other has ended: that is for good.
+    Writer,
+}
+
+const PARTS: usize = 3;
+
+#[derive(Default)]
+pub(crate) struct Health {
+    /// By part: in one sentence what it is, and since when the part does nothing.
+    troubles: Mutex<[Option<(String, Instant)>; PARTS]>,
+    abandoned: AtomicBool,
+    /// For how long a fault is waited out; without it, until the writer is abandoned.
+    patience: Option<Duration>,
+}
+
+impl Health {
+    pub fn with_patience(patience: Duration) -> Health {
+        Health {
+            patience: Some(patience),
+            ..Health::default()
+        }
+    }
+
+    /// Whether the store is away for longer than anybody waits.
+    pub fn has_lost_patience(&self) -> bool {
+        let since = self.with(Part::Store, |trouble| trouble.as_ref().map(|(_, since)| *since));
+        since
+            .zip(self.patience)
+            .is_some_and(|(since, patience)| since.elapsed() > patience)
+    }
+
+    /// Returns whether it is news.
+    pub fn set_trouble(&self, of: Part, text: &str) -> bool {
+        self.with(of, |trouble| {
+            if trouble.as_ref().is_some_and(|(known, _)| known == text) {
+                return false;
+            }
+            let since = trouble.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+            *trouble = Some((text.to_owned(), since));
+            true
+        })
+    }
+
+    /// The part has done something. Returns whether that is news.
+    pub fn clear_trouble(&self, of: Part) -> bool {
+        self.with(of, |trouble| trouble.take().is_some())
+    }
+
+    /// In one sentence, and for how long: what is for good, else what lasts the longest.
+    pub fn trouble(&self) -> Option<(String, Duration)> {
+        let [log, store, writer] = &*self.troubles.lock();
+        let passing = [log, store].into_iter().flatten().min_by_key(|(_, since)| *since);
+        let worst = writer.as_ref().or(passing);
+        worst.map(|(text, since)| (text.clone(), since.elapsed()))
+    }
+
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    fn with<T>(&self, of: Part, look: impl FnOnce(&mut Option<(String, Instant)>) -> T) -> T {
+        let mut troubles = self.troubles.lock();
+        let [log, store, writer] = &mut *troubles;
+        look(match of {
+            Part::Log => log,
+            Part::Store => store,
+            Part::Writer => writer,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_as_old_as_its_part_is_away() {
+        let health = Health::with_patience(Duration::ZERO);
+        assert!(health.set_trouble(Part::Store, "the disk is full"));
+        assert!(!health.set_trouble(Part::Store, "the disk is full"), "it was said");
+        let since = || health.with(Part::Store, |trouble| trouble.as_ref().map(|(_, since)| *since));
+        let first = since();
+        assert!(health.set_trouble(Part::Store, "it cannot be written"));
+        assert_eq!(since(), first, "another fault of the same outage");
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(health.has_lost_patience());
+        assert!(health.clear_trouble(Part::Store) && !health.clear_trouble(Part::Store));
+        assert!(!health.has_lost_patience());
+        health.set_trouble(Part::Store, "the disk is full");
+        assert_ne!(since(), first, "work lies between the two");
+    }
+
+    #[test]
+    fn parts_do_not_hide_each_other() {
+        let health = Health::default();
+        health.set_trouble(Part::Log, "the log cannot be read");
+        std::thread::sleep(Duration::from_millis(2));
+        health.set_trouble(Part::Store, "the disk is full");
+        assert_eq!(health.trouble().unwrap().0, "the log cannot be read", "it is older");
+        health.clear_trouble(Part::Log);
+        assert_eq!(health.trouble().unwrap().0, "the disk is full");
+        health.set_trouble(Part::Writer, "it has ended");
+        assert_eq!(health.trouble().unwrap().0, "it has ended", "it is for good");
+        health.clear_trouble(Part::Store);
+        assert_eq!(health.trouble().unwrap().0, "it has ended");
+        assert!(!health.has_lost_patience(), "without a limit it waits for ever");
+    }
+}

@@ -1,0 +1,226 @@
+//! Commits whose answers are lost while others commit, and stores that come and go.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use prometheus::Registry;
+use tempfile::TempDir;
+
+use super::*;
+use crate::delta::Detail;
+use crate::delta::schema::Column;
+use crate::opening;
+use crate::store::flaky::{Faults, Flaky};
+use crate::store::{Scratch, Site, SyncedStore};
+use crate::tables::LOGS;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// One row, with an attribute.
+struct OneRow {
+    path: String,
+    attribute: &'static str,
+}
+
+impl OneRow {
+    fn new(attribute: &'static str) -> OneRow {
+        OneRow {
+            path: format!("date=2031-05-06/{attribute}.parquet"),
+            attribute,
+        }
+    }
+}
+
+fn add(path: &str) -> Add {
+    Add {
+        path: path.to_owned(),
+        partition_values: [("date".to_owned(), Some("2031-05-06".to_owned()))].into(),
+        size: 1,
+        modification_time: 1,
+        data_change: true,
+        stats: Some("{\"numRecords\":1}".to_owned()),
+        tags: None,
+        deletion_vector: None,
+    }
+}
+
+impl Rows for OneRow {
+    fn names(&self, _: &Bindings) -> Vec<(Source, &str)> {
+        vec![(Source::Attr, self.attribute)]
+    }
+
+    fn encode(&self, schema: &TableSchema, _: &Bindings) -> Result<(Vec<EncodedFile>, u64), String> {
+        assert!(schema.column(&format!("attr_{}", self.attribute)).is_some());
+        let file = EncodedFile {
+            bytes: Bytes::from_static(b"x"),
+            rows: 1,
+            add: add(&self.path),
+        };
+        Ok((vec![file], 0))
+    }
+}
+
+fn taken(offset: i64) -> [Taken; 1] {
+    [Taken {
+        application: "thalweg/ab/lake.logs/0".to_owned(),
+        offset,
+    }]
+}
+
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is_so().await {
+        assert!(Instant::now() < end, "it took too long");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A new table of logs, and whoever commits to it.
+async fn committer(site: &Site, health: Arc<Health>) -> Committer {
+    let (columns, metrics) = ((LOGS.columns)(), LakeMetrics::register(&Registry::new()).unwrap());
+    let opened = opening::open(site, LOGS.name, LOGS.partitions, &columns);
+    let (log, _) = opened.await.unwrap();
+    let made = opening::create(&log, LOGS.partitions, &columns, &metrics);
+    let snapshot = made.await.unwrap();
+    Committer::new(
+        log,
+        snapshot,
+        Promotion::default(),
+        health,
+        metrics,
+        100,
+        Handle::current(),
+    )
+}
+
+fn on_store(scratch: &TempDir, store: Arc<dyn object_store::ObjectStore>) -> Site {
+    let scratch = Scratch {
+        folder: scratch.path().join("lake/_thalweg"),
+        spool_bytes: 1 << 20,
+        free_min: 0,
+        bytes_per_second: 0,
+    };
+    Site::remote("s3://bucket/lake", store, "lake".into(), &scratch)
+}
+
+/// Commits on a thread of its own, as all do.
+fn commit(mut committer: Committer, rows: OneRow, offset: i64) -> JoinHandle<Committer> {
+    std::thread::spawn(move || {
+        assert!(committer.commit(&rows, &taken(offset)).is_ok());
+        committer
+    })
+}
+
+/// A column that another writer adds, and files that it replaces.
+async fn guest_commits(log: &DeltaLog, replaced: Option<&str>) {
+    let log = log.clone().for_guest();
+    let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+    let mut schema = (*snapshot.schema).clone();
+    let column = Column::attribute("attr_guest".to_owned(), "attr", "guest");
+    schema.columns.push(column);
+    let mut actions = vec![Action::Metadata(Metadata {
+        schema_string: schema.to_delta(),
+        ..snapshot.metadata.clone()
+    })];
+    if let Some(path) = replaced {
+        actions.push(Action::Remove(Remove {
+            path: path.to_owned(),
+            data_change: false,
+            deletion_timestamp: Some(1),
+        }));
+        actions.push(Action::Add(add("date=2031-05-06/merged.parquet")));
+    }
+    let outcome = log.commit(snapshot.version + 1, &actions).await;
+    assert_eq!(outcome.unwrap(), CommitOutcome::Committed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_that_another_writer_added_while_an_answer_was_lost_stay_in_the_table() {
+    for is_replaced in [false, true] {
+        let (scratch, store) = (tempfile::tempdir().unwrap(), Flaky::new(1));
+        let site = on_store(&scratch, Arc::new(store.clone()));
+        let health = Arc::new(Health::default());
+        let committer = committer(&site, health.clone()).await;
+        let elsewhere = tempfile::tempdir().unwrap();
+        let truth = on_store(&elsewhere, store.truth()).log("logs").unwrap();
+        let newest = async || truth.load(Detail::Counts).await.unwrap().unwrap();
+
+        // The commit arrives, and its writer hears nothing of it until another one has committed, too.
+        store.set(Faults::LateCommits);
+        let first = OneRow::new("a");
+        let path = first.path.clone();
+        let committing = commit(committer, first, 1);
+        until(async || health.trouble().is_some()).await;
+        store.set(Faults::Down);
+        store.let_go();
+        until(async || newest().await.version == 1).await;
+        guest_commits(&truth, is_replaced.then_some(path.as_str())).await;
+        store.set(Faults::None);
+        let committer = tokio::task::spawn_blocking(move || committing.join().unwrap())
+            .await
+            .unwrap();
+        assert_eq!(newest().await.version, 2, "what has arrived is not sent again");
+
+        let committing = commit(committer, OneRow::new("b"), 2);
+        tokio::task::spawn_blocking(move || committing.join().unwrap())
+            .await
+            .unwrap();
+        let table = newest().await;
+        for column in ["attr_a", "attr_guest", "attr_b"] {
+            assert!(table.schema.column(column).is_some(), "{column}, {is_replaced}");
+        }
+        assert_eq!((table.version, table.rows), (3, 2));
+    }
+}
+
+/// A folder for rows that wait; where it is to be lies a file until the fault was seen.
+struct Blocked {
+    folder: PathBuf,
+    health: Arc<Health>,
+}
+
+impl Blocked {
+    fn new(within: &Path, health: &Arc<Health>) -> Blocked {
+        std::fs::write(within, "in the way").unwrap();
+        Blocked {
+            folder: within.join("rows"),
+            health: health.clone(),
+        }
+    }
+
+    /// Ends as soon as the fault was met.
+    fn free_once_seen(self) -> JoinHandle<()> {
+        std::thread::spawn(move || {
+            let end = Instant::now() + SOON;
+            while self.health.trouble().is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::fs::remove_file(self.folder.parent().unwrap()).unwrap();
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_short_faults_with_work_between_them_are_not_one_long_one() {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::folder(&folder.path().join("lake"), SyncedStore::new());
+    let health = Arc::new(Health::with_patience(PATIENCE));
+    let mut committer = committer(&site, health.clone()).await;
+    let staging = std::thread::spawn(move || {
+        for (number, attribute) in ["a", "b"].into_iter().enumerate() {
+            let blocked = Blocked::new(&folder.path().join(format!("staging{number}")), &health);
+            let place = blocked.folder.clone();
+            let freeing = blocked.free_once_seen();
+            let staged = committer.stage(&OneRow::new(attribute), &place);
+            freeing.join().unwrap();
+            assert_eq!(staged.map_err(|_| "it gave up").unwrap().len(), 1, "fault {number}");
+            assert!(health.trouble().is_none(), "rows were stored since");
+            // The second begins later after the first than anybody waits for one.
+            std::thread::sleep(PATIENCE);
+        }
+    });
+    tokio::task::spawn_blocking(move || staging.join().unwrap())
+        .await
+        .unwrap();
+}

@@ -1,0 +1,226 @@
+//! A file of another writer becomes files of this program: its rows in the order of the table, as many at a time as memory has room
+//! for.
+//!
+//! Merges take sorted files only, and so do rollups; what they have of a file whose order nobody vouches for is made here. Rows are
+//! read as their file has them and become what the table says of their columns; what cannot is an error that names the column, and
+//! the file stays as it is. As after a merge, what was written is read again and compared with what was read.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array};
+use arrow::compute::{CastOptions, SortColumn, SortOptions, cast_with_options, concat_batches, lexsort_to_indices};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::errors::ParquetError;
+
+use super::columns::columns;
+use super::input::{PIECE_ROWS, Piece, Tally, broken};
+use super::keys::Keys;
+use super::merge::{MergeError, Merged, Output, Sink};
+use super::sorted::Run;
+use crate::delta::schema::{Column as TableColumn, TableSchema};
+use crate::file::{FileRules, FileWriter, rows_of_group};
+use crate::tables::TableSpec;
+
+/// Rows that are sorted at a time, at the most.
+const ROWS_MAX: usize = 1 << 20;
+/// What a row takes in memory for each column, beside its values.
+const CELL_BYTES: usize = 24;
+
+/// See the module.
+pub(crate) struct Rewrite<'a> {
+    pub spec: &'static TableSpec,
+    pub table: &'a TableSchema,
+    pub input: &'a Path,
+    pub rules: FileRules,
+    /// Of the rows that are sorted at a time, in bytes.
+    pub memory: u64,
+    /// Asked now and then.
+    pub is_stopped: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Rewrite<'_> {
+    /// Files with the rows of one, which were read again and found to be those.
+    pub fn run(&self, new_file: &mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>) -> Result<Merged, MergeError> {
+        let Opened {
+            reader,
+            bytes_per_row,
+            rows_at_a_time,
+        } = self.open()?;
+        let (keys, mut read, mut outputs) = (Keys::new(self.spec), Tally::default(), Vec::new());
+        let (mut waiting, mut rows) = (Vec::new(), 0);
+        for batch in reader {
+            if (self.is_stopped)() {
+                return Err(MergeError::Stopped);
+            }
+            let batch = batch.map_err(|error| broken(self.input, &error))?;
+            let batch = self.as_table(&batch)?;
+            read.add(&batch, &keys.of(&batch)?)?;
+            rows += batch.num_rows();
+            waiting.push(batch);
+            if rows >= rows_at_a_time {
+                outputs.push(self.write(&std::mem::take(&mut waiting), bytes_per_row, new_file)?);
+                rows = 0;
+            }
+        }
+        if rows > 0 {
+            outputs.push(self.write(&waiting, bytes_per_row, new_file)?);
+        }
+        let mut written = Tally::default();
+        for output in &outputs {
+            written = written.and(Tally::of_file(output.sink.path(), self.spec, self.table, &keys)?);
+        }
+        match written == read {
+            true => Ok(Merged {
+                outputs,
+                tally: written,
+            }),
+            false => Err(MergeError::Mismatch { read, written }),
+        }
+    }
+
+    fn open(&self) -> Result<Opened, MergeError> {
+        let open = || -> Result<Opened, ParquetError> {
+            let file = File::open(self.input)?;
+            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+            let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
+            let groups = builder.metadata().row_groups();
+            let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
+            let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
+            let bytes_per_row = usize::try_from(bytes / rows.max(1)).unwrap_or_default();
+            let in_memory = bytes_per_row + CELL_BYTES * builder.parquet_schema().num_columns();
+            let room = usize::try_from(self.memory).unwrap_or(usize::MAX) / in_memory.max(1);
+            Ok(Opened {
+                reader: builder.with_batch_size(PIECE_ROWS).build()?,
+                bytes_per_row,
+                rows_at_a_time: room.clamp(1, ROWS_MAX),
+            })
+        };
+        open().map_err(|error| broken(self.input, &error))
+    }
+
+    /// Rows with the columns of the table, and with values as merges read them.
+    fn as_table(&self, batch: &RecordBatch) -> Result<RecordBatch, MergeError> {
+        let (mut fields, mut arrays) = (Vec::new(), Vec::new());
+        for column in &self.table.columns {
+            let Some(kind) = column.kind.arrow().map(as_view) else {
+                continue;
+            };
+            if self.spec.partitions.contains(&column.name.as_str()) {
+                continue;
+            }
+            let array = match batch.column_by_name(&column.name) {
+                Some(array) => self.cast(column, array, &kind)?,
+                None if self.spec.sort.contains(&column.name.as_str()) || !column.nullable => {
+                    new_null_array(&kind, batch.num_rows())
+                }
+                None => continue,
+            };
+            if !column.nullable && array.null_count() > 0 {
+                return Err(self.foreign(format!("a row has no {}", column.name)));
+            }
+            fields.push(Field::new(&column.name, kind, column.nullable));
+            arrays.push(array);
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let schema = Arc::new(Schema::new(fields));
+        Ok(RecordBatch::try_new_with_options(schema, arrays, &options)?)
+    }
+
+    fn cast(&self, column: &TableColumn, array: &ArrayRef, kind: &DataType) -> Result<ArrayRef, MergeError> {
+        let options = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
+        cast_with_options(array, kind, &options)
+            .map_err(|error| self.foreign(format!("{} is not what the table has: {error}", column.name)))
+    }
+
+    fn foreign(&self, why: String) -> MergeError {
+        MergeError::Foreign {
+            path: self.input.to_owned(),
+            why,
+        }
+    }
+
+    /// A file of some rows, in their order.
+    fn write(
+        &self,
+        waiting: &[RecordBatch],
+        bytes_per_row: usize,
+        new_file: &mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>,
+    ) -> Result<Output, MergeError> {
+        let schema = waiting.first().map(RecordBatch::schema).ok_or(MergeError::NoKey)?;
+        let rows = concat_batches(&schema, waiting)?;
+        let (order, written_as) = (self.order(&rows)?, self.schema(&schema));
+        let count = rows.num_rows();
+        let runs = [Run {
+            piece: Arc::new(Piece::of(rows)),
+            begin: 0,
+            len: count,
+        }];
+        let made = columns(self.spec, &written_as, &runs)?;
+        let mut writer = FileWriter::new(written_as, self.spec.sort, &self.rules)?;
+        let mut sink = new_file()?;
+        for group in order.chunks(rows_of_group(&self.rules, bytes_per_row)) {
+            writer.write_group(&made, group)?;
+            sink.write(writer.take_bytes())?;
+        }
+        let before = writer.len();
+        let (rest, footer) = writer.finish()?;
+        let bytes = before + rest.len() as u64;
+        sink.write(rest)?;
+        sink.finish()?;
+        Ok(Output {
+            sink,
+            footer,
+            bytes,
+            rows: count as u64,
+        })
+    }
+
+    /// The rows as the table orders them; equal ones as their file has them.
+    fn order(&self, rows: &RecordBatch) -> Result<Vec<u32>, MergeError> {
+        let column = |values: ArrayRef| SortColumn {
+            values,
+            options: Some(SortOptions {
+                descending: false,
+                nulls_first: true,
+            }),
+        };
+        let places = UInt32Array::from_iter_values(0..u32::try_from(rows.num_rows()).unwrap_or(u32::MAX));
+        let keys = self.spec.sort.iter().map(|name| rows.column_by_name(name).cloned());
+        let keys: Option<Vec<ArrayRef>> = keys.chain([Some(Arc::new(places) as ArrayRef)]).collect();
+        let keys: Vec<SortColumn> = keys.ok_or(MergeError::NoKey)?.into_iter().map(column).collect();
+        Ok(lexsort_to_indices(&keys, None)?.values().to_vec())
+    }
+
+    /// The columns as files have them.
+    fn schema(&self, read: &Schema) -> SchemaRef {
+        let column = |field: &Arc<Field>| {
+            let column = self.table.column(field.name())?;
+            Some(Field::new(&column.name, column.kind.arrow()?, column.nullable))
+        };
+        Arc::new(Schema::new(
+            read.fields().iter().filter_map(column).collect::<Vec<Field>>(),
+        ))
+    }
+}
+
+struct Opened {
+    reader: ParquetRecordBatchReader,
+    /// Of the file, before it is compressed.
+    bytes_per_row: usize,
+    rows_at_a_time: usize,
+}
+
+/// Texts as views: nothing is copied before rows are in their order.
+fn as_view(kind: DataType) -> DataType {
+    match kind {
+        DataType::Utf8 => DataType::Utf8View,
+        DataType::Binary => DataType::BinaryView,
+        other => other,
+    }
+}

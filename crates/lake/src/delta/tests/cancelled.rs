@@ -1,0 +1,165 @@
+//! A refresh that does not come to its end: its future is dropped at every await, the store fails at any call, or a commit is not
+//! understood. The snapshot is then what it was before, and the next refresh makes it what a fresh load finds.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::store::flaky::{Faults, Flaky};
+use crate::store::{Scratch, Site};
+
+/// A table in memory, with commits that the snapshot does not have yet.
+struct History {
+    _scratch: tempfile::TempDir,
+    store: Flaky,
+    log: DeltaLog,
+    before: Snapshot,
+}
+
+/// The next number of a sequence that begins with a seed.
+fn next(random: &mut u64, below: u64) -> u64 {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random % below
+}
+
+/// What a commit may do: files come and go, columns are added, transactions move.
+fn random_commit(random: &mut u64, version: i64, columns: &mut TableSchema) -> Vec<Action> {
+    let mut actions = Vec::new();
+    if next(random, 4) == 0 {
+        columns
+            .columns
+            .push(Column::new(&format!("c{version}"), ColumnType::Long));
+        actions.push(Action::Metadata(new_metadata(columns, &["date"], &[], version)));
+    }
+    for _ in 0..next(random, 4) {
+        let name = format!("f{}", next(random, 8));
+        actions.push(match next(random, 3) {
+            0 => Action::Remove(Remove {
+                path: format!("date=2031-05-06/{name}"),
+                data_change: true,
+                deletion_timestamp: None,
+            }),
+            _ => add(&name, 1 + next(random, 100)),
+        });
+    }
+    actions.push(Action::Txn(actions::Txn {
+        app_id: format!("a{}", next(random, 2)),
+        version,
+        last_updated: None,
+    }));
+    actions
+}
+
+async fn history(seed: u64) -> History {
+    let scratch = tempfile::tempdir().unwrap();
+    let store = Flaky::new(seed);
+    let on_disk = Scratch {
+        folder: scratch.path().to_owned(),
+        spool_bytes: 0,
+        free_min: 0,
+        bytes_per_second: 0,
+    };
+    let site = Site::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
+    let log = site.log("t").unwrap().for_guest();
+    let (mut random, mut columns) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, schema());
+    let metadata = new_metadata(&columns, &["date"], &[], 7);
+    log.commit(0, &creation(metadata)).await.unwrap();
+    log.commit(1, &[add("f0", 5), add("f1", 7)]).await.unwrap();
+    let before = log.load(Detail::Stats).await.unwrap().unwrap();
+    for version in 2..3 + i64::try_from(next(&mut random, 5)).unwrap() {
+        let actions = random_commit(&mut random, version, &mut columns);
+        log.commit(version, &actions).await.unwrap();
+    }
+    History {
+        _scratch: scratch,
+        store,
+        log,
+        before,
+    }
+}
+
+fn assert_same(a: &Snapshot, b: &Snapshot, when: &str) {
+    assert_eq!(a.version, b.version, "{when}");
+    assert_eq!((a.rows, a.bytes), (b.rows, b.bytes), "{when}");
+    assert_eq!((&a.files, &a.schema), (&b.files, &b.schema), "{when}");
+    assert_eq!(
+        (&a.metadata, &a.protocol, &a.transactions),
+        (&b.metadata, &b.protocol, &b.transactions),
+        "{when}"
+    );
+}
+
+/// `None`: after so many polls the future was dropped.
+fn polled<F: Future>(future: F, times: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    (0..times).find_map(|_| match future.as_mut().poll(&mut context) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    })
+}
+
+fn seeds() -> u64 {
+    let seeds = std::env::var("THALWEG_SIM_SEEDS").ok();
+    seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
+}
+
+#[tokio::test]
+async fn a_refresh_that_is_dropped_at_any_await_changes_nothing() {
+    for seed in 1..=seeds() {
+        let History { store, log, before, .. } = &history(seed).await;
+        let newest = log.load(Detail::Stats).await.unwrap().unwrap();
+        store.set(Faults::Slow);
+        for polls in 0.. {
+            let mut snapshot = before.clone();
+            let done = polled(log.refresh(&mut snapshot), polls);
+            let when = format!("seed {seed}, dropped after {polls} polls");
+            let Some(done) = done else {
+                assert_same(&snapshot, before, &when);
+                assert!(log.refresh(&mut snapshot).await.unwrap(), "{when}");
+                assert_same(&snapshot, &newest, &when);
+                continue;
+            };
+            assert!(done.unwrap() && polls > 4, "{when}");
+            assert_same(&snapshot, &newest, &when);
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_that_fails_at_any_call_changes_nothing() {
+    for seed in 1..=seeds() {
+        let History { store, log, before, .. } = &history(seed).await;
+        let newest = log.load(Detail::Stats).await.unwrap().unwrap();
+        store.set(Faults::OneOf(3));
+        let mut snapshot = before.clone();
+        while let Err(error) = log.refresh(&mut snapshot).await {
+            assert_same(&snapshot, before, &format!("seed {seed}: {error}"));
+        }
+        assert_same(&snapshot, &newest, &format!("seed {seed}"));
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_that_comes_upon_what_it_does_not_understand_changes_nothing() {
+    for seed in 1..=seeds() {
+        let History { log, before, .. } = &history(seed).await;
+        let newest = log.load(Detail::Counts).await.unwrap().unwrap();
+        let newer = actions::Protocol {
+            min_reader_version: 3,
+            ..actions::Protocol::plain()
+        };
+        let beyond = [add("f9", 1), Action::Protocol(newer), add("f8", 1)];
+        log.commit(newest.version + 1, &beyond).await.unwrap();
+        let mut snapshot = before.clone();
+        log.refresh(&mut snapshot).await.unwrap_err();
+        assert_same(&snapshot, before, &format!("seed {seed}"));
+        // One commit is wholly understood, or not at all.
+        snapshot.apply(beyond.to_vec()).unwrap_err();
+        assert_same(&snapshot, before, &format!("seed {seed}"));
+    }
+}
