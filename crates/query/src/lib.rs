@@ -5,6 +5,7 @@
 mod catalog;
 mod engine;
 mod error;
+mod foreign;
 mod format;
 mod functions;
 mod guard;

@@ -19,8 +19,8 @@ use datafusion::datasource::TableType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::object_store::ObjectStoreUrl;
-use datafusion::datasource::physical_plan::parquet::CachedParquetFileReaderFactory;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::datasource::physical_plan::parquet::{CachedParquetFileReaderFactory, ParquetFileReaderFactory};
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema as ScanSchema;
@@ -41,6 +41,7 @@ use thalweg_lake::live::project;
 use thalweg_lake::rows::chunk::Chunk;
 use thalweg_lake::tables::{self, TableSpec};
 
+use crate::foreign::ForeignReaders;
 use crate::metrics::QueryMetrics;
 use crate::pruning::{Kept, prune};
 use crate::revisions::{newest, of_keys, spec_of, split};
@@ -201,14 +202,14 @@ impl TableProvider for LakeTable {
         if !own.is_empty() {
             let trust = Trust {
                 order: self.order(state, &own, &scan, &projection).await,
-                in_bounds: true,
+                in_footers: true,
             };
             parts.push(self.scan_files(state, &scan, &own, &projection, limit, trust)?);
         }
         if !foreign.is_empty() {
             let trust = Trust {
                 order: None,
-                in_bounds: !has_floats(&scan, &projection, filters),
+                in_footers: false,
             };
             parts.push(self.scan_files(state, &scan, &foreign, &projection, limit, trust)?);
         }
@@ -230,8 +231,8 @@ impl TableProvider for LakeTable {
 struct Trust {
     /// Of the rows of each.
     order: Option<LexOrdering>,
-    /// Least and greatest values in their footers leave row groups and pages out.
-    in_bounds: bool,
+    /// Their footers state nothing that is not true of each value.
+    in_footers: bool,
 }
 
 impl LakeTable {
@@ -304,13 +305,17 @@ impl LakeTable {
         let store = state.runtime_env().object_store(&self.store)?;
         let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
         let mut options = state.default_table_options().parquet;
-        if !trust.in_bounds {
-            (options.global.pruning, options.global.enable_page_index) = (false, false);
-        }
+        // The index of pages states of doubles what the footers of others do.
+        options.global.enable_page_index &= trust.in_footers;
+        let readers = CachedParquetFileReaderFactory::new(store, cache);
+        let readers: Arc<dyn ParquetFileReaderFactory> = match trust.in_footers {
+            true => Arc::new(readers),
+            false => Arc::new(ForeignReaders(readers)),
+        };
         // The optimizer hands the filters to the source, for row groups, pages and late materialisation.
         let source = ParquetSource::new(scan.clone())
             .with_table_parquet_options(options)
-            .with_parquet_file_reader_factory(Arc::new(CachedParquetFileReaderFactory::new(store, cache)))
+            .with_parquet_file_reader_factory(readers)
             .with_metadata_size_hint(FOOTER_BYTES);
         let config = FileScanConfigBuilder::new(self.store.clone(), Arc::new(source))
             .with_file_groups(groups)
@@ -384,18 +389,6 @@ impl LakeTable {
             .map(|index| Ok(scan.table_schema().index_of(self.arrow.field(*index).name())?))
             .collect()
     }
-}
-
-/// Whether a query looks at numbers that can be no numbers. Other writers leave these out of their bounds, and here they are the
-/// greatest of all.
-fn has_floats(scan: &ScanSchema, projection: &[usize], filters: &[Expr]) -> bool {
-    let schema = scan.table_schema();
-    let is_float = |field: &Field| *field.data_type() == DataType::Float64;
-    let mut filtered = filters.iter().flat_map(|filter| filter.column_refs());
-    projection
-        .iter()
-        .any(|at| schema.fields().get(*at).is_some_and(|field| is_float(field)))
-        || filtered.any(|column| schema.field_with_name(&column.name).is_ok_and(is_float))
 }
 
 /// Texts and bytes as views, which the reader fills without copying.

@@ -1,0 +1,78 @@
+//! Files that other programs have written, as queries may read them: without what their footers state of doubles.
+//!
+//! Other writers leave values that are no numbers out of the least and greatest value, and here these are the greatest of all. A row
+//! group would be left out although it has one, by a filter or by what a sort knows of its first rows. This program states nothing
+//! of such a group, so only others' footers are changed, on their way to the scan; the cache has them as they are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::common::Result;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
+use datafusion::parquet::arrow::arrow_reader::ArrowReaderOptions;
+use datafusion::parquet::arrow::async_reader::AsyncFileReader;
+use datafusion::parquet::basic::Type;
+use datafusion::parquet::errors::Result as ParquetResult;
+use datafusion::parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+
+/// Opens files as another factory does.
+#[derive(Debug)]
+pub struct ForeignReaders<F>(pub F);
+
+impl<F: ParquetFileReaderFactory> ParquetFileReaderFactory for ForeignReaders<F> {
+    fn create_reader(
+        &self,
+        partition_index: usize,
+        file: PartitionedFile,
+        metadata_size_hint: Option<usize>,
+        metrics: &ExecutionPlanMetricsSet,
+    ) -> Result<Box<dyn AsyncFileReader + Send>> {
+        let reader = self
+            .0
+            .create_reader(partition_index, file, metadata_size_hint, metrics)?;
+        Ok(Box::new(ForeignReader(reader)))
+    }
+}
+
+struct ForeignReader(Box<dyn AsyncFileReader + Send>);
+
+impl AsyncFileReader for ForeignReader {
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
+        self.0.get_bytes(range)
+    }
+
+    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
+        self.0.get_byte_ranges(ranges)
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
+        let read = self.0.get_metadata(options);
+        async move { Ok(Arc::new(without_doubles(&*read.await?)?)) }.boxed()
+    }
+}
+
+/// A footer that states nothing of doubles.
+fn without_doubles(footer: &ParquetMetaData) -> ParquetResult<ParquetMetaData> {
+    let group = |group: &RowGroupMetaData| {
+        let columns = group.columns().iter().map(|chunk| match chunk.column_type() {
+            Type::DOUBLE | Type::FLOAT => chunk.clone().into_builder().clear_statistics().build(),
+            _ => Ok(chunk.clone()),
+        });
+        let columns = columns.collect::<ParquetResult<Vec<_>>>()?;
+        group.clone().into_builder().set_column_metadata(columns).build()
+    };
+    let groups = footer
+        .row_groups()
+        .iter()
+        .map(group)
+        .collect::<ParquetResult<Vec<_>>>()?;
+    Ok(footer.clone().into_builder().set_row_groups(groups).build())
+}
