@@ -1,6 +1,6 @@
 //! Every table of a lake, read by the public packages `duckdb` and `deltalake` after each thing that happens to a table: rows come, names
-//! of attributes come, files are merged, rows are too old, files are deleted. They must find, row by row and value by value, what
-//! this program finds itself.
+//! of attributes come, files are merged, rows are too old, files are deleted, and `deltalake` itself rewrites files. They must find, row
+//! by row and value by value, what this program finds itself.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../tests/python/ask.rs"]
@@ -12,8 +12,11 @@ mod plant;
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use engines::{Engines, Rows};
-use plant::Plant;
+use plant::{Plant, compact_alone};
+use thalweg_lake::tables::{EVENTS, LOGS, METRICS, METRICS_ROLLUP, TAGS, TAGS_ROLLUP, TRACES, TableSpec};
 use thalweg_lake::upkeep::Task;
 
 const TABLES: [&str; 7] = [
@@ -112,4 +115,72 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     plant.upkeep(Task::Compact).await;
     agree(&engines, "more has come and was merged").await;
     plant.close().await;
+}
+
+const SPECS: [&TableSpec; 7] = [&LOGS, &METRICS, &TRACES, &TAGS, &EVENTS, &METRICS_ROLLUP, &TAGS_ROLLUP];
+
+/// What this program makes of the order of rows: each day for itself, where there are few enough files to rely on it.
+async fn orders_hold(engines: &Engines, moment: &str) {
+    for spec in SPECS {
+        let (table, keys) = (spec.name, spec.sort.join(", "));
+        let days = engines
+            .ask(&format!("select distinct cast(date as varchar) as d from {table}"))
+            .await;
+        for day in days {
+            let of_day = format!("from {table} where date = '{}'", day["d"].as_str().unwrap());
+            let when = format!("{moment}: {of_day}");
+            let all = engines.ask(&format!("select {keys} {of_day}")).await;
+            let keys_of = |row: &Value| -> Vec<Value> { spec.sort.iter().map(|key| row[*key].clone()).collect() };
+            let texts = |rows: &[Value]| -> Vec<String> {
+                rows.iter().map(|row| Value::Array(keys_of(row)).to_string()).collect()
+            };
+            let distinct: BTreeSet<String> = texts(&all).into_iter().collect();
+            let groups = engines.ask(&format!("select {keys} {of_day} group by {keys}")).await;
+            assert_eq!(groups.len(), distinct.len(), "{when}");
+            let numbered = format!(
+                "select count(*) as n from (select row_number() over (partition by {keys} order by {keys}) as r {of_day}) where r = 1"
+            );
+            assert_eq!(engines.ask(&numbered).await[0]["n"], distinct.len(), "{when}");
+            let sorted = engines.ask(&format!("select {keys} {of_day} order by {keys}")).await;
+            // The same after a sort that knows of no order.
+            let anew = engines
+                .ask(&format!(
+                    "select {keys} from (select * {of_day} union all select * {of_day} and false) order by {keys}"
+                ))
+                .await;
+            assert_eq!(texts(&sorted), texts(&anew), "{when}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_another_program_rewrites_stay_what_they_are() {
+    let mut plant = Plant::new().await;
+    let engines = Engines::of(plant.data_dir());
+    for round in 0..6 {
+        plant.round(round, round < 2).await;
+    }
+    plant.roll_up(&engines).await;
+    let appended = agree(&engines, "rows have come").await;
+
+    // While this program writes, too.
+    engines.optimize(&TABLES).await;
+    plant.is_own_again().await;
+    assert!(agree(&engines, "files were rewritten by both").await == appended);
+    orders_hold(&engines, "rewritten by both").await;
+    plant.round(6, false).await;
+    plant.round(7, false).await;
+    plant.roll_up(&engines).await;
+    let grown = agree(&engines, "it goes on").await;
+
+    // While nobody rewrites them again.
+    let folder = plant.close().await;
+    engines.optimize(&TABLES).await;
+    assert!(Plant::foreign_files(folder.path()).await >= TABLES.len());
+    assert!(agree(&engines, "files are of another writer").await == grown);
+    orders_hold(&engines, "of another writer").await;
+    compact_alone(folder.path()).await;
+    assert_eq!(Plant::foreign_files(folder.path()).await, 0);
+    assert!(agree(&engines, "files were merged by hand").await == grown);
+    orders_hold(&engines, "merged by hand").await;
 }

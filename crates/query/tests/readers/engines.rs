@@ -9,6 +9,7 @@ use thalweg_query::{Answer, Engine, QueryMetrics, QueryOptions, print};
 use crate::ask::ask;
 
 const SCRIPT: &str = "../../tests/python/read_table.py";
+const OPTIMIZE: &str = "../../tests/python/optimize.py";
 
 /// As docs/tags.md says it.
 const NEWEST_OF_METRICS: &str =
@@ -32,7 +33,7 @@ impl Engines {
         }
     }
 
-    async fn ask(&self, sql: &str) -> Vec<Value> {
+    pub async fn ask(&self, sql: &str) -> Vec<Value> {
         let answer = self.own.execute(sql).await;
         in_json(answer.unwrap_or_else(|error| panic!("{sql}: {error}"))).await
     }
@@ -85,6 +86,19 @@ impl Engines {
                 ENGINES.into_iter().zip(rows).collect()
             })
             .collect()
+    }
+}
+
+impl Engines {
+    /// Lets the other program rewrite tables, each of which must have had something to rewrite.
+    pub async fn optimize(&self, tables: &[&'static str]) {
+        let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
+        let done = tokio::task::spawn_blocking(move || ask(OPTIMIZE, &paths))
+            .await
+            .unwrap();
+        for (table, done) in tables.iter().zip(done) {
+            assert!(done["removed"].as_u64() > done["added"].as_u64(), "{table}: {done}");
+        }
     }
 }
 

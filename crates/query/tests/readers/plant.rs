@@ -19,7 +19,7 @@ use thalweg_lake::rollup::job::RollupOptions;
 use thalweg_lake::store::{Site, SyncedStore};
 use thalweg_lake::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
 use thalweg_lake::tags::Packer;
-use thalweg_lake::upkeep::{ByHand, Did, Task, Upkeep, UpkeepOptions};
+use thalweg_lake::upkeep::{ByHand, Did, Task, Upkeep, UpkeepOptions, by_hand_alone};
 use thalweg_log::disk::Ram;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
@@ -93,7 +93,7 @@ impl Plant {
         let (store, none) = (Arc::new(Store), Promotion::default());
         let events = TableWriter::open_events(&site, log.clone(), store, none, metrics.clone(), &options);
         writers.push(Arc::new(events.await.unwrap()));
-        let upkeep = Upkeep::start(by_hand_alone(), metrics).unwrap();
+        let upkeep = Upkeep::start(only_by_hand(), metrics).unwrap();
         writers.iter().for_each(|writer| upkeep.keep(writer.clone()));
         Plant {
             folder,
@@ -213,6 +213,25 @@ impl Plant {
         counts
     }
 
+    /// Files of tables that another program has written.
+    pub async fn foreign_files(data_dir: &Path) -> usize {
+        let mut count = 0;
+        for table in super::TABLES {
+            let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
+            let table = log.load(Detail::Counts).await.unwrap().unwrap();
+            count += table.files.values().filter(|file| file.is_foreign).count();
+        }
+        count
+    }
+
+    /// Returns when this program has rewritten the files of all others.
+    pub async fn is_own_again(&self) {
+        eventually("files of another writer are rewritten", async || {
+            Plant::foreign_files(self.data_dir()).await == 0
+        })
+        .await;
+    }
+
     pub fn files_on_disk(&self) -> usize {
         let mut count = 0;
         for table in super::TABLES {
@@ -227,12 +246,14 @@ impl Plant {
         count
     }
 
-    pub async fn close(self) {
+    /// Nobody writes the tables any more.
+    pub async fn close(self) -> TempDir {
         let upkeep = self.upkeep;
         tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
         for writer in self.writers {
             writer.close(SOON).await;
         }
+        self.folder
     }
 
     async fn append(&self, partition: PartitionId, arrival: i64, values: &[&[u8]]) {
@@ -242,6 +263,29 @@ impl Plant {
         }
         self.log.append(Unit::of(partition, records), None).await.unwrap();
     }
+}
+
+/// Merges all that is small in a lake that nobody writes.
+pub async fn compact_alone(data_dir: &Path) {
+    let site = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+    let asked = ByHand {
+        task: Task::Compact,
+        table: None,
+        date: None,
+        dry_run: false,
+    };
+    let (runtime, metrics) = (
+        tokio::runtime::Handle::current(),
+        LakeMetrics::register(&Registry::new()).unwrap(),
+    );
+    let compacting = tokio::task::spawn_blocking(move || {
+        let mut told = |did: Did| {
+            assert_eq!(did.error, None, "{}", did.table);
+            true
+        };
+        by_hand_alone(&site, &asked, &[], only_by_hand(), metrics, &runtime, &mut told).unwrap();
+    });
+    compacting.await.unwrap();
 }
 
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -262,7 +306,7 @@ fn parquet_files(folder: &Path) -> usize {
 }
 
 /// Nothing is merged by itself; what is too old is looked for once, when there is nothing yet.
-fn by_hand_alone() -> UpkeepOptions {
+fn only_by_hand() -> UpkeepOptions {
     UpkeepOptions {
         compaction: CompactionOptions {
             inputs: 64,
