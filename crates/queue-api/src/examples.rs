@@ -21,10 +21,10 @@ pub fn request(id: &str) -> Option<Value> {
         ),
         "claim" => json!({"consumer": "worker-1", "max": 10, "wait": "1s", "visibility": "30s"}),
         "settle" => json!({
-            "ack": ["pumps:0:17:1"],
-            "nack": [{"r": "pumps:0:18:1", "delay": "5s", "reason": "valve busy"}],
-            "reject": [{"r": "pumps:0:19:1", "reason": "no such pump"}],
-            "extend": [{"r": "pumps:0:20:1", "visibility": "2m"}],
+            "ack": ["pumps:0:17:1:16.1.6927a51e"],
+            "nack": [{"r": "pumps:0:18:1:16.1.6927a51e", "delay": "5s", "reason": "valve busy"}],
+            "reject": [{"r": "pumps:0:19:1:16.1.6927a51e", "reason": "no such pump"}],
+            "extend": [{"r": "pumps:0:20:1:16.1.6927a51e", "visibility": "2m"}],
         }),
         "createQueue" => json!({
             "name": "valves", "partitions": 4, "ttl": "72h", "retry": {"max_retries": 8},
@@ -71,8 +71,8 @@ pub fn answer(schema: &str) -> Option<Value> {
         "Settled" => json!({
             "settled": 3,
             "failed": [{
-                "r": "pumps:0:20:1", "code": "lease_lost",
-                "detail": "the lease pumps:0:20:1 has ended and the message went on; settle within visibility_timeout or extend it",
+                "r": "pumps:0:20:1:16.1.6927a51e", "code": "lease_lost",
+                "detail": "the lease pumps:0:20:1:16.1.6927a51e has ended and the message went on; settle within visibility_timeout or extend it",
             }],
         }),
         "Queues" => json!({"queues": [{
@@ -109,7 +109,7 @@ fn message() -> Value {
 
 fn delivery() -> Value {
     json!({
-        "receipt": "pumps:0:17:1", "id": "pumps:0:17", "partition": 0, "offset": 17, "delivery": 1,
+        "receipt": "pumps:0:17:1:16.1.6927a51e", "id": "pumps:0:17", "partition": 0, "offset": 17, "delivery": 1,
         "deadline": "2026-03-01T06:00:30Z", "enqueued_at": "2026-03-01T06:00:00Z", "key": "pump-1",
         "properties": {"unit": "bar"}, "text": "12.5",
     })

@@ -11,6 +11,7 @@ use crate::ids::Receipt;
 use crate::message::Message;
 use crate::part::State;
 use crate::queue::Queue;
+use crate::settle::Use;
 use crate::store::{Cursor, Next, Store};
 
 /// Read at once, about.
@@ -102,12 +103,18 @@ impl Queue {
                 SeekTo::Time(time) => at_time(store.clone(), time).await?,
             });
         }
+        // Delivery numbers begin anew: receipts from before must not name what is handed out then.
+        let epoch = self.next_epoch().await?;
         let dropped = self.change_each(group, only, |state, partition, next| {
             let target = targets.get(partition as usize).copied().unwrap_or(next);
             match state {
-                State::Stream(machine) => machine.seek(target),
+                State::Stream(machine) => {
+                    machine.set_epoch(epoch);
+                    machine.seek(target);
+                }
                 State::Work(machine) if target < machine.cursor() => {
                     machine.seek(target);
+                    machine.set_epoch(epoch);
                 }
                 // Also at the cursor: what becomes of a lease must not depend on whether anything is left to claim.
                 State::Work(machine) => return machine.purge(target),
@@ -214,6 +221,9 @@ impl Queue {
                 continue;
             };
             let mut inner = part.inner.lock();
+            if !self.is_current(group, &inner.state, receipt, Use::Again) {
+                continue;
+            }
             match &mut inner.state {
                 State::Work(machine) => {
                     machine.release(receipt.id.offset, receipt.delivery, unsent);

@@ -209,6 +209,14 @@ impl Queue {
         }
     }
 
+    /// How many of so many messages fit in, as far as their number is limited.
+    pub(crate) fn room_for(&self, count: usize) -> usize {
+        let admission = self.admission.lock();
+        let most = admission.settings.max_depth;
+        let room = usize::try_from(most.saturating_sub(admission.depth())).unwrap_or(usize::MAX);
+        if most == 0 { count } else { room.min(count) }
+    }
+
     /// Counts what is to be stored, if nobody has to wait for that and nothing has to go.
     pub(crate) fn admit_now(&self, count: u64, bytes: u64) -> bool {
         self.admission.lock().admit(count, bytes)

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
+use crate::ids::LeaseTag;
 use crate::machine::{Full, Lease, Machine, Passed};
 use crate::members::{MemberKind, Share};
 use crate::message::Message;
@@ -60,8 +61,9 @@ impl Default for ClaimWant {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub partition: u32,
-    /// From 1; with the message's place it is the receipt. Stream groups always have 1.
+    /// From 1; with the message's place and the tag it is the receipt. Stream groups always have 1.
     pub delivery: u32,
+    pub tag: LeaseTag,
     /// When the lease ends; 0 in stream groups.
     pub deadline: Micros,
     pub message: Message,
@@ -338,11 +340,18 @@ impl Queue {
             state, cursor, older, ..
         } = &mut *inner;
         let before = out.len();
+        let mut tag = LeaseTag {
+            queue: self.id,
+            group: group.id,
+            lease: 0,
+        };
         let dropped = self.has_letters.then(|| self.dropped.lock());
         let look = match state {
             State::Work(machine) => {
                 machine.advance(wanted.now);
+                tag.lease = machine.epoch().into();
                 let mut taker = Taker {
+                    tag,
                     dropped: dropped.as_deref(),
                     group,
                     store,
@@ -362,6 +371,7 @@ impl Queue {
             }
             State::Stream(machine) => {
                 let mut reading = Reading {
+                    tag,
                     dropped: dropped.as_deref(),
                     group,
                     store,
@@ -625,6 +635,7 @@ impl Wanted {
 
 /// One look of a consumer at a partition of a work group.
 struct Taker<'a> {
+    tag: LeaseTag,
     /// Dead letters that were sent again or thrown away.
     dropped: Option<&'a Ranges>,
     group: &'a Group,
@@ -650,6 +661,7 @@ impl Taker<'_> {
             let put = |message| {
                 self.out.push(Delivery {
                     partition: self.partition,
+                    tag: self.tag,
                     delivery: 0,
                     deadline: 0,
                     message,
@@ -754,6 +766,7 @@ impl Taker<'_> {
         self.wanted.take(&message);
         self.out.push(Delivery {
             partition: self.partition,
+            tag: self.tag,
             delivery: lease.delivery,
             deadline: lease.deadline,
             message,

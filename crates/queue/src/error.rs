@@ -59,6 +59,10 @@ pub enum QueueError {
     NotLeased { receipt: Receipt },
     #[error("message {} is settled already, by another delivery or as dead or expired", receipt.id)]
     Gone { receipt: Receipt },
+    #[error(
+        "receipt {receipt} names nothing any more: its queue or group was deleted, or its lease was lost with a crash or undone by a seek; claim again"
+    )]
+    ReceiptOver { receipt: Receipt },
     /// `what` is the queue or the group.
     #[error("{what} is paused; resume it with POST :resume")]
     Paused { what: SmolStr },
@@ -116,7 +120,7 @@ impl QueueError {
             QueueError::OffsetGap { .. } => "offset_gap",
             QueueError::LeaseLost { .. } => "lease_lost",
             QueueError::NotLeased { .. } => "not_leased",
-            QueueError::Gone { .. } => "gone",
+            QueueError::Gone { .. } | QueueError::ReceiptOver { .. } => "gone",
             QueueError::Paused { .. } => "paused",
             QueueError::UnknownOutcome { .. } => "unknown_outcome",
             QueueError::DurabilityUnavailable { .. } => "durability_unavailable",

@@ -1,4 +1,6 @@
-//! What a message and a lease are called outside: `<queue>:<partition>:<offset>[:<delivery>]`.
+//! What a message and a lease are called outside: `<queue>:<partition>:<offset>`, and for a lease
+//! `<queue>:<partition>:<offset>:<delivery>:<number>.<group>.<lease>`. The number of the queue, the number of the group in it and
+//! the lease are never given twice, so a receipt names one delivery for ever, whatever is deleted and made again under its name.
 //!
 //! Each has exactly one text: what is parsed prints as it was written, and nothing else is parsed. So the texts can be
 //! compared, and one that was altered on its way is refused instead of naming another message.
@@ -25,6 +27,19 @@ pub struct Receipt {
     pub id: MessageId,
     /// Counted from 1 per message and group.
     pub delivery: u32,
+    /// Not in receipts of earlier versions, which name nothing any more.
+    pub tag: Option<LeaseTag>,
+}
+
+/// What tells one lease from all others with the same names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseTag {
+    /// The number of the queue.
+    pub queue: u32,
+    /// The number of the group in it.
+    pub group: u32,
+    /// The epoch; of a stream also who reads.
+    pub lease: u64,
 }
 
 /// A text that names nothing.
@@ -52,7 +67,7 @@ impl IdError {
     fn receipt(text: &str) -> IdError {
         IdError {
             kind: "receipt",
-            form: "<queue>:<partition>:<offset>:<delivery>",
+            form: "<queue>:<partition>:<offset>:<delivery>:<number>.<group>.<lease>",
             ..IdError::message_id(text)
         }
     }
@@ -66,7 +81,11 @@ impl fmt::Display for MessageId {
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.id, self.delivery)
+        write!(f, "{}:{}", self.id, self.delivery)?;
+        match &self.tag {
+            Some(LeaseTag { queue, group, lease }) => write!(f, ":{queue}.{group}.{lease:x}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -89,7 +108,11 @@ impl FromStr for Receipt {
         let read = |parts: &mut std::str::Split<'_, char>| {
             let id = message_id(parts)?;
             let delivery = number(parts.next()?).filter(|delivery| *delivery > 0)?;
-            parts.next().is_none().then_some(Receipt { id, delivery })
+            let tag = match parts.next() {
+                Some(text) => Some(tag(text)?),
+                None => None,
+            };
+            parts.next().is_none().then_some(Receipt { id, delivery, tag })
         };
         read(&mut parts).ok_or_else(|| IdError::receipt(text))
     }
@@ -102,6 +125,19 @@ fn message_id(parts: &mut std::str::Split<'_, char>) -> Option<MessageId> {
         partition: number(parts.next()?)?,
         offset: number(parts.next()?)?,
     })
+}
+
+fn tag(text: &str) -> Option<LeaseTag> {
+    let mut parts = text.split('.');
+    let (queue, group, lease) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let canonical = lease.bytes().all(is_hex) && (lease.len() == 1 || !lease.starts_with('0'));
+    let tag = LeaseTag {
+        queue: number(queue)?,
+        group: number(group)?,
+        lease: u64::from_str_radix(lease, 16).ok().filter(|_| canonical)?,
+    };
+    parts.next().is_none().then_some(tag)
 }
 
 /// Digits without sign and without leading zeros, unlike [`str::parse`].
@@ -126,7 +162,18 @@ mod tests {
             offset: 17,
         };
         assert_eq!(id.to_string(), "pumps:3:17");
-        assert_eq!(Receipt { id, delivery: 2 }.to_string(), "pumps:3:17:2");
+        let mut receipt = Receipt {
+            id,
+            delivery: 2,
+            tag: Some(LeaseTag {
+                queue: 16,
+                group: 1,
+                lease: 0x2a,
+            }),
+        };
+        assert_eq!(receipt.to_string(), "pumps:3:17:2:16.1.2a");
+        receipt.tag = None;
+        assert_eq!(receipt.to_string(), "pumps:3:17:2", "as an earlier version wrote it");
     }
 
     #[test]
@@ -164,6 +211,15 @@ mod tests {
             "pumps:3:17:0",
             "pumps:3:17:02",
             "pumps:3:17:2:1",
+            "pumps:3:17:2:1.2",
+            "pumps:3:17:2:1.2.",
+            "pumps:3:17:2:01.2.3",
+            "pumps:3:17:2:1.2.0a",
+            "pumps:3:17:2:1.2.A",
+            "pumps:3:17:2:1.2.+a",
+            "pumps:3:17:2:1.2.3.4",
+            "pumps:3:17:2:1.2.3:4",
+            "pumps:3:17:2:1.2.10000000000000000",
             "pumps:3:17:",
             "pumps:3:17:4294967296",
         ] {
@@ -189,9 +245,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ids_and_receipts_survive_their_text(id in ids(), delivery in 1_u32..) {
+        fn ids_and_receipts_survive_their_text(id in ids(), delivery in 1_u32.., tag in proptest::option::of(any::<(u32, u32, u64)>())) {
             prop_assert_eq!(id.to_string().parse(), Ok(id.clone()));
-            let receipt = Receipt { id, delivery };
+            let tag = tag.map(|(queue, group, lease)| LeaseTag { queue, group, lease });
+            let receipt = Receipt { id, delivery, tag };
             prop_assert_eq!(receipt.to_string().parse(), Ok(receipt));
         }
 

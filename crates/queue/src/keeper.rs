@@ -58,6 +58,11 @@ impl Queue {
         }
     }
 
+    /// Something changed that a checkpoint is written for when the time comes.
+    pub(crate) fn checkpoint_by_and_by(&self) {
+        self.look_at(self.clock.now() + CHECKPOINT_AFTER);
+    }
+
     /// The task of a queue; ends when the queue is removed.
     pub(crate) async fn keep(self: Arc<Queue>) {
         let now = self.clock.now();
@@ -130,7 +135,8 @@ impl Queue {
         }
         self.shed().await;
         due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
-        let unsaved = self.most_records(&groups);
+        let drops = self.unsaved_drops.load(Ordering::Relaxed);
+        let unsaved = self.most_records(&groups).max(drops);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
             let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
@@ -207,7 +213,11 @@ impl Queue {
                 .iter()
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
-            if !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
+            let drops = Unsaved::of_records(match partition {
+                0 => self.unsaved_drops.load(Ordering::Relaxed),
+                _ => 0,
+            });
+            if !wanted(drops) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }
             if let Err(error) = self.checkpoint_of(partition, &parts) {
@@ -233,6 +243,11 @@ impl Queue {
             inner.checkpoint(group.id, &holding, &mut values);
             consumers.push(holding);
         }
+        // Before the record: what is dropped meanwhile is counted again.
+        let drops = match partition {
+            0 => self.unsaved_drops.swap(0, Ordering::Relaxed),
+            _ => 0,
+        };
         if partition == 0 {
             values.extend(self.dropped_record());
         }
@@ -244,6 +259,9 @@ impl Queue {
         let bytes = values.iter().map(Vec::len).sum();
         for ((_, inner), holding) in locked.iter_mut().zip(&consumers) {
             inner.checkpointed(holding, bytes, written.is_ok());
+        }
+        if written.is_err() {
+            self.unsaved_drops.fetch_add(drops, Ordering::Relaxed);
         }
         written
     }

@@ -73,6 +73,7 @@ mod tests {
     fn given(delivery: u32, time: Micros, not_before: Option<Micros>) -> Delivery {
         Delivery {
             partition: 0,
+            tag: crate::ids::LeaseTag::default(),
             delivery,
             deadline: 0,
             message: Message {

@@ -1,14 +1,27 @@
-//! Partitions that no queue has. What a crash has left half made or half removed goes; what damage to the catalogue has
-//! taken the queue from is found again, as a queue of its own, so that no message goes with a few bytes of the catalogue.
+//! At a start: partitions and the catalogue are made to agree. What a crash has left half made or half removed goes, as a mark
+//! names it; whatever else has messages is kept, whether the catalogue knows of it or not, so that damage to the catalogue costs
+//! no message and keeps no start away.
+//!
+//! | found | then |
+//! |---|---|
+//! | mark `removing` | its partitions go |
+//! | mark `making`, nothing stored under the number | its partitions go |
+//! | a queue none of whose partitions is there | it was removed: it leaves the catalogue |
+//! | a queue some of whose partitions are there | its messages move to partitions of a new number |
+//! | messages under a number without a queue | they are a queue of their own, `found-<number>` |
+//! | messages in a partition beyond those of its queue | the queue has that partition, too |
+
+mod moved;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use smol_str::{SmolStr, format_smolstr};
 use thalweg_log::{Durability, Log, Micros, PartitionId};
 
-use crate::catalog::{Catalog, Entry, FIRST_ID};
+use crate::catalog::{Catalog, Entry, FIRST_ID, Mark};
 use crate::error::Result;
-use crate::queue::{STATE, is_foreign, number_of};
+use crate::queue::{IDS, STATE, is_foreign, number_of};
 use crate::settings::QueueSettings;
 
 /// What is promised of a queue that is found again: with what it was made is lost, too.
@@ -16,86 +29,173 @@ const LEAST: Durability = Durability::Os;
 /// Its first group: the state partitions may tell of others, by number.
 const NEXT_GROUP: u32 = 1 << 20;
 
-/// Ends what a crash has begun.
-pub(crate) async fn remove(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
-    for id in catalog.unfinished().await {
-        remove_one(catalog, log, id, now).await?;
+/// Makes partitions and catalogue agree.
+pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
+    if catalog.lost() > 0 {
+        tracing::error!(
+            records = catalog.lost(),
+            "the catalogue of queues has lost records to damage; nothing is removed for that: queues whose entry is lost are \
+             found as found-<number>, and a setting, a pause or a deletion may be as it was before"
+        );
     }
-    Ok(())
+    let all = Numbered::all(log);
+    for (id, mark) in catalog.marks().await {
+        let has_messages = all.get(&id).is_some_and(|found| found.has_stored(log));
+        match mark {
+            Mark::Making if has_messages => {}
+            Mark::Making | Mark::Removing => remove_one(catalog, log, id, now).await?,
+        }
+    }
+    let none = Numbered::default();
+    for (name, entry) in catalog.all().await {
+        if entry.durability != Durability::Memory {
+            let found = all.get(&entry.id).unwrap_or(&none);
+            mend(catalog, log, (&name, entry), found, now).await?;
+        }
+    }
+    adopt(catalog, log, now).await
 }
 
+/// Removes what lies under a number that may go: messages first, so that where they are, all that belongs to them is.
 pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
-    let of_queue = |partition: &PartitionId| number_of(*partition) == id;
-    for partition in log.partitions().into_iter().filter(of_queue) {
+    let mut own = log.partitions();
+    own.retain(|partition| number_of(*partition) == id);
+    own.sort_unstable();
+    for partition in own {
         log.remove(partition).await?;
     }
     catalog.finish(log, id, now).await
 }
 
-/// Makes a queue `found.<number>`, or `found.<number>.2` if somebody has called a queue so, of messages that are under a
+/// Partitions of the log under one number.
+#[derive(Default)]
+struct Numbered {
+    id: u32,
+    messages: BTreeSet<u32>,
+    states: BTreeSet<u32>,
+}
+
+impl Numbered {
+    fn all(log: &dyn Log) -> BTreeMap<u32, Numbered> {
+        let mut all: BTreeMap<u32, Numbered> = BTreeMap::new();
+        for id in log.partitions().into_iter().filter(|id| !is_foreign(*id)) {
+            let number = number_of(id);
+            let of = all.entry(number).or_default();
+            of.id = number;
+            match id.queue & (STATE | IDS) {
+                0 => drop(of.messages.insert(id.partition)),
+                STATE => drop(of.states.insert(id.partition)),
+                // Dedup-ids.
+                _ => {}
+            }
+        }
+        all
+    }
+
+    fn stored_in(&self, log: &dyn Log, partition: u32) -> bool {
+        let bounds = log.bounds(PartitionId::new(self.id, partition));
+        bounds.is_ok_and(|bounds| bounds.next > 0)
+    }
+
+    /// Whether there ever was a message.
+    fn has_stored(&self, log: &dyn Log) -> bool {
+        self.messages.iter().any(|partition| self.stored_in(log, *partition))
+    }
+
+    /// Partitions up to the last one in which a message was stored.
+    fn used(&self, log: &dyn Log) -> u32 {
+        let used = self.messages.iter().rev().find(|n| self.stored_in(log, **n));
+        used.map_or(0, |last| last + 1)
+    }
+
+    /// Whether nothing is missing of the first partitions.
+    fn is_whole(&self, count: u32) -> bool {
+        (0..count).all(|partition| self.messages.contains(&partition) && self.states.contains(&partition))
+    }
+}
+
+/// Has a queue of the catalogue agree with its partitions. A number whose partition was removed never gets that partition
+/// again, or what it held would be read from old files.
+async fn mend(
+    catalog: &Catalog,
+    log: &dyn Log,
+    (name, mut entry): (&SmolStr, Entry),
+    found: &Numbered,
+    now: Micros,
+) -> Result<()> {
+    if found.messages.is_empty() {
+        tracing::warn!(
+            queue = %name,
+            "the catalogue has a queue of which the log has no partition: that it was removed is lost to damage; it is removed"
+        );
+        catalog.remove(log, name, now).await?;
+        return remove_one(catalog, log, entry.id, now).await;
+    }
+    let count = entry.settings.partitions.max(found.used(log));
+    if !found.is_whole(count) {
+        tracing::error!(
+            queue = %name, id = entry.id,
+            "some partitions of a queue are not there, as when it was being removed and that is lost to damage; the messages \
+             of the others are kept under a new number, and its groups begin anew"
+        );
+        entry.settings.partitions = count;
+        return moved::to_new_number(catalog, log, (name, entry), &found.messages, now).await;
+    }
+    if count > entry.settings.partitions {
+        tracing::warn!(queue = %name, partitions = count, "that the queue has got more partitions is lost to damage; it has them");
+        entry.settings.partitions = count;
+        catalog.put(log, name, entry, now).await?;
+    }
+    Ok(())
+}
+
+/// Makes a queue `found-<number>`, or `found-<number>-2` if somebody has called a queue so, of messages that are under a
 /// number which the catalogue does not know, without any limit that would let go of them; its groups and settings are lost.
-pub(crate) async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
+async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
     let entries = catalog.all().await;
     let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
     let names: BTreeSet<SmolStr> = entries.into_iter().map(|(name, _)| name).collect();
-    let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for id in log.partitions().into_iter().filter(|id| !is_foreign(*id)) {
-        let number = number_of(id);
-        if number < FIRST_ID || known.contains(&number) {
+    let all = Numbered::all(log);
+    let found = all.into_values().filter(|found| found.id >= FIRST_ID && !known.contains(&found.id));
+    for found in found {
+        catalog.skip(found.id).await;
+        if !found.has_stored(log) {
+            // It holds nothing, and never did.
+            catalog.mark_removing(log, found.id, now).await?;
+            remove_one(catalog, log, found.id, now).await?;
             continue;
         }
-        let partitions = found.entry(number).or_default();
-        if id.queue == number {
-            partitions.push(id.partition);
+        let name = free_name(found.id, &names);
+        let count = found.messages.last().map_or(1, |last| last + 1);
+        let entry = adopted(found.id, count);
+        match found.is_whole(count) {
+            true => catalog.put(log, &name, entry, now).await?,
+            false => moved::to_new_number(catalog, log, (&name, entry), &found.messages, now).await?,
         }
-    }
-    for (id, partitions) in found {
-        catalog.skip(id).await;
-        let mut has_messages = false;
-        for partition in &partitions {
-            let bounds = log.bounds(PartitionId::new(id, *partition))?;
-            has_messages |= bounds.next > bounds.first;
-        }
-        if !has_messages {
-            remove_one(catalog, log, id, now).await?;
-            continue;
-        }
-        let count = partitions.iter().max().map_or(1, |last| last + 1);
-        adopt_one(catalog, log, (id, free_name(id, &names)), count, now).await?;
+        tracing::error!(
+            queue = %name,
+            "the log has messages of a queue that its catalogue has lost to damage; they are in this queue now, without the groups"
+        );
     }
     Ok(())
 }
 
 /// A name that no queue has.
 fn free_name(id: u32, names: &BTreeSet<SmolStr>) -> SmolStr {
-    let numbered = (2u64..).map(|n| format_smolstr!("found.{id}.{n}"));
-    let mut all = std::iter::once(format_smolstr!("found.{id}")).chain(numbered);
+    let numbered = (2u64..).map(|n| format_smolstr!("found-{id}-{n}"));
+    let mut all = std::iter::once(format_smolstr!("found-{id}")).chain(numbered);
     all.find(|name| !names.contains(name)).unwrap_or_default()
 }
 
-async fn adopt_one(
-    catalog: &Catalog,
-    log: &dyn Log,
-    (id, name): (u32, SmolStr),
-    partitions: u32,
-    now: Micros,
-) -> Result<()> {
-    let there: BTreeSet<PartitionId> = log.partitions().into_iter().collect();
-    for partition in 0..partitions {
-        for id in [PartitionId::new(id, partition), PartitionId::new(id | STATE, partition)] {
-            if !there.contains(&id) {
-                log.create(id, LEAST).await?;
-            }
-        }
-    }
+fn adopted(id: u32, partitions: u32) -> Entry {
     let settings = QueueSettings {
         partitions,
-        ttl: std::time::Duration::ZERO,
+        ttl: Duration::ZERO,
         max_depth: 0,
         max_bytes: 0,
         ..QueueSettings::default()
     };
-    let entry = Entry {
+    Entry {
         id,
         settings,
         durability: LEAST,
@@ -103,11 +203,5 @@ async fn adopt_one(
         next_group: NEXT_GROUP,
         produce_paused: true,
         consume_paused: false,
-    };
-    catalog.put(log, &name, entry, now).await?;
-    tracing::error!(
-        queue = %name,
-        "the log has messages of a queue that its catalogue has lost to damage; they are in this queue now, without the groups"
-    );
-    Ok(())
+    }
 }

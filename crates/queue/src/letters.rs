@@ -1,23 +1,25 @@
-//! Dead letters: found, sent again, thrown away.
+//! Dead letters: found, and taken out of the middle when they were sent again or thrown away (`letters/resend.rs`).
 
+mod resend;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
-use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::{Properties, RecordRef};
-use thalweg_log::{Micros, Offset, Records, Unit};
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Micros, Offset, Records};
 
 use crate::admin::{LOOK_BYTES, read_from};
 use crate::dead::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::ids::MessageId;
-use crate::message::{Message, NewMessage, TARGET_GROUP};
+use crate::message::Message;
 use crate::part::DROPPED;
 use crate::produce::Fact;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
-use crate::times::micros;
+pub use resend::Resent;
 
 /// Looked at in one go.
 const LOOK: usize = 1000;
@@ -134,81 +136,6 @@ impl Queue {
         Ok(found.map(|found| (dead, found)))
     }
 
-    /// Sends dead letters again; each is stored there and gone here in one commit. Those for a group that is gone stay.
-    pub async fn resend(
-        self: &Arc<Queue>,
-        select: &DeadSelect,
-        target: ResendTo,
-        delay: Option<Duration>,
-    ) -> Result<Resent> {
-        let mut resent = Resent::default();
-        let Some(mut chosen) = self.choose(select).await? else {
-            return Ok(resent);
-        };
-        let to = match &target {
-            ResendTo::Source => self.clone(),
-            ResendTo::Queue(name) => self.neighbour(name)?,
-        };
-        let to_source = matches!(target, ResendTo::Source);
-        loop {
-            let letters = chosen.next().await?;
-            if letters.is_empty() {
-                return Ok(resent);
-            }
-            for letter in letters {
-                match self.resend_one(&chosen.dead, &to, &letter, to_source, delay).await {
-                    Ok(()) => resent.count += 1,
-                    Err(error) => {
-                        resent.stopped = Some(error);
-                        return Ok(resent);
-                    }
-                }
-            }
-        }
-    }
-
-    async fn resend_one(
-        &self,
-        dead: &Queue,
-        to: &Arc<Queue>,
-        letter: &Message,
-        to_source: bool,
-        delay: Option<Duration>,
-    ) -> Result<()> {
-        let group = died_in(letter).filter(|_| to_source);
-        if let Some(group) = group {
-            to.group(group)?;
-        }
-        let not_before = delay.map(|delay| self.clock.now() + micros(delay));
-        let message = revived(letter, group, not_before);
-        let fact = dead.dropped_fact(letter.offset)?;
-        to.produce_with(vec![message], fact.into_iter().collect()).await?;
-        dead.is_gone(letter.offset);
-        Ok(())
-    }
-
-    /// Throws dead letters away. Returns how many.
-    pub async fn purge_dead(self: &Arc<Queue>, select: &DeadSelect) -> Result<u64> {
-        let mut purged = 0;
-        let Some(mut chosen) = self.choose(select).await? else {
-            return Ok(purged);
-        };
-        loop {
-            let letters = chosen.next().await?;
-            if letters.is_empty() {
-                return Ok(purged);
-            }
-            for letter in letters {
-                if let Some((id, records)) = chosen.dead.dropped_fact(letter.offset)? {
-                    let unit = Unit::default().and_of(Kind::State, id, records);
-                    chosen.dead.log.append(unit, None).await?;
-                }
-                chosen.dead.is_gone(letter.offset);
-                purged += 1;
-            }
-        }
-    }
-
     /// The letters that are there now and are meant; `None` if there have never been any. Each id is that of a letter.
     async fn choose<'a>(&self, select: &'a DeadSelect) -> Result<Option<Chosen<'a>>> {
         let dead = self.known_dead_letters();
@@ -227,18 +154,11 @@ impl Queue {
             dead,
             select,
             done: 0,
+            named: BTreeSet::new(),
             after: None,
             end,
         }))
     }
-}
-
-/// What a call of [`Queue::resend`] came to.
-#[derive(Debug, Default)]
-pub struct Resent {
-    pub count: u64,
-    /// Why it went no further, if it has not sent them all.
-    pub stopped: Option<QueueError>,
 }
 
 /// A way through the letters that are meant, few at a time: all of them need not fit into memory.
@@ -247,6 +167,7 @@ struct Chosen<'a> {
     select: &'a DeadSelect,
     /// Ids.
     done: usize,
+    named: BTreeSet<Offset>,
     after: Option<Offset>,
     /// Those that die while it goes on are not meant, or it might not end.
     end: Offset,
@@ -263,14 +184,19 @@ impl Chosen<'_> {
                 Ok(page.letters)
             }
             DeadSelect::Ids(ids) => {
+                let (mut letters, mut bytes) = (Vec::new(), 0);
                 while let Some(id) = ids.get(self.done) {
-                    self.done += 1;
-                    // One that is named twice is gone by now.
-                    if let Some(letter) = self.dead.find(id.partition, id.offset).await? {
-                        return Ok(vec![letter]);
+                    if letters.len() == LOOK || bytes >= PAGE_BYTES {
+                        break;
                     }
+                    self.done += 1;
+                    // One that is named twice is there once, or gone by now.
+                    let is_new = self.named.insert(id.offset);
+                    let found = self.dead.find(id.partition, id.offset).await?.filter(|_| is_new);
+                    bytes += found.as_ref().map_or(0, Message::bytes);
+                    letters.extend(found);
                 }
-                Ok(Vec::new())
+                Ok(letters)
             }
         }
     }
@@ -283,40 +209,40 @@ impl Queue {
     }
 
     /// The record that says so, for the log; none in memory.
-    fn dropped_fact(&self, offset: Offset) -> Result<Option<Fact>> {
+    fn dropped_fact(&self, letters: &Ranges) -> Result<Option<Fact>> {
         if self.is_in_memory() {
             return Ok(None);
         }
-        let mut one = Ranges::default();
-        one.insert(offset);
         let mut records = Records::new();
-        records.push(&RecordRef::of(self.clock.now(), &record_of(&one)))?;
+        records.push(&RecordRef::of(self.clock.now(), &record_of(letters)))?;
         Ok(Some((self.state_id(0), records)))
     }
 
-    /// All of them, for a checkpoint.
+    /// All of them, for a checkpoint; also none, so that what came before it need not be read.
     pub(crate) fn dropped_record(&self) -> Option<Vec<u8>> {
-        let dropped = self.dropped.lock();
-        (*dropped != Ranges::default()).then(|| record_of(&dropped))
+        self.has_letters.then(|| record_of(&self.dropped.lock()))
     }
 
-    /// A letter is gone. Those at the beginning are let go.
-    fn is_gone(&self, offset: Offset) {
+    /// Letters are gone. Those at the beginning are let go.
+    fn are_gone(&self, letters: &Ranges) {
+        if !self.is_in_memory() {
+            self.unsaved_drops.fetch_add(1, Ordering::Relaxed);
+            self.checkpoint_by_and_by();
+        }
         let Some(store) = self.store(0).cloned() else {
             return;
         };
-        // Before the other lock, so that nobody lets go of it meanwhile.
+        // Before the other lock, so that nobody lets go of them meanwhile.
         let mut admission = self.admission.lock();
         let Ok(first) = store.first() else {
             return;
         };
         let mut dropped = self.dropped.lock();
-        if offset < first || !dropped.insert(offset) {
-            return;
-        }
+        let there = letters.iter().filter(|letter| *letter >= first);
+        let gone = there.filter(|letter| dropped.insert(*letter)).count();
         let below = dropped.end_from(first);
         drop(dropped);
-        admission.gone(1, 0);
+        admission.gone(gone as u64, 0);
         if let Err(error) = self.trim_counted(&store, below, &mut admission) {
             tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
         }
@@ -328,27 +254,4 @@ fn record_of(ranges: &Ranges) -> Vec<u8> {
     let mut value = vec![0, DROPPED];
     ranges.encode(&mut value);
     value
-}
-
-/// The group in which a letter died.
-fn died_in(letter: &Message) -> Option<&str> {
-    let mut properties = letter.properties.as_ref().iter();
-    let found = properties.find(|(name, _)| name.strip_prefix(PREFIX) == Some("group"));
-    found.map(|(_, group)| group)
-}
-
-/// A dead letter as the message that it was, for one group if it is for one.
-fn revived(letter: &Message, group: Option<&str>, not_before: Option<Micros>) -> NewMessage {
-    let properties = letter.properties.as_ref();
-    let target = group.map(|group| (TARGET_GROUP, group));
-    let kept = properties
-        .iter()
-        .filter(|(name, _)| !name.starts_with(PREFIX) && *name != TARGET_GROUP);
-    NewMessage {
-        payload: letter.payload.clone(),
-        key: letter.key.clone(),
-        properties: kept.chain(target).collect::<Properties>(),
-        not_before,
-        ..NewMessage::default()
-    }
 }

@@ -53,7 +53,7 @@ pub use clock::{Clock, SystemClock};
 pub use died::DeadLetterListener;
 pub use error::{QueueError, Result};
 pub use group::{Group, GroupCounters};
-pub use ids::{IdError, MessageId, Receipt};
+pub use ids::{IdError, LeaseTag, MessageId, Receipt};
 pub use letters::{DeadFilter, DeadPage, DeadSelect, ResendTo, Resent};
 pub use message::{Message, NewMessage};
 pub use placement::together;

@@ -95,6 +95,14 @@ pub(crate) struct Unsaved {
 }
 
 impl Unsaved {
+    /// Small ones.
+    pub fn of_records(records: u32) -> Unsaved {
+        Unsaved {
+            records,
+            ..Unsaved::default()
+        }
+    }
+
     fn add(&mut self, bytes: usize) {
         self.records += 1;
         self.bytes += bytes;

@@ -46,6 +46,15 @@ impl Produced {
 /// Records of state that go with messages.
 pub(crate) type Fact = (PartitionId, Records);
 
+/// What else happens when messages are stored.
+#[derive(Default)]
+pub(crate) struct Along {
+    /// Stored in the same commit; of a queue in memory, right behind it.
+    pub facts: Vec<Fact>,
+    /// Called as soon as they are stored, whoever waits for it.
+    pub stored: Option<Box<dyn FnOnce() + Send>>,
+}
+
 /// A call of [`Queue::produce`]. To be awaited, if the message is not there already.
 #[must_use = "a message of a durable queue is stored only when this is awaited"]
 pub struct Producing<'a> {
@@ -105,7 +114,7 @@ impl<T: Send + 'static> Drop for Detached<T> {
     }
 }
 
-/// Dedup-ids that were taken down for messages which are not stored yet; let go if they never are.
+/// Dedup-ids that are reserved for messages which are not stored yet; let go if they never are.
 struct Tickets<'a> {
     queue: &'a Queue,
     tickets: Vec<Ticket>,
@@ -116,8 +125,6 @@ impl Drop for Tickets<'_> {
         if !self.tickets.is_empty() {
             let mut dedup = self.queue.dedup.lock();
             self.tickets.drain(..).for_each(|ticket| dedup.failed(ticket));
-            drop(dedup);
-            self.queue.dedup_known.notify_waiters();
         }
     }
 }
@@ -185,18 +192,20 @@ impl Queue {
 
     /// Stores messages together or not at all. Those without a key stay together in one partition.
     pub async fn produce_all(self: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<Vec<Produced>> {
-        self.produce_with(messages, Vec::new()).await
+        self.produce_with(messages, Along::default()).await
     }
 
-    /// The same, with facts of other partitions that are stored in the same commit.
+    /// The same, with what goes along.
     pub(crate) async fn produce_with(
         self: &Arc<Queue>,
         messages: Vec<NewMessage>,
-        facts: Vec<Fact>,
+        along: Along,
     ) -> Result<Vec<Produced>> {
         self.may_produce(&messages)?;
         let (mut messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
         if messages.is_empty() {
+            let nowhere = std::iter::empty();
+            Answer::settle(&mut answers, nowhere, &mut self.dedup.lock(), self.clock.now());
             return Ok(answers.into_iter().map(Answer::produced).collect());
         }
         messages.iter_mut().for_each(keep_dedup_id);
@@ -206,7 +215,7 @@ impl Queue {
             self.admit(count, bytes).await?;
         }
         let own = std::mem::take(&mut tickets.tickets);
-        let queue = self.clone();
+        let (queue, mut along) = (self.clone(), along);
         Detached::new(async move {
             let mut tickets = Tickets {
                 queue: &queue,
@@ -215,22 +224,31 @@ impl Queue {
             let placed = queue.place(messages);
             let stored = match queue.is_in_memory() {
                 true => Ok(queue.store_in_memory(placed, ttl)),
-                false => queue.store_in_log(placed, ttl, facts).await,
+                false => queue.store_in_log(placed, ttl, std::mem::take(&mut along.facts)).await,
             };
-            let mut places = queue.finished(count, bytes, stored)?.into_iter();
-            let with_ids = !tickets.tickets.is_empty();
+            if stored.is_ok() {
+                queue.goes_along(along).await;
+            }
+            let places = queue.finished(count, bytes, stored)?.into_iter();
             tickets.tickets.clear();
-            let mut dedup = queue.dedup.lock();
-            for answer in &mut answers {
-                answer.settle(&mut places, &mut dedup);
-            }
-            drop(dedup);
-            if with_ids {
-                queue.dedup_known.notify_waiters();
-            }
+            Answer::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
             Ok(answers.into_iter().map(Answer::produced).collect())
         })
         .await
+    }
+
+    /// What happens when messages are stored. They are, so what fails is only told.
+    async fn goes_along(&self, along: Along) {
+        if !along.facts.is_empty() {
+            let facts = along.facts.into_iter();
+            let unit = facts.fold(Unit::default(), |unit, (id, records)| unit.and_of(Kind::State, id, records));
+            if let Err(error) = self.log.append(unit, None).await {
+                tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that is not stored: after a restart they are there again");
+            }
+        }
+        if let Some(stored) = along.stored {
+            stored();
+        }
     }
 
     fn finished<T>(&self, count: u64, bytes: u64, stored: Result<T>) -> Result<T> {
@@ -268,7 +286,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Leaves out those whose dedup-id was seen. Waits for those that are being stored just now.
+    /// Leaves out those whose dedup-id was seen. Waits while one of them is being stored for another batch, and holds none of
+    /// its own meanwhile.
     async fn without_repeated(&self, messages: Vec<NewMessage>) -> Result<(Vec<NewMessage>, Vec<Answer>, Tickets<'_>)> {
         let mut tickets = Tickets {
             queue: self,
@@ -279,48 +298,40 @@ impl Queue {
             let answers = messages.iter().map(|_| Answer::New(None)).collect();
             return Ok((messages, answers, tickets));
         }
-        let (mut left, mut answers) = (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
-        for message in messages {
-            let Some(id) = message.dedup_id.clone() else {
-                answers.push(Answer::New(None));
-                left.push(message);
-                continue;
-            };
-            loop {
-                let seen = self.dedup.lock().see(self.clock.now(), &id);
-                match seen {
-                    Seen::First(ticket) => {
-                        tickets.tickets.push(ticket);
-                        answers.push(Answer::New(Some(ticket)));
-                        left.push(message);
-                    }
-                    Seen::Stored(place) => {
-                        self.counters.repeated.fetch_add(1, Ordering::Relaxed);
-                        answers.push(Answer::Repeated(place));
-                    }
-                    // Twice in this very batch.
-                    Seen::Pending(ticket) if tickets.tickets.contains(&ticket) => answers.push(Answer::SameAs(ticket)),
-                    Seen::Pending(_) => {
-                        self.dedup_outcome(&id).await;
-                        continue;
-                    }
-                }
-                break;
+        let (places, seen) = self.reserve_ids(&messages).await;
+        let mut answers = vec![Answer::New(None); messages.len()];
+        for (at, seen) in places.iter().zip(seen) {
+            if let Seen::First(ticket) = seen {
+                tickets.tickets.push(ticket);
+            }
+            let answer = Answer::of(seen, &places);
+            if matches!(answer, Answer::Repeated(_)) {
+                self.counters.repeated.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(known) = answers.get_mut(*at) {
+                *known = answer;
             }
         }
-        Ok((left, answers, tickets))
+        let new = messages.into_iter().zip(&answers);
+        let left = new.filter_map(|(message, answer)| matches!(answer, Answer::New(_)).then_some(message));
+        Ok((left.collect(), answers, tickets))
     }
 
-    /// Waits until it is known what became of the message with this dedup-id that is being stored just now.
-    async fn dedup_outcome(&self, id: &str) {
+    /// Reserves the dedup-ids of a batch, all at once. Returns where in the batch each id is, and what is known of it.
+    async fn reserve_ids(&self, messages: &[NewMessage]) -> (Vec<usize>, Vec<Seen>) {
+        let with_ids = messages.iter().enumerate();
+        let with_ids = with_ids.filter_map(|(at, message)| Some((at, message.dedup_id.as_deref()?)));
+        let (places, ids): (Vec<usize>, Vec<&str>) = with_ids.unzip();
+        let mut from = 0;
         loop {
-            let known = self.dedup_known.notified();
-            tokio::pin!(known);
-            known.as_mut().enable();
-            if !self.dedup.lock().is_pending(self.clock.now(), id) {
-                return;
+            let reserved = self.dedup.lock().reserve(self.clock.now(), &ids, from);
+            match reserved {
+                Ok(seen) => return (places, seen),
+                Err(busy) => {
+                    from = busy.at;
+                    busy.is_over().await;
+                }
             }
-            known.await;
         }
     }
 

@@ -45,6 +45,8 @@ const SLEEP_AFTER: Micros = 60_000_000;
 
 pub struct Queue {
     pub(crate) id: u32,
+    /// Of the process: see `machine/epoch.rs`.
+    pub(crate) epoch: u32,
     name: SmolStr,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -58,8 +60,6 @@ pub struct Queue {
     pub(crate) next_group: AtomicU32,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
-    /// What became of a message with a dedup-id is known.
-    pub(crate) dedup_known: Notify,
     pub(crate) room: Room,
     /// Whoever drops messages for others to come in.
     pub(crate) making_room: tokio::sync::Mutex<()>,
@@ -73,6 +73,10 @@ pub struct Queue {
     pub(crate) has_letters: bool,
     /// Dead letters that are gone from the middle.
     pub(crate) dropped: Mutex<Ranges>,
+    /// Records of such since the last checkpoint.
+    pub(crate) unsaved_drops: AtomicU32,
+    /// Whoever sends dead letters of this queue again, or throws them away.
+    pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
     pub(crate) removed: AtomicBool,
     /// How far keys are compacted, by partition; whoever compacts holds it.
     pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<Progress>>>,
@@ -141,6 +145,7 @@ pub(crate) struct Keeper {
 
 pub(crate) struct Parts {
     pub id: u32,
+    pub epoch: u32,
     pub name: SmolStr,
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
@@ -159,6 +164,7 @@ impl Queue {
         let has_letters = NameKind::of(&parts.name) == NameKind::DeadLetter;
         Queue {
             id: parts.id,
+            epoch: parts.epoch,
             name: parts.name,
             log: parts.log,
             clock: parts.clock,
@@ -170,7 +176,6 @@ impl Queue {
             next_group: AtomicU32::new(1),
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
-            dedup_known: Notify::new(),
             room: Room::default(),
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
@@ -187,6 +192,8 @@ impl Queue {
             },
             has_letters,
             dropped: Mutex::default(),
+            unsaved_drops: AtomicU32::new(0),
+            taking_letters: Arc::default(),
             removed: AtomicBool::new(false),
             compacted: Arc::default(),
             home: parts.home,
@@ -300,13 +307,10 @@ impl Queue {
 
     /// With which whoever has got it settles it.
     pub fn receipt(&self, delivery: &Delivery) -> Receipt {
-        self.receipt_at(delivery.partition, delivery.message.offset, delivery.delivery)
-    }
-
-    pub(crate) fn receipt_at(&self, partition: u32, offset: Offset, delivery: u32) -> Receipt {
         Receipt {
-            id: self.message_id(partition, offset),
-            delivery,
+            id: self.message_id(delivery.partition, delivery.message.offset),
+            delivery: delivery.delivery,
+            tag: Some(delivery.tag),
         }
     }
 
@@ -340,8 +344,8 @@ impl Queue {
     /// How a partition keeps its messages.
     pub(crate) fn new_store(&self, partition: u32) -> Store {
         if self.is_in_memory() {
-            // Offsets go on from those of earlier processes, so that their receipts name no message of this one; and they
-            // are exact in JSON, where numbers are doubles.
+            // Offsets go on from those of earlier processes, so that ids of their messages name none of this one; and they are
+            // exact in JSON, where numbers are doubles.
             return Store::Memory(MemoryStore::starting_at(self.clock.now().max(0) as Offset));
         }
         Store::Log {

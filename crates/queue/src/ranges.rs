@@ -51,6 +51,10 @@ impl Ranges {
         count
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = Offset> + '_ {
+        self.ranges.iter().flat_map(|(start, end)| *start..*end)
+    }
+
     pub fn len(&self) -> u64 {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }

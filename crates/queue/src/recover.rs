@@ -4,8 +4,9 @@ mod cut;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadWant};
@@ -19,7 +20,7 @@ use crate::members::{MemberKind, Members};
 use crate::part::{Part, State, StateRecord, parse_record};
 use crate::queue::Queue;
 use crate::queues::new_state;
-use crate::settings::GroupMode;
+use crate::settings::{GroupMode, GroupSettings};
 use crate::store::{Cursor, Next, Store};
 use crate::times::micros;
 use cut::Letters;
@@ -41,14 +42,24 @@ struct Told {
 }
 
 /// All groups of a queue, whose dead letters are in that partition. Reads what was leased, too: who has it must be known before
-/// anything is handed out.
-pub(crate) async fn recover(queue: &Arc<Queue>, entry: &Entry, dead: Option<PartitionId>) -> Result<Vec<Group>> {
+/// anything is handed out. If the catalogue `has_lost` records, groups that only the state partitions know are among them.
+pub(crate) async fn recover(
+    queue: &Arc<Queue>,
+    entry: &Entry,
+    dead: Option<PartitionId>,
+    has_lost: bool,
+) -> Result<Vec<Group>> {
     let (queue, entry) = (queue.clone(), entry.clone());
-    let recovered = tokio::task::spawn_blocking(move || recover_blocking(&queue, &entry, dead)).await;
+    let recovered = tokio::task::spawn_blocking(move || recover_blocking(&queue, entry, dead, has_lost)).await;
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 
-fn recover_blocking(queue: &Queue, entry: &Entry, dead: Option<PartitionId>) -> Result<Vec<Group>> {
+fn recover_blocking(
+    queue: &Queue,
+    mut entry: Entry,
+    dead: Option<PartitionId>,
+    has_lost: bool,
+) -> Result<Vec<Group>> {
     let mut told = Vec::new();
     for partition in 0..queue.partition_count() {
         told.push(match queue.is_in_memory() {
@@ -61,12 +72,15 @@ fn recover_blocking(queue: &Queue, entry: &Entry, dead: Option<PartitionId>) -> 
         let added = queue.dropped.lock().decode_into(&dropped.dropped);
         added.ok_or_else(|| damaged(queue, 0, "what was taken out of it cannot be read"))?;
     }
+    if has_lost {
+        found_groups(queue, &mut entry, &told);
+    }
     if queue.keeps_ids() {
         queue.restore_ids()?;
     }
     let letters = match dead {
         Some(dead) if !queue.is_in_memory() && !queue.log.caps().atomic_units => {
-            Letters::read(queue, dead, oldest_checkpoint(entry, &told))
+            Letters::read(queue, dead, oldest_checkpoint(&entry, &told))
         }
         _ => Letters::default(),
     };
@@ -75,6 +89,43 @@ fn recover_blocking(queue: &Queue, entry: &Entry, dead: Option<PartitionId>) -> 
         .iter()
         .map(|group| group_of(queue, group, &mut told, &letters))
         .collect()
+}
+
+/// Groups that were made after what is left of the catalogue was written. They keep their messages, as `found-<number>`: a
+/// group that is declared anew begins with what is there.
+fn found_groups(queue: &Queue, entry: &mut Entry, told: &[BTreeMap<u32, Told>]) {
+    let mut found: BTreeMap<u32, GroupMode> = BTreeMap::new();
+    for (id, told) in told.iter().flatten().filter(|(id, _)| **id >= entry.next_group) {
+        let mode = told.checkpoint.as_deref().and_then(mode_of).unwrap_or(GroupMode::Work);
+        found.entry(*id).or_insert(mode);
+    }
+    for (id, mode) in found {
+        let numbered = (2u64..).map(|n| format_smolstr!("found-{id}-{n}"));
+        let mut names = std::iter::once(format_smolstr!("found-{id}")).chain(numbered);
+        let is_free = |name: &SmolStr| entry.groups.iter().all(|group| group.settings.name != *name);
+        let Some(name) = names.find(is_free) else { continue };
+        tracing::error!(
+            queue = %queue.name(), group = %name,
+            "the catalogue has lost a group of the queue to damage; what it has not settled stays, under this name: delete it \
+             when it is not needed"
+        );
+        entry.groups.push(GroupEntry {
+            id,
+            settings: GroupSettings::new(&name, mode),
+            declared: true,
+            paused: false,
+            unused_since: None,
+        });
+        queue.next_group.fetch_max(id.saturating_add(1), Ordering::Relaxed);
+    }
+}
+
+/// Of the group whose checkpoint this is.
+fn mode_of(checkpoint: &[u8]) -> Option<GroupMode> {
+    if StreamMachine::restore(checkpoint, 1).is_ok() {
+        return Some(GroupMode::Stream);
+    }
+    Restoring::new(0, Some(checkpoint)).ok().map(|_| GroupMode::Work)
 }
 
 /// Of any group in any partition.
@@ -195,7 +246,7 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
         parts,
         (queue.admission.lock().total.clone(), backlog),
     );
-    group.paused.store(entry.paused, std::sync::atomic::Ordering::Relaxed);
+    group.paused.store(entry.paused, Ordering::Relaxed);
     Ok(group)
 }
 
@@ -215,10 +266,12 @@ fn state_of(
         let mut all = told.checkpoint.clone().unwrap_or_default();
         all.extend_from_slice(&told.changes);
         let max_pending = queue.settings().max_pending;
-        return Ok(State::Stream(Box::new(match all.is_empty() {
+        let mut machine = match all.is_empty() {
             true => StreamMachine::new(store.first()?, max_pending),
             false => StreamMachine::restore(&all, max_pending).map_err(bad)?,
-        })));
+        };
+        machine.set_epoch(queue.epoch);
+        return Ok(State::Stream(Box::new(machine)));
     }
     let mut restoring = Restoring::new(store.first()?, told.checkpoint.as_deref()).map_err(bad)?;
     restoring.apply(&told.changes).map_err(bad)?;
@@ -241,7 +294,8 @@ fn state_of(
         }
     }
     let can_return = |index: u32| told.consumers.get(&index).is_some_and(|(kind, _)| kind.can_return());
-    let machine = restoring.finish(queue.policy(partition), queue.clock.now(), can_return);
+    let mut machine = restoring.finish(queue.policy(partition), queue.clock.now(), can_return);
+    machine.set_epoch(queue.epoch);
     Ok(State::Work(Box::new(machine)))
 }
 

@@ -83,7 +83,7 @@ impl Queue {
         Ok(outcome)
     }
 
-    /// The same for one message that is done, without waiting.
+    /// The same for one message that is done, without waiting, by whoever got it from this queue and group in this process.
     pub fn ack(&self, group: &Group, partition: u32, offset: u64, delivery: u32) -> Result<()> {
         let Some(part) = group.part(partition) else {
             return Err(self.unknown(partition, offset));
@@ -106,7 +106,11 @@ impl Queue {
                 self.settled_in(group, partition);
                 Ok(())
             }
-            Err(why) => Err(why.error(self.receipt_at(partition, offset, delivery))),
+            Err(why) => Err(why.error(Receipt {
+                id: self.message_id(partition, offset),
+                delivery,
+                tag: None,
+            })),
         }
     }
 
@@ -125,6 +129,9 @@ impl Queue {
             let mut acked = 0;
             for receipt in run {
                 let offset = receipt.id.offset;
+                if !self.is_current(group, &inner.state, receipt, Use::Done) {
+                    continue;
+                }
                 acked += u64::from(match &mut inner.state {
                     State::Work(machine) => machine.ack(offset, receipt.delivery, now).is_ok(),
                     State::Stream(machine) => machine.ack(offset).is_ok(),
@@ -137,6 +144,21 @@ impl Queue {
             self.settled_in(group, partition);
         }
         Ok(())
+    }
+
+    /// Whether a receipt names a delivery by this very queue and group, and the lease as it is known here. One of a queue or
+    /// group that was deleted, of a lease that a crash has lost, from before a seek, or of an earlier version does not.
+    pub(crate) fn is_current(&self, group: &Group, state: &State, receipt: &Receipt, used: Use) -> bool {
+        let Some(tag) = receipt.tag else { return false };
+        let is_ours = (tag.queue, tag.group) == (self.id, group.id) && !group.removed.load(Ordering::Relaxed);
+        is_ours
+            && match (state, used) {
+                (State::Work(machine), _) => {
+                    u32::try_from(tag.lease).is_ok_and(|epoch| !machine.is_stale(receipt.id.offset, epoch))
+                }
+                (State::Stream(machine), Use::Done) => !machine.is_stale(tag.lease),
+                (State::Stream(machine), Use::Again) => !machine.is_of_another(tag.lease),
+            }
     }
 
     /// Returns whether messages have to leave now.
@@ -159,6 +181,17 @@ impl Queue {
         for (n, receipt, verdict) in verdicts {
             if receipt.id.queue != *self.name() {
                 let error = QueueError::invalid(format!("receipt {receipt} is not of queue {}", self.name()));
+                failed.push((n, receipt, error));
+                continue;
+            }
+            let used = match verdict {
+                Verdict::Ack | Verdict::Extend { .. } => Use::Done,
+                Verdict::Nack { .. } | Verdict::Reject { .. } => Use::Again,
+            };
+            if !self.is_current(group, &inner.state, &receipt, used) {
+                let error = QueueError::ReceiptOver {
+                    receipt: receipt.clone(),
+                };
                 failed.push((n, receipt, error));
                 continue;
             }
@@ -232,6 +265,15 @@ impl Queue {
             id: self.message_id(partition, offset),
         }
     }
+}
+
+/// What a receipt is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It changes nothing for others.
+    Done,
+    /// Others get the message, or nobody does.
+    Again,
 }
 
 /// Whether a verdict that holds changed anything.

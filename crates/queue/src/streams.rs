@@ -13,6 +13,7 @@ use thalweg_log::Offset;
 use crate::claim::{Asking, Delivery, Look, Wanted};
 use crate::error::Result;
 use crate::group::Group;
+use crate::ids::LeaseTag;
 use crate::machine::StreamMachine;
 use crate::message::Message;
 use crate::part::{Inner, State};
@@ -21,6 +22,8 @@ use crate::store::{Cursor, Next, Store};
 
 /// One look of a consumer at a partition of a stream group.
 pub(crate) struct Reading<'a> {
+    /// Of what is handed out; its lease is known when it is known who reads.
+    pub tag: LeaseTag,
     /// Dead letters that were sent again or thrown away.
     pub dropped: Option<&'a Ranges>,
     pub group: &'a Group,
@@ -33,6 +36,7 @@ pub(crate) struct Reading<'a> {
 impl Reading<'_> {
     pub fn read_on(&mut self, machine: &mut StreamMachine, cursor: &mut Cursor) -> Result<Look> {
         machine.read_by(self.wanted.reader);
+        self.tag.lease = machine.lease();
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
             let Some(from) = machine.readable(self.wanted.now) else {
                 break;
@@ -124,6 +128,7 @@ impl Reading<'_> {
         self.wanted.take(&message);
         self.out.push(Delivery {
             partition: self.partition,
+            tag: self.tag,
             delivery: 1,
             deadline: 0,
             message,

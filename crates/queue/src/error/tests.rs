@@ -80,6 +80,7 @@ fn all() -> Vec<(QueueError, &'static str, u16)> {
         (QueueError::LeaseLost { receipt: receipt() }, "lease_lost", 409),
         (QueueError::NotLeased { receipt: receipt() }, "not_leased", 409),
         (QueueError::Gone { receipt: receipt() }, "gone", 409),
+        (QueueError::ReceiptOver { receipt: receipt() }, "gone", 409),
         (
             QueueError::Paused {
                 what: "queue pumps".into(),

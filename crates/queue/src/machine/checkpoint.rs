@@ -1,21 +1,23 @@
 //! The checkpoint: all that a restart must know at one moment, in one value.
 //!
-//! Version (2), floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
-//! messages, each as differences to those before, remembered ends, spans of sleepers. Version 1 has no differences and no
-//! sleepers. What was passed but never delivered is left out while it is in the window: a restart
+//! Version (3), epoch of the last lease, floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
+//! messages, each as differences to those before, remembered ends, spans of sleepers. Version 2 has no epochs, version 1 no
+//! differences and no sleepers either. What was passed but never delivered is left out while it is in the window: a restart
 //! shows it to the cursor again. Encoding costs O(window width + held).
 
 use thalweg_log::Offset;
 
 use super::chain::NIL;
 use super::codec::{Facts, Reader, put, put_signed};
-use super::memory::{Memory, REMEMBERED};
+use super::memory::{End, Memory, REMEMBERED};
 use super::restore::Restoring;
 use super::sleepers::{SPAN, Sleepers};
 use super::window::Slot;
 use super::{Damaged, Machine, Terminal};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// Without epochs.
+const TIMELESS: u8 = 2;
 /// Without sleepers, and each fact by itself.
 const AWAKE: u8 = 1;
 
@@ -24,6 +26,7 @@ impl Machine {
     /// checkpoint, and applied behind it, it would set some messages back.
     pub fn checkpoint(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
+        put(out, self.leased_in.into());
         put(out, self.floor());
         let mut runs: Vec<(Offset, u64, Terminal)> = Vec::new();
         let mut active: Vec<u32> = self.held.values().copied().collect();
@@ -69,12 +72,13 @@ impl Machine {
 fn encode_memory(memory: &Memory, out: &mut Vec<u8>) {
     let ends = memory.iter();
     put(out, ends.len() as u64);
-    let mut last = 0;
-    for (offset, kind, deliveries) in ends {
+    let (mut last, mut epoch) = (0, 0);
+    for (offset, end) in ends {
         put_signed(out, offset.wrapping_sub(last) as i64);
-        out.push(kind as u8);
-        put(out, u64::from(deliveries));
-        last = offset;
+        out.push(end.kind as u8);
+        put(out, u64::from(end.deliveries));
+        put_signed(out, i64::from(end.epoch) - epoch);
+        (last, epoch) = (offset, end.epoch.into());
     }
 }
 
@@ -130,13 +134,16 @@ fn decode_sleepers(from: &mut Reader<'_>, state: &mut Restoring) -> Result<(), D
 pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
     let mut from = Reader::new(bytes);
     let version = from.byte()?;
-    if ![AWAKE, VERSION].contains(&version) {
+    if ![AWAKE, TIMELESS, VERSION].contains(&version) {
         return Err(Damaged {
             at: 0,
             what: "a checkpoint of another version",
         });
     }
+    let with_epochs = version == VERSION;
+    let leased_in = if with_epochs { from.u32()? } else { 0 };
     let mut state = Restoring::at(from.u64()?);
+    state.leased_in = leased_in;
     let mut end = state.floor();
     for _ in 0..from.u64()? {
         let (distance, len, kind) = (from.u64()?, from.u64()?, from.terminal()?);
@@ -149,20 +156,28 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
         if version == AWAKE {
             before = Facts::unfilled(0);
         }
-        let facts = Facts::decode_behind(&mut before, &mut from)?;
+        let facts = Facts::decode_behind(&mut before, &mut from, with_epochs)?;
         state.insert(facts).map_err(|what| from.damaged(what))?;
     }
     let ends = from.u64()?;
     if ends > REMEMBERED as u64 {
         return Err(from.damaged("more ends than are remembered"));
     }
-    let mut last = 0u64;
+    let (mut last, mut epoch) = (0u64, 0);
     for _ in 0..ends {
         last = last.wrapping_add(from.i64()? as u64);
         let (kind, deliveries) = (from.terminal()?, from.u32()?);
-        state.memory.insert(last, kind, deliveries);
+        if with_epochs {
+            epoch = from.epoch(epoch)?;
+        }
+        let end = End {
+            kind,
+            deliveries,
+            epoch,
+        };
+        state.memory.insert(last, end);
     }
-    if version == VERSION {
+    if version != AWAKE {
         decode_sleepers(&mut from, &mut state)?;
         state.trim();
     }

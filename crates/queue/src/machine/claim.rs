@@ -263,10 +263,12 @@ impl Machine {
         }
         at.claimed_at = now;
         at.consumer = consumer;
+        at.epoch = self.epoch;
         at.due = deadline;
         at.revoked = false;
         at.roused = false;
         let (offset, delivery, lane) = (at.offset, at.deliveries, at.lane);
+        self.leased_in = self.epoch;
         if lane != NIL {
             self.store.lease_next(lane, consumer);
             self.refresh(lane);

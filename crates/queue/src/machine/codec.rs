@@ -81,6 +81,12 @@ impl<'a> Reader<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
+    /// As a difference to another one.
+    pub fn epoch(&mut self, before: u32) -> Result<u32, Damaged> {
+        let epoch = i64::from(before).wrapping_add(self.i64()?);
+        u32::try_from(epoch).map_err(|_| self.damaged("an epoch that is none"))
+    }
+
     /// As many bytes as the number in front of them says.
     pub fn part(&mut self) -> Result<Reader<'a>, Damaged> {
         let len = usize::try_from(self.u64()?).map_err(|_| self.damaged("a length is too large"))?;
@@ -141,6 +147,8 @@ pub struct Facts {
     pub first_delivery: Micros,
     pub claimed_at: Micros,
     pub hint: u32,
+    /// Of the last lease; not in what earlier versions wrote.
+    pub epoch: u32,
     pub reason: Option<Reason>,
     /// Lane, expiry and hint are known; not so for a lease that only the journal told of.
     pub filled: bool,
@@ -160,6 +168,7 @@ impl Facts {
             first_delivery: 0,
             claimed_at: 0,
             hint: 0,
+            epoch: 0,
             reason: None,
             filled: false,
         }
@@ -178,6 +187,7 @@ impl Facts {
             first_delivery: entry.first_delivery,
             claimed_at: entry.claimed_at,
             hint: entry.hint,
+            epoch: entry.epoch,
             reason: entry.reason,
             filled: true,
         }
@@ -215,6 +225,7 @@ impl Facts {
             put(out, u64::from(self.consumer));
             put_signed(out, self.first_delivery.wrapping_sub(before.first_delivery));
             put_signed(out, self.claimed_at.wrapping_sub(self.first_delivery));
+            put_signed(out, i64::from(self.epoch) - i64::from(before.epoch));
         }
         if let Some(reason) = self.reason {
             out.push(reason as u8);
@@ -222,11 +233,12 @@ impl Facts {
         *before = *self;
     }
 
-    pub fn decode(from: &mut Reader<'_>) -> Result<Self, Damaged> {
-        Facts::decode_behind(&mut Facts::unfilled(0), from)
+    /// `with_epoch`: as this version writes them.
+    pub fn decode(from: &mut Reader<'_>, with_epoch: bool) -> Result<Self, Damaged> {
+        Facts::decode_behind(&mut Facts::unfilled(0), from, with_epoch)
     }
 
-    pub fn decode_behind(before: &mut Facts, from: &mut Reader<'_>) -> Result<Self, Damaged> {
+    pub fn decode_behind(before: &mut Facts, from: &mut Reader<'_>, with_epoch: bool) -> Result<Self, Damaged> {
         let mut facts = Facts::unfilled(before.offset.wrapping_add(from.u64()?));
         let flags = from.byte()?;
         facts.state = match flags & 7 {
@@ -256,6 +268,9 @@ impl Facts {
             facts.consumer = from.u32()?;
             facts.first_delivery = before.first_delivery.wrapping_add(from.i64()?);
             facts.claimed_at = facts.first_delivery.wrapping_add(from.i64()?);
+            if with_epoch {
+                facts.epoch = from.epoch(before.epoch)?;
+            }
         }
         if flags & 0x40 != 0 {
             facts.reason = Some(from.reason()?);

@@ -49,6 +49,8 @@ pub struct Entry {
     pub consumer: u32,
     pub deliveries: u32,
     pub hint: u32,
+    /// Of the last lease.
+    pub epoch: u32,
     pub failures: u16,
     pub state: State,
     pub place: Place,
@@ -76,6 +78,7 @@ impl Entry {
             consumer: 0,
             deliveries: 0,
             hint: message.hint,
+            epoch: 0,
             failures: 0,
             state: State::Free,
             place: Place::None,

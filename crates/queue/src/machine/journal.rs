@@ -10,6 +10,9 @@
 //! | 6 held | all facts of a message, because the floor passes it |
 //! | 7 seek, 8 purge | offset |
 //! | 9 sleeps | runs of offsets that are delayed for long, with a time not after the first of them is due |
+//! | 10 leases, 11 held | the same as 1, behind the epoch of all of them, and as 6, with the epoch of the last lease |
+//!
+//! Kinds 1 and 6 are those of earlier versions, which knew no epochs.
 //!
 //! Sleeps, leases and settles are gathered as runs and written, in this order, when another kind follows. Of one message that
 //! is the order in which it happened: between two other records it falls asleep, is leased and is settled at most once each,
@@ -32,6 +35,8 @@ pub const HELD: u8 = 6;
 pub const SEEK: u8 = 7;
 pub const PURGE: u8 = 8;
 pub const SLEEPS: u8 = 9;
+pub const LEASES_IN_EPOCH: u8 = 10;
+pub const HELD_IN_EPOCH: u8 = 11;
 
 /// Longest run of leases: a reader makes one entry per message, so a few bad bytes must not ask for millions.
 pub const LEASE_RUN_MAX: u64 = 256;
@@ -79,6 +84,7 @@ pub struct Journal {
     settles: Vec<u8>,
     settle: Option<SettleRun>,
     settle_end: Offset,
+    epoch: u32,
     sleeps: Vec<u8>,
     sleep: Option<SleepRun>,
     sleep_end: Offset,
@@ -120,9 +126,22 @@ impl Journal {
                 return;
             }
             let run = *run;
-            encode_lease(&run, &mut self.lease_context, &mut self.leases);
+            self.encode_run(&run);
         }
         self.lease = Some(lease);
+    }
+
+    fn encode_run(&mut self, run: &LeaseRun) {
+        if self.leases.is_empty() {
+            put(&mut self.leases, self.epoch.into());
+        }
+        encode_lease(run, &mut self.lease_context, &mut self.leases);
+    }
+
+    /// Of the leases that follow.
+    pub fn set_epoch(&mut self, epoch: u32) {
+        self.flush();
+        self.epoch = epoch;
     }
 
     #[inline]
@@ -193,7 +212,7 @@ impl Journal {
     }
 
     pub fn held(&mut self, facts: &Facts) {
-        self.record(HELD, |body| facts.encode(body));
+        self.record(HELD_IN_EPOCH, |body| facts.encode(body));
     }
 
     pub fn seek(&mut self, to: Offset) {
@@ -243,8 +262,8 @@ impl Journal {
             self.sleep_end = 0;
         }
         if let Some(run) = self.lease.take() {
-            encode_lease(&run, &mut self.lease_context, &mut self.leases);
-            frame(LEASES, &self.leases, &mut self.out);
+            self.encode_run(&run);
+            frame(LEASES_IN_EPOCH, &self.leases, &mut self.out);
             self.leases.clear();
             self.lease_context = LeaseContext::default();
         }

@@ -11,23 +11,32 @@ use super::types::Terminal;
 /// How many are remembered.
 pub const REMEMBERED: usize = 4096;
 
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub kind: Terminal,
+    pub deliveries: u32,
+    /// Of its last lease.
+    pub epoch: u32,
+}
+
 #[derive(Default)]
 pub struct Memory {
-    ends: HashMap<Offset, (Terminal, u32)>,
+    ends: HashMap<Offset, End>,
     order: VecDeque<Offset>,
 }
 
 impl Memory {
-    /// Of a message that was delivered `deliveries` times; plain ends and those without any receipt are not kept.
-    pub fn note(&mut self, offset: Offset, kind: Terminal, deliveries: u32) {
-        if deliveries == 0 || (kind == Terminal::Acked && deliveries == 1) {
+    /// Plain ends and those without any receipt are not kept.
+    pub fn note(&mut self, offset: Offset, end: End) {
+        if end.deliveries == 0 || (end.kind == Terminal::Acked && end.deliveries == 1) {
             return;
         }
-        self.insert(offset, kind, deliveries);
+        self.insert(offset, end);
     }
 
-    pub fn insert(&mut self, offset: Offset, kind: Terminal, deliveries: u32) {
-        if self.ends.insert(offset, (kind, deliveries)).is_some() {
+    pub fn insert(&mut self, offset: Offset, end: End) {
+        if self.ends.insert(offset, end).is_some() {
             return;
         }
         self.order.push_back(offset);
@@ -38,7 +47,7 @@ impl Memory {
         }
     }
 
-    pub fn get(&self, offset: Offset) -> Option<(Terminal, u32)> {
+    pub fn get(&self, offset: Offset) -> Option<End> {
         if self.order.is_empty() {
             return None;
         }
@@ -57,10 +66,14 @@ impl Memory {
     }
 
     /// Oldest first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Offset, Terminal, u32)> + '_ {
-        self.order.iter().map(|offset| {
-            let (kind, deliveries) = self.ends.get(offset).copied().unwrap_or((Terminal::Acked, 1));
-            (*offset, kind, deliveries)
-        })
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Offset, End)> + '_ {
+        let plain = End {
+            kind: Terminal::Acked,
+            deliveries: 1,
+            epoch: 0,
+        };
+        self.order
+            .iter()
+            .map(move |offset| (*offset, self.ends.get(offset).copied().unwrap_or(plain)))
     }
 }

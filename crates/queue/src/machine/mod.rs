@@ -40,6 +40,7 @@ mod claim;
 mod codec;
 mod ending;
 mod entry;
+mod epoch;
 mod journal;
 mod lanes;
 mod memory;
@@ -69,9 +70,10 @@ pub use types::*;
 
 use chain::{Chain, NIL};
 use entry::{Place, State};
+use epoch::Before;
 use journal::Journal;
 use lanes::{SpreadBuilder, Store};
-use memory::Memory;
+use memory::{End, Memory};
 use overflow::Oldest;
 use ready::Ready;
 use wheel::Wheel;
@@ -101,6 +103,11 @@ pub struct Machine {
     /// The latest time seen.
     now: Micros,
     memory: Memory,
+    /// In which leases are made; see `epoch.rs`.
+    epoch: u32,
+    /// In which the last one was.
+    leased_in: u32,
+    before: Before,
     oldest: Oldest,
     journal: Journal,
     totals: Counts,
@@ -134,6 +141,9 @@ impl Machine {
             wheel: Wheel::new(0),
             now: 0,
             memory: Memory::default(),
+            epoch: 0,
+            leased_in: 0,
+            before: Before::default(),
             oldest: Oldest::default(),
             journal: Journal::default(),
             totals: Counts::default(),
@@ -263,7 +273,7 @@ impl Machine {
                 return Found::Asleep;
             }
             return match self.memory.get(offset) {
-                Some((kind, deliveries)) => Found::Settled(kind, Some(deliveries)),
+                Some(end) => Found::Settled(end.kind, Some(end.deliveries)),
                 None => Found::Settled(Terminal::Acked, None),
             };
         }
@@ -271,7 +281,7 @@ impl Machine {
             Slot::Empty => Found::Unpassed,
             Slot::Asleep => Found::Asleep,
             Slot::Active(entry) => Found::Active(entry),
-            Slot::Settled(kind) => Found::Settled(kind, self.memory.get(offset).map(|(_, deliveries)| deliveries)),
+            Slot::Settled(kind) => Found::Settled(kind, self.memory.get(offset).map(|end| end.deliveries)),
         }
     }
 
@@ -280,7 +290,12 @@ impl Machine {
         let at = *self.store.entries.get(entry);
         self.detach(entry);
         self.store.entries.remove(entry);
-        self.memory.note(at.offset, kind, at.deliveries);
+        let end = End {
+            kind,
+            deliveries: at.deliveries,
+            epoch: at.epoch,
+        };
+        self.remember(at.offset, end);
         self.journal.settle(at.offset, 1, kind);
         *self.total(kind) += 1;
         if at.held {

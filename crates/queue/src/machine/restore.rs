@@ -14,7 +14,7 @@ use super::chain::NIL;
 use super::codec::{Facts, Reader, terminal};
 use super::entry::{Entry, NEVER, State};
 use super::journal::{self, LEASE_RUN_MAX, LeaseContext};
-use super::memory::Memory;
+use super::memory::{End, Memory};
 use super::rewind::keeps_number;
 use super::sleepers::{SPAN, Sleepers};
 use super::window::{Slot, Window};
@@ -24,6 +24,8 @@ use super::{Damaged, Machine, Passing, Policy, Terminal, WINDOW_MAX, checkpoint}
 pub struct Restoring {
     settled: Window,
     pub(super) memory: Memory,
+    /// The epoch of the last lease.
+    pub(super) leased_in: u32,
     /// Below the floor: held.
     active: BTreeMap<Offset, Facts>,
     asleep: Sleepers,
@@ -44,6 +46,7 @@ impl Restoring {
         Restoring {
             settled: Window::new(floor),
             memory: Memory::default(),
+            leased_in: 0,
             active: BTreeMap::new(),
             asleep: Sleepers::default(),
             sought: false,
@@ -61,7 +64,11 @@ impl Restoring {
             let kind = from.byte()?;
             let mut body = from.part()?;
             match kind {
-                journal::LEASES => self.apply_leases(&mut body)?,
+                journal::LEASES => self.apply_leases(&mut body, 0)?,
+                journal::LEASES_IN_EPOCH => {
+                    let epoch = body.u32()?;
+                    self.apply_leases(&mut body, epoch)?;
+                }
                 journal::SETTLES => self.apply_settles(&mut body)?,
                 journal::SLEEPS => self.apply_sleeps(&mut body)?,
                 _ => self.apply_one(kind, &mut body)?,
@@ -118,6 +125,7 @@ impl Restoring {
         machine.wheel = super::Wheel::new(now);
         machine.now = now;
         machine.memory = self.memory;
+        machine.leased_in = self.leased_in;
         machine.window = self.settled;
         machine.sleepers = self.asleep;
         let (floor, end) = (machine.floor(), machine.window.end());
@@ -144,7 +152,7 @@ impl Restoring {
         let ended: Vec<Offset> = self.active.range(first..end).map(|(offset, _)| *offset).collect();
         for offset in ended {
             if let Some(facts) = self.active.remove(&offset) {
-                self.memory.note(offset, kind, facts.deliveries);
+                self.memory.note(offset, facts.end(kind));
             }
         }
         self.asleep.remove_range(first..end);
@@ -187,7 +195,8 @@ impl Restoring {
         }
     }
 
-    fn apply_leases(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+    fn apply_leases(&mut self, body: &mut Reader<'_>, epoch: u32) -> Result<(), Damaged> {
+        self.leased_in = self.leased_in.max(epoch);
         let mut context = LeaseContext::default();
         while !body.is_empty() {
             let first = context.end.wrapping_add(body.i64()? as u64);
@@ -204,19 +213,25 @@ impl Restoring {
             let delivery = if head & 2 != 0 { body.u32()? } else { 1 };
             context.end = first.checked_add(len).ok_or(body.damaged("a run lies too high"))?;
             for offset in first..context.end {
-                self.lease(offset, delivery.max(1), &context)
+                self.lease(offset, (delivery.max(1), epoch), &context)
                     .map_err(|what| body.damaged(what))?;
             }
         }
         Ok(())
     }
 
-    fn lease(&mut self, offset: Offset, delivery: u32, context: &LeaseContext) -> Result<(), &'static str> {
+    fn lease(
+        &mut self,
+        offset: Offset,
+        (delivery, epoch): (u32, u32),
+        context: &LeaseContext,
+    ) -> Result<(), &'static str> {
         let Some(facts) = self.unsettled(offset)? else {
             return Ok(());
         };
         facts.state = State::Leased;
         facts.deliveries = delivery;
+        facts.epoch = epoch;
         facts.consumer = context.consumer;
         facts.due = context.deadline;
         facts.claimed_at = context.now;
@@ -302,8 +317,8 @@ impl Restoring {
                 }
                 Ok(())
             }
-            journal::HELD => {
-                let facts = Facts::decode(body)?;
+            journal::HELD | journal::HELD_IN_EPOCH => {
+                let facts = Facts::decode(body, kind == journal::HELD_IN_EPOCH)?;
                 let offset = facts.offset;
                 if self.unsettled(offset).map_err(|what| body.damaged(what))?.is_some() {
                     self.active.insert(offset, facts);
@@ -336,7 +351,7 @@ impl Restoring {
             journal::PURGE => {
                 let next = body.u64()?;
                 for facts in std::mem::take(&mut self.active).into_values() {
-                    self.memory.note(facts.offset, Terminal::Dropped, facts.deliveries);
+                    self.memory.note(facts.offset, facts.end(Terminal::Dropped));
                 }
                 self.asleep.clear();
                 self.settled.reset(next);
@@ -394,6 +409,16 @@ impl Restoring {
     }
 }
 
+impl Facts {
+    fn end(&self, kind: Terminal) -> End {
+        End {
+            kind,
+            deliveries: self.deliveries,
+            epoch: self.epoch,
+        }
+    }
+}
+
 impl Machine {
     /// Makes the entry of a message that a restart knows of. They come in offset order.
     fn revive(&mut self, facts: &Facts, now: Micros, can_return: &impl Fn(u32) -> bool) {
@@ -414,6 +439,7 @@ impl Machine {
         at.due = facts.due;
         at.first_delivery = facts.first_delivery;
         at.claimed_at = facts.claimed_at;
+        at.epoch = facts.epoch;
         at.reason = facts.reason;
         at.held = held;
         if held {

@@ -4,6 +4,7 @@ use thalweg_log::Offset;
 
 use super::chain::Chain;
 use super::entry::State;
+use super::memory::End;
 use super::{Machine, Terminal, WINDOW_MAX};
 
 impl Machine {
@@ -14,7 +15,12 @@ impl Machine {
         let dropped = self.store.entries.len() as u64 + self.sleepers.len() + unpassed;
         self.totals.dropped += dropped;
         for (_, at) in self.store.entries.iter() {
-            self.memory.note(at.offset, Terminal::Dropped, at.deliveries);
+            let end = End {
+                kind: Terminal::Dropped,
+                deliveries: at.deliveries,
+                epoch: at.epoch,
+            };
+            self.memory.note(at.offset, end);
         }
         self.store.entries.clear();
         self.store.lanes.clear();

@@ -1,7 +1,8 @@
 //! A stream group over one partition: one committed offset, and what was acked ahead of it.
 //!
 //! In come deliveries, acks, commits and seeks; out come the offset to read from and a journal that holds the committed
-//! offset. Invariant: everything below the committed offset was acked, rejected, passed over, committed or does not exist.
+//! offset. A receipt of a stream names a place, so an ack of it counts whoever reads there by now, and also after a restart, but
+//! not after a seek; nack and reject are for who reads. Invariant: everything below the committed offset was acked, rejected, passed over, committed or does not exist.
 //! Acks ahead of it are not stored: after a restart those messages are read again.
 
 use thalweg_log::{Micros, Offset};
@@ -10,7 +11,10 @@ use super::codec::{Reader, put};
 use super::window::{Slot, Window};
 use super::{Damaged, Terminal, WINDOW_MAX};
 
-const VERSION: u8 = 1;
+/// Apart from the versions of work groups, so that a state tells whose it is.
+const VERSION: u8 = 0x52;
+/// Without the epoch.
+const TIMELESS: u8 = 1;
 
 /// A settle call for a message that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +56,10 @@ pub struct StreamMachine {
     reader: u64,
     /// The last request that said from where.
     resumed_by: u64,
+    /// Of this process, or of what followed the last seek in it.
+    epoch: u32,
+    /// Receipts from before this epoch are from before a seek.
+    since: u32,
 }
 
 impl StreamMachine {
@@ -70,7 +78,29 @@ impl StreamMachine {
             changed: false,
             reader: 0,
             resumed_by: 0,
+            epoch: 0,
+            since: 0,
         }
+    }
+
+    /// Messages are handed out in this epoch from now on, which never was one before.
+    pub fn set_epoch(&mut self, epoch: u32) {
+        self.epoch = epoch;
+    }
+
+    /// Names what is handed out now: the epoch and who reads.
+    pub fn lease(&self) -> u64 {
+        u64::from(self.epoch) << 32 | (self.reader & u64::from(u32::MAX))
+    }
+
+    /// Whether an ack with this name of a delivery comes too late.
+    pub fn is_stale(&self, lease: u64) -> bool {
+        lease >> 32 < u64::from(self.since)
+    }
+
+    /// The same of what has the stream go back, or a message skipped.
+    pub fn is_of_another(&self, lease: u64) -> bool {
+        lease != self.lease()
     }
 
     /// Where reading starts after a restart.
@@ -238,13 +268,14 @@ impl StreamMachine {
         self.changed = true;
     }
 
-    /// Sets commit and position.
+    /// Sets commit and position, in an epoch of its own.
     pub fn seek(&mut self, to: Offset) {
         self.acked.reset(to);
         self.position = to;
         self.delivered_to = to;
         // What was dropped for the group alone is read after all.
         self.first = self.first.min(to);
+        self.since = self.epoch;
         self.pause = None;
         self.changed = true;
     }
@@ -284,22 +315,27 @@ impl StreamMachine {
         }
     }
 
-    /// Record and checkpoint are the same: version, committed offset, rejected messages.
+    /// Record and checkpoint are the same: version, committed offset, rejected messages, epoch of the last seek.
     pub fn checkpoint(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         put(out, self.committed());
         put(out, self.rejected);
+        put(out, self.since.into());
     }
 
     /// From checkpoint or records; the last counts.
     pub fn restore(records: &[u8], max_pending: u32) -> Result<Self, Damaged> {
         let mut from = Reader::new(records);
         loop {
-            if from.byte()? != VERSION {
+            let version = from.byte()?;
+            if ![TIMELESS, VERSION].contains(&version) {
                 return Err(from.damaged("a record of another version"));
             }
             let mut machine = StreamMachine::new(from.u64()?, max_pending);
             machine.rejected = from.u64()?;
+            if version == VERSION {
+                machine.since = from.u32()?;
+            }
             if from.is_empty() {
                 return Ok(machine);
             }

@@ -41,9 +41,13 @@ async fn damaged(place: Place, folder: &Path, texts: &[&str], lost: bool) -> (Pl
     (place, queue)
 }
 
-async fn read(queue: &Arc<Queue>, max: u32) -> Result<Vec<u64>> {
+async fn deliveries(queue: &Arc<Queue>, max: u32) -> Result<Vec<Delivery>> {
     let group = queue.group("s").unwrap();
-    let read = queue.claim(&group, "c", MemberKind::Http, up_to(max)).await?;
+    queue.claim(&group, "c", MemberKind::Http, up_to(max)).await
+}
+
+async fn read(queue: &Arc<Queue>, max: u32) -> Result<Vec<u64>> {
+    let read = deliveries(queue, max).await?;
     let offset = |delivery: &Delivery| delivery.message.offset;
     Ok(read.iter().map(offset).collect())
 }
@@ -61,12 +65,13 @@ async fn a_stream_is_told_of_a_gap_once_and_what_it_read_before_and_did_not_ack_
     let lost = ["message-5.", "message-6."];
     let (place, queue) = damaged(place, folder.path(), &lost, true).await;
     let group = queue.group("s").unwrap();
-    assert_eq!(read(&queue, 100).await.unwrap(), [0, 1, 2, 3, 4]);
+    let first = deliveries(&queue, 100).await.unwrap();
+    assert_eq!(first.len(), 5);
     queue.ack(&group, 0, 0, 1).unwrap();
     assert_eq!(read(&queue, 100).await.unwrap_err().code(), "offset_gap");
     assert_eq!(committed(&queue), 1);
     assert_eq!(read(&queue, 1).await.unwrap(), [7]);
-    let third = "q:0:3:1".parse().unwrap();
+    let third = queue.receipt(&first[3]);
     queue.give_back(&group, &[third], false).unwrap();
     assert_eq!(read(&queue, 100).await.unwrap(), [3, 4, 7, 8, 9], "it knows of the gap");
     for offset in [1, 2, 3, 4] {

@@ -110,7 +110,7 @@ async fn messages_of_a_queue_that_the_catalogue_has_lost_are_in_a_queue_of_their
 
     for start in 0..2 {
         let place = open(folder.path()).await;
-        let found = place.queues.get("found.16").unwrap();
+        let found = place.queues.get("found-16").unwrap();
         if start == 0 {
             let group = GroupSettings::new("g", GroupMode::Work);
             place.queues.create_group(&found, group).await.unwrap();
@@ -170,7 +170,7 @@ async fn what_is_found_takes_no_name_that_somebody_has_given() {
     let place = open(folder.path()).await;
     let lost = place.queues.create("lost", work(1)).await.unwrap();
     put(&lost, &["precious"]).await;
-    let own = place.queues.create("found.16", work(1)).await.unwrap();
+    let own = place.queues.create("found-16", work(1)).await.unwrap();
     put(&own, &["mine", "too"]).await;
     place.stop().await;
 
@@ -188,7 +188,7 @@ async fn what_is_found_takes_no_name_that_somebody_has_given() {
     for _ in 0..2 {
         let place = open(folder.path()).await;
         let depth = |name: &str| place.queues.get(name).unwrap().depth();
-        assert_eq!((depth("found.16"), depth("found.16.2")), (2, 1));
+        assert_eq!((depth("found-16"), depth("found-16-2")), (2, 1));
         place.kill();
     }
 }

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod catalog_damage;
 mod changes;
 mod compaction;
 mod damage;
+mod dedup;
 mod disks;
 mod expiry;
 mod full_disk;
@@ -16,6 +18,7 @@ mod meanwhile;
 mod memory;
 mod overflow;
 mod queue;
+mod receipts;
 mod retention;
 mod room;
 mod sleep;

@@ -475,7 +475,9 @@ async fn a_claim_stays_within_its_bytes_but_for_a_single_message_that_is_larger(
 async fn a_receipt_of_a_message_that_never_was_is_not_found() {
     let (_folder, _place, queue) = begin(work(1)).await;
     let group = queue.group("g").unwrap();
-    let receipt: Receipt = "q:0:77:1".parse().unwrap();
+    put(&queue, &["a"]).await;
+    let mut receipt = queue.receipt(&claim_http(&queue, "g", 1).await[0]);
+    receipt.id.offset = 77;
     let settled = queue.settle(&group, vec![(receipt, Verdict::Ack)], true).await.unwrap();
     let codes: Vec<_> = settled.failed.iter().map(|(_, error)| error.code()).collect();
     assert_eq!((settled.settled, &codes[..]), (0, &["message_not_found"][..]));

@@ -8,7 +8,7 @@ use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
 use thalweg_queue::{
-    ClaimWant, DeadFilter, DeadSelect, MessageId, NewMessage, Queues, QueuesOptions, Receipt, SystemClock,
+    ClaimWant, DeadFilter, DeadSelect, MessageId, NewMessage, Queues, QueuesOptions, SystemClock,
 };
 
 use super::*;
@@ -131,14 +131,8 @@ async fn die(queue: &Arc<Queue>, texts: &[&str]) {
     let verdicts = claimed
         .iter()
         .map(|delivery| {
-            let id = MessageId {
-                queue: queue.name().clone(),
-                partition: delivery.partition,
-                offset: delivery.message.offset,
-            };
-            let delivery = delivery.delivery;
             let reason = Some("no such pump".into());
-            (Receipt { id, delivery }, thalweg_queue::Verdict::Reject { reason })
+            (queue.receipt(delivery), thalweg_queue::Verdict::Reject { reason })
         })
         .collect();
     let settled = queue.settle(&group, verdicts, true).await.unwrap();

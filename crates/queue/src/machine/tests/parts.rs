@@ -95,9 +95,9 @@ proptest! {
     fn facts_come_back(facts in facts()) {
         let mut bytes = Vec::new();
         facts.encode(&mut bytes);
-        prop_assert_eq!(Facts::decode(&mut Reader::new(&bytes)), Ok(facts));
+        prop_assert_eq!(Facts::decode(&mut Reader::new(&bytes), true), Ok(facts));
         for len in 0..bytes.len() {
-            prop_assert!(Facts::decode(&mut Reader::new(&bytes[..len])).is_err());
+            prop_assert!(Facts::decode(&mut Reader::new(&bytes[..len]), true).is_err());
         }
     }
 
@@ -143,7 +143,7 @@ fn facts() -> impl Strategy<Value = Facts> {
     (
         any::<u64>(),
         any::<[i64; 4]>(),
-        any::<[u32; 3]>(),
+        any::<[u32; 4]>(),
         any::<u64>(),
         any::<u16>(),
         flags,
@@ -169,6 +169,7 @@ fn facts() -> impl Strategy<Value = Facts> {
                     first_delivery: times[2],
                     claimed_at: times[3],
                     hint: numbers[2],
+                    epoch: numbers[3],
                     reason: (state == 4).then_some(Reason::Timeout),
                     filled,
                 }

@@ -1,11 +1,13 @@
 //! What the tests share: queues on a log in a folder, and short names for what users do and look at.
 
 mod calls;
+mod disks;
 mod place;
 mod settings;
 mod views;
 
 pub use calls::*;
+pub use disks::*;
 pub use place::*;
 pub use settings::*;
 pub use views::*;

@@ -94,12 +94,16 @@ pub fn log_options(file_bytes: u64, first_file_bytes: u64) -> LogOptions {
 
 /// Queues that say what is stored only when it is on the disk.
 pub async fn queues_in(log: Arc<dyn Log>, clock: Arc<dyn Clock>, memory_bytes: u64) -> Queues {
-    let options = QueuesOptions {
+    Queues::open(log, clock, queues_options(memory_bytes)).await.unwrap()
+}
+
+/// Of those.
+pub fn queues_options(memory_bytes: u64) -> QueuesOptions {
+    QueuesOptions {
         durability: Durability::Fsync,
         auto_create: false,
         memory_bytes,
-    };
-    Queues::open(log, clock, options).await.unwrap()
+    }
 }
 
 /// The place and its queue "q" after `kill -9` and a new start.

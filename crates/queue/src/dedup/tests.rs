@@ -1,0 +1,249 @@
+//! Ids of one batch or of many that come together, against a plain map.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const WINDOW: Duration = Duration::from_micros(100);
+
+fn place(offset: Offset) -> Place {
+    Place { partition: 3, offset }
+}
+
+fn see(dedup: &mut Dedup, now: Micros, id: &str) -> Option<Seen> {
+    dedup.reserve(now, &[id], 0).ok().map(|seen| seen[0])
+}
+
+fn first(dedup: &mut Dedup, now: Micros, id: &str) -> Ticket {
+    match see(dedup, now, id) {
+        Some(Seen::First(ticket)) => ticket,
+        seen => panic!("{id} at {now} is {seen:?}"),
+    }
+}
+
+fn store(dedup: &mut Dedup, now: Micros, id: &str, at: Offset) {
+    let ticket = first(dedup, now, id);
+    dedup.stored(now, ticket, place(at));
+}
+
+fn stored(offset: Offset) -> Option<Seen> {
+    Some(Seen::Stored(place(offset)))
+}
+
+#[test]
+fn a_repetition_inside_the_window_gets_the_first_place() {
+    let mut dedup = Dedup::new(WINDOW);
+    store(&mut dedup, 0, "a", 7);
+    assert_eq!(see(&mut dedup, 99, "a"), stored(7));
+    let again = see(&mut dedup, 100, "a");
+    assert!(
+        matches!(again, Some(Seen::First(_))),
+        "a repetition does not lengthen the window"
+    );
+}
+
+#[test]
+fn the_window_begins_when_the_message_is_stored_however_long_that_takes() {
+    let mut dedup = Dedup::new(WINDOW);
+    let ticket = first(&mut dedup, 0, "a");
+    assert_eq!(see(&mut dedup, 1000, "a"), None, "it is not stored, and not forgotten");
+    assert!(dedup.holds(ticket));
+    dedup.stored(1000, ticket, place(7));
+    assert_eq!(see(&mut dedup, 1099, "a"), stored(7));
+}
+
+#[tokio::test]
+async fn of_two_that_come_together_the_second_waits_for_the_first() {
+    let mut dedup = Dedup::new(WINDOW);
+    let ticket = first(&mut dedup, 0, "a");
+    let busy = dedup.reserve(1, &["b", "a"], 0).unwrap_err();
+    assert_eq!(busy.at, 1);
+    assert!(
+        matches!(see(&mut dedup, 1, "b"), Some(Seen::First(_))),
+        "who waits holds nothing"
+    );
+    let over = tokio::spawn(busy.is_over());
+    tokio::task::yield_now().await;
+    assert!(!over.is_finished());
+    dedup.stored(2, ticket, place(7));
+    over.await.unwrap();
+    assert_eq!(see(&mut dedup, 3, "a"), stored(7));
+}
+
+#[test]
+fn an_id_that_is_twice_in_a_batch_is_reserved_once() {
+    let mut dedup = Dedup::new(WINDOW);
+    let seen = dedup.reserve(0, &["a", "b", "a"], 1).unwrap();
+    assert!(matches!(seen[..], [Seen::First(_), Seen::First(_), Seen::SameAs(0)]), "{seen:?}");
+}
+
+#[test]
+fn a_message_that_was_not_stored_leaves_its_id_free() {
+    let mut dedup = Dedup::new(WINDOW);
+    let ticket = first(&mut dedup, 0, "a");
+    dedup.failed(ticket);
+    let again = first(&mut dedup, 1, "a");
+    dedup.failed(ticket);
+    assert!(dedup.holds(again), "the old ticket says nothing about the new message");
+    dedup.stored(1, ticket, place(1));
+    assert!(dedup.holds(again));
+}
+
+#[test]
+fn the_oldest_are_forgotten_first_and_counted_when_there_are_too_many() {
+    let mut dedup = Dedup::with_limits(WINDOW, 3, 1000);
+    for (at, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        store(&mut dedup, 0, id, at as Offset);
+    }
+    assert_eq!((dedup.len(), dedup.forgotten_early()), (3, 1));
+    assert_eq!(see(&mut dedup, 1, "b"), stored(1));
+    store(&mut dedup, 1, "a", 9);
+    assert_eq!(dedup.forgotten_early(), 2);
+    dedup.forget(1000);
+    assert!(dedup.is_empty());
+    assert_eq!(dedup.forgotten_early(), 2, "what leaves with its window is not early");
+}
+
+#[test]
+fn long_ids_are_bounded_in_bytes() {
+    let mut dedup = Dedup::with_limits(WINDOW, 1000, 100);
+    store(&mut dedup, 0, &"x".repeat(60), 1);
+    store(&mut dedup, 0, &"y".repeat(60), 2);
+    assert_eq!((dedup.len(), dedup.forgotten_early()), (1, 1));
+    store(&mut dedup, 0, &"z".repeat(200), 3);
+    assert_eq!(dedup.len(), 0, "one that does not fit at all is not kept");
+}
+
+#[test]
+fn without_a_window_every_message_is_the_first() {
+    let mut dedup = Dedup::new(Duration::ZERO);
+    store(&mut dedup, 0, "a", 1);
+    store(&mut dedup, 0, "a", 2);
+    assert!(dedup.is_empty());
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_no_id_longer_than_the_window() {
+    let mut dedup = Dedup::new(WINDOW);
+    store(&mut dedup, 1000, "young", 0);
+    store(&mut dedup, 10, "old", 1);
+    assert_eq!(see(&mut dedup, 50, "old"), stored(1));
+    assert_eq!(dedup.next_due(), Some(1100));
+    assert!(matches!(see(&mut dedup, 110, "old"), Some(Seen::First(_))));
+}
+
+#[test]
+fn ids_come_back_from_the_log() {
+    let mut dedup = Dedup::new(WINDOW);
+    dedup.restore(0, "a", place(1));
+    dedup.restore(50, "b", place(2));
+    dedup.restore(60, "b", place(3));
+    dedup.restore(110, "c", place(4));
+    assert!(matches!(see(&mut dedup, 120, "a"), Some(Seen::First(_))));
+    assert_eq!(see(&mut dedup, 120, "b"), stored(2));
+    assert_eq!(see(&mut dedup, 120, "c"), stored(4));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// The ids of a batch.
+    Reserve(Vec<u8>, usize),
+    Stored(usize),
+    Failed(usize),
+    Pass(i64),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => (proptest::collection::vec(0..8_u8, 1..4), 0..4_usize).prop_map(|(ids, from)| Op::Reserve(ids, from)),
+        3 => any::<usize>().prop_map(Op::Stored),
+        2 => any::<usize>().prop_map(Op::Failed),
+        2 => (0..60_i64).prop_map(Op::Pass),
+    ];
+    proptest::collection::vec(op, 0..200)
+}
+
+/// What a plain map knows of an id.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Reserved(Ticket),
+    Stored(Micros, Place),
+}
+
+proptest! {
+    /// Against a plain map that forgets nothing early.
+    #[test]
+    fn all_ids_of_a_batch_are_reserved_or_none_and_an_id_is_first_when_no_message_with_it_is_in_the_window(ops in ops()) {
+        let mut dedup = Dedup::new(WINDOW);
+        let mut model: HashMap<u8, Known> = HashMap::new();
+        let mut tickets: Vec<(u8, Ticket)> = Vec::new();
+        let (mut now, mut offset) = (0, 0);
+        for op in ops {
+            match op {
+                Op::Pass(time) => now += time,
+                Op::Reserve(batch, from) => {
+                    let texts: Vec<String> = batch.iter().map(|id| format!("id-{id}")).collect();
+                    let ids: Vec<&str> = texts.iter().map(String::as_str).collect();
+                    model.retain(|_, known| !matches!(known, Known::Stored(since, _) if now - *since >= 100));
+                    let is_busy = |id: &u8| matches!(model.get(id), Some(Known::Reserved(_)));
+                    match dedup.reserve(now, &ids, from) {
+                        Err(busy) => prop_assert!(is_busy(&batch[busy.at])),
+                        Ok(seen) => {
+                            prop_assert!(!batch.iter().any(is_busy), "{batch:?}");
+                            for (at, (id, seen)) in batch.iter().zip(seen).enumerate() {
+                                let before = batch[..at].iter().position(|other| other == id);
+                                match (before, model.get(id)) {
+                                    (Some(before), _) => prop_assert_eq!(seen, Seen::SameAs(before)),
+                                    (None, Some(Known::Stored(_, place))) => prop_assert_eq!(seen, Seen::Stored(*place)),
+                                    (None, _) => {
+                                        let Seen::First(ticket) = seen else {
+                                            return Err(TestCaseError::fail(format!("{seen:?} is not the first")));
+                                        };
+                                        model.insert(*id, Known::Reserved(ticket));
+                                        tickets.push((*id, ticket));
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                Op::Stored(at) if !tickets.is_empty() => {
+                    let (id, ticket) = tickets[at % tickets.len()];
+                    offset += 1;
+                    let holds = matches!(model.get(&id), Some(Known::Reserved(own)) if *own == ticket);
+                    prop_assert_eq!(dedup.holds(ticket), holds);
+                    dedup.stored(now, ticket, place(offset));
+                    if holds {
+                        model.insert(id, Known::Stored(now, place(offset)));
+                    }
+                }
+                Op::Failed(at) if !tickets.is_empty() => {
+                    let (id, ticket) = tickets[at % tickets.len()];
+                    dedup.failed(ticket);
+                    if matches!(model.get(&id), Some(Known::Reserved(own)) if *own == ticket) {
+                        model.remove(&id);
+                    }
+                }
+                Op::Stored(_) | Op::Failed(_) => {}
+            }
+            let known = dedup.entries.iter().filter(|entry| entry.place.is_some()).count();
+            prop_assert_eq!(dedup.numbers.len(), known);
+            let bytes: usize = dedup.entries.iter().map(|entry| entry.id.len()).sum();
+            prop_assert_eq!(dedup.id_bytes, bytes);
+            prop_assert_eq!(dedup.reserved.len(), dedup.tickets.len());
+        }
+    }
+
+    #[test]
+    fn neither_number_nor_bytes_pass_their_limits(ids in proptest::collection::vec("[a-d]{1,30}", 0..100)) {
+        let mut dedup = Dedup::with_limits(WINDOW, 10, 80);
+        for id in ids {
+            if let Some(Seen::First(ticket)) = see(&mut dedup, 0, &id) {
+                dedup.stored(0, ticket, place(0));
+            }
+            prop_assert!(dedup.len() <= 10 && dedup.id_bytes <= 80);
+        }
+    }
+}

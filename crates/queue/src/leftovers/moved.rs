@@ -1,0 +1,89 @@
+//! Messages of a queue that lacks some of its partitions go to partitions of a new number, all of which are there.
+//!
+//! The new number becomes the queue's only when every message is copied, and the old partitions go only after that: a crash in
+//! between leaves some messages twice and none nowhere.
+
+use std::collections::BTreeSet;
+
+use smol_str::SmolStr;
+use thalweg_log::format::record::records;
+use thalweg_log::{Log, LogError, Micros, PartitionId, ReadWant, Records, Unit};
+
+use super::remove_one;
+use crate::catalog::{Catalog, Entry};
+use crate::error::{QueueError, Result};
+use crate::queue::STATE;
+
+/// Read at once, and stored in one commit, about.
+const COPY_BYTES: usize = 4 << 20;
+const COPY_RECORDS: usize = 5000;
+
+/// `there` are the partitions that still are.
+pub(super) async fn to_new_number(
+    catalog: &Catalog,
+    log: &dyn Log,
+    (name, entry): (&SmolStr, Entry),
+    there: &BTreeSet<u32>,
+    now: Micros,
+) -> Result<()> {
+    let old = entry.id;
+    let id = catalog.begin(log, now).await?;
+    for partition in 0..entry.settings.partitions {
+        for one in [PartitionId::new(id, partition), PartitionId::new(id | STATE, partition)] {
+            log.create(one, entry.durability).await?;
+        }
+    }
+    for partition in there {
+        copy(log, PartitionId::new(old, *partition), PartitionId::new(id, *partition)).await?;
+    }
+    catalog.put(log, name, Entry { id, ..entry }, now).await?;
+    catalog.mark_removing(log, old, now).await?;
+    remove_one(catalog, log, old, now).await
+}
+
+async fn copy(log: &dyn Log, from: PartitionId, to: PartitionId) -> Result<()> {
+    let mut at = log.bounds(from)?.first;
+    loop {
+        let want = ReadWant {
+            bytes: COPY_BYTES,
+            synced: false,
+        };
+        let frames = match log.read(from, at, want) {
+            Err(LogError::Gap { to, .. }) => {
+                at = to;
+                continue;
+            }
+            frames => frames?,
+        };
+        let Some(next) = frames.last().map(|frame| frame.header.next()) else {
+            return Ok(());
+        };
+        let mut some = Records::new();
+        for record in frames.iter().flat_map(|frame| records(&frame.body)) {
+            let mut record = record.map_err(|_| unreadable(from, at))?;
+            record.delta = None;
+            some.push(&record)?;
+            if some.len() >= COPY_RECORDS || some.bytes() >= COPY_BYTES {
+                append(log, to, std::mem::take(&mut some)).await?;
+            }
+        }
+        append(log, to, some).await?;
+        at = next;
+    }
+}
+
+async fn append(log: &dyn Log, to: PartitionId, some: Records) -> Result<()> {
+    if !some.is_empty() {
+        log.append(Unit::of(to, some), None).await?;
+    }
+    Ok(())
+}
+
+fn unreadable(partition: PartitionId, position: u64) -> QueueError {
+    QueueError::Log(LogError::Corrupt {
+        file: format!("partition {partition}"),
+        position,
+        expected: None,
+        found: "a record that cannot be read".to_owned(),
+    })
+}

@@ -1,0 +1,219 @@
+//! Dead letters are sent again or thrown away: page by page, each page in one commit with the record that its letters are gone.
+//!
+//! One call at a time takes letters of a queue. A page that was begun is stored and taken out together, also when the client
+//! leaves; the next call waits for that and goes on behind it. So no letter is sent twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::Properties;
+use thalweg_log::{LogError, Micros, Unit};
+use tokio::sync::OwnedMutexGuard;
+
+use super::{DeadSelect, ResendTo};
+use crate::dead::PREFIX;
+use crate::error::{QueueError, Result};
+use crate::message::{Message, NewMessage, TARGET_GROUP};
+use crate::produce::{Along, Detached};
+use crate::queue::Queue;
+use crate::ranges::Ranges;
+use crate::times::micros;
+
+/// Letters, and about their bytes, that are sent in one commit.
+const COMMIT: usize = 1000;
+const COMMIT_BYTES: usize = 4 << 20;
+
+/// What a call of [`Queue::resend`] came to.
+#[derive(Debug, Default)]
+pub struct Resent {
+    pub count: u64,
+    /// Why it went no further, if it has not sent them all.
+    pub stopped: Option<QueueError>,
+}
+
+/// Held by whoever takes letters of a queue, and by what is stored for it.
+type Alone = Arc<OwnedMutexGuard<()>>;
+
+/// How letters become messages.
+struct Sending {
+    to: Arc<Queue>,
+    /// For the group in which they died.
+    to_source: bool,
+    delay: Option<Duration>,
+    alone: Alone,
+}
+
+impl Queue {
+    /// Sends dead letters again; a page of them is stored there and gone here in one commit. It ends at the first that cannot
+    /// be sent, such as one for a group that is gone.
+    pub async fn resend(
+        self: &Arc<Queue>,
+        select: &DeadSelect,
+        target: ResendTo,
+        delay: Option<Duration>,
+    ) -> Result<Resent> {
+        let mut resent = Resent::default();
+        let alone = self.take_letters_alone().await;
+        let Some(mut chosen) = self.choose(select).await? else {
+            return Ok(resent);
+        };
+        let to = match &target {
+            ResendTo::Source => self.clone(),
+            ResendTo::Queue(name) => self.neighbour(name)?,
+        };
+        let sending = Sending {
+            to,
+            to_source: matches!(target, ResendTo::Source),
+            delay,
+            alone,
+        };
+        loop {
+            let letters = chosen.next().await?;
+            if letters.is_empty() {
+                return Ok(resent);
+            }
+            if let Err(error) = chosen.dead.resend_page(&sending, &letters, &mut resent.count).await {
+                resent.stopped = Some(error);
+                return Ok(resent);
+            }
+        }
+    }
+
+    async fn take_letters_alone(&self) -> Alone {
+        Arc::new(self.taking_letters.clone().lock_owned().await)
+    }
+
+    /// As many at once as there is room for.
+    async fn resend_page(self: &Arc<Queue>, sending: &Sending, letters: &[Message], count: &mut u64) -> Result<()> {
+        let (sendable, stopped) = sending.sendable(letters);
+        let (mut left, mut most) = (sendable, COMMIT);
+        while !left.is_empty() {
+            let size = at_once(left).min(most).min(sending.to.room_for(most)).max(1);
+            let (some, others) = left.split_at_checked(size).unwrap_or((left, &[]));
+            match self.resend_some(sending, some).await {
+                Ok(()) => {
+                    *count += some.len() as u64;
+                    (left, most) = (others, (size * 2).min(COMMIT));
+                }
+                // Some of them may fit, and those before one that is too large.
+                Err(error) if size > 1 && may_fit_in_part(&error) => most = size / 2,
+                Err(error) => return Err(error),
+            }
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+
+    async fn resend_some(self: &Arc<Queue>, sending: &Sending, letters: &[Message]) -> Result<()> {
+        let not_before = sending.delay.map(|delay| self.clock.now() + micros(delay));
+        let messages = letters
+            .iter()
+            .map(|letter| revived(letter, sending.group_of(letter), not_before))
+            .collect();
+        let gone = offsets_of(letters);
+        let facts = self.dropped_fact(&gone)?.into_iter().collect();
+        let (dead, alone) = (self.clone(), sending.alone.clone());
+        let along = Along {
+            facts,
+            stored: Some(Box::new(move || {
+                dead.are_gone(&gone);
+                drop(alone);
+            })),
+        };
+        sending.to.produce_with(messages, along).await.map(drop)
+    }
+
+    /// Throws dead letters away. Returns how many.
+    pub async fn purge_dead(self: &Arc<Queue>, select: &DeadSelect) -> Result<u64> {
+        let mut purged = 0;
+        let alone = self.take_letters_alone().await;
+        let Some(mut chosen) = self.choose(select).await? else {
+            return Ok(purged);
+        };
+        loop {
+            let letters = chosen.next().await?;
+            if letters.is_empty() {
+                return Ok(purged);
+            }
+            let gone = offsets_of(&letters);
+            let (dead, alone) = (chosen.dead.clone(), alone.clone());
+            let thrown_away = Detached::new(async move {
+                if let Some((id, records)) = dead.dropped_fact(&gone)? {
+                    let unit = Unit::default().and_of(Kind::State, id, records);
+                    dead.log.append(unit, None).await?;
+                }
+                dead.are_gone(&gone);
+                drop(alone);
+                Ok::<(), QueueError>(())
+            });
+            thrown_away.await?;
+            purged += letters.len() as u64;
+        }
+    }
+}
+
+impl Sending {
+    /// The letters before the first that cannot be sent, and why that cannot.
+    fn sendable<'l>(&self, letters: &'l [Message]) -> (&'l [Message], Option<QueueError>) {
+        for (at, letter) in letters.iter().enumerate() {
+            let group = self.group_of(letter).map(|group| self.to.group(group));
+            if let Some(Err(error)) = group {
+                return (letters.get(..at).unwrap_or_default(), Some(error));
+            }
+        }
+        (letters, None)
+    }
+
+    /// The group that alone gets the message.
+    fn group_of<'l>(&self, letter: &'l Message) -> Option<&'l str> {
+        died_in(letter).filter(|_| self.to_source)
+    }
+}
+
+fn offsets_of(letters: &[Message]) -> Ranges {
+    let mut offsets = Ranges::default();
+    for letter in letters {
+        offsets.insert(letter.offset);
+    }
+    offsets
+}
+
+/// How many letters go together, by their bytes.
+fn at_once(letters: &[Message]) -> usize {
+    let mut bytes = 0;
+    let fits = |letter: &&Message| {
+        bytes += letter.bytes();
+        bytes <= COMMIT_BYTES
+    };
+    letters.iter().take_while(fits).count().max(1)
+}
+
+fn may_fit_in_part(error: &QueueError) -> bool {
+    matches!(
+        error,
+        QueueError::QueueFull { .. } | QueueError::MessageTooLarge { .. } | QueueError::Log(LogError::TooLarge { .. })
+    )
+}
+
+/// The group in which a letter died.
+fn died_in(letter: &Message) -> Option<&str> {
+    let mut properties = letter.properties.as_ref().iter();
+    let found = properties.find(|(name, _)| name.strip_prefix(PREFIX) == Some("group"));
+    found.map(|(_, group)| group)
+}
+
+/// A dead letter as the message that it was, for one group if it is for one.
+fn revived(letter: &Message, group: Option<&str>, not_before: Option<Micros>) -> NewMessage {
+    let properties = letter.properties.as_ref();
+    let target = group.map(|group| (TARGET_GROUP, group));
+    let kept = properties
+        .iter()
+        .filter(|(name, _)| !name.starts_with(PREFIX) && *name != TARGET_GROUP);
+    NewMessage {
+        payload: letter.payload.clone(),
+        key: letter.key.clone(),
+        properties: kept.chain(target).collect::<Properties>(),
+        not_before,
+        ..NewMessage::default()
+    }
+}

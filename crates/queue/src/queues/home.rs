@@ -1,0 +1,415 @@
+//! What the set of queues does for one call at a time: queues and groups are made, kept in the catalogue and removed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use smol_str::SmolStr;
+use thalweg_log::{Durability, Log, LogError, PartitionId};
+use tokio::sync::Mutex;
+
+use super::{QueuesOptions, no_group};
+use crate::budget::Budget;
+use crate::catalog::{Catalog, Entry};
+use crate::clock::Clock;
+use crate::died::DeadLetterListener;
+use crate::error::{QueueError, Result};
+use crate::group::{Group, sharing};
+use crate::leftovers;
+use crate::machine::{Machine, StreamMachine};
+use crate::members::Members;
+use crate::names::{check_name, dead_letter_name};
+use crate::part::{Part, State};
+use crate::queue::{Parts, Queue};
+use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QueueSettings, Start};
+use crate::store::Store;
+
+pub(crate) struct Home {
+    pub log: Arc<dyn Log>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) options: QueuesOptions,
+    pub(super) memory: Arc<Budget>,
+    pub(super) catalog: Catalog,
+    /// In which leases are made, until a seek.
+    pub(super) epoch: u32,
+    pub(super) queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
+    /// Of queues and groups: one at a time.
+    pub(super) changes: Mutex<()>,
+    pub listener: OnceLock<Arc<dyn DeadLetterListener>>,
+}
+
+impl Home {
+    pub fn get(&self, name: &str) -> Result<Arc<Queue>> {
+        self.queues
+            .read()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| QueueError::QueueNotFound {
+                queue: SmolStr::new(name),
+            })
+    }
+
+    pub(super) fn queue_of(self: &Arc<Home>, name: &SmolStr, entry: &Entry) -> Arc<Queue> {
+        let queue = Queue::new(Parts {
+            id: entry.id,
+            epoch: self.epoch,
+            name: name.clone(),
+            log: self.log.clone(),
+            clock: self.clock.clone(),
+            durability: entry.durability,
+            settings: entry.settings.clone(),
+            home: Arc::downgrade(self),
+            memory: self.memory.clone(),
+        });
+        queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
+        queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
+        queue.next_group.store(entry.next_group, Ordering::Relaxed);
+        (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
+        Arc::new(queue)
+    }
+
+    /// A queue takes part from now on.
+    pub(super) fn start(self: &Arc<Home>, queue: Arc<Queue>) -> Result<()> {
+        queue.count_retained()?;
+        for partition in 0..queue.partition_count() {
+            self.listen(&queue, partition)?;
+        }
+        tokio::spawn(queue.clone().keep());
+        // What was settled before the process ended may not have been let go.
+        queue.trim_soon();
+        self.queues.write().insert(queue.name().clone(), queue);
+        Ok(())
+    }
+
+    /// Hears when a partition grows. Once for each: there is no way to stop listening.
+    fn listen(&self, queue: &Arc<Queue>, partition: u32) -> Result<()> {
+        if !queue.is_in_memory() {
+            self.log.listen(queue.data_id(partition), queue.listener(partition))?;
+        }
+        Ok(())
+    }
+
+    /// Better an error than a setting that does nothing.
+    pub(super) fn check(&self, name: &str, settings: &QueueSettings, durability: Durability) -> Result<()> {
+        settings.check_dead_letters(name)?;
+        if let Some((key, why)) = settings.without_effect() {
+            return Err(QueueError::invalid(format!("{key}: {why}")));
+        }
+        let (key, instead) = if settings.dlq.webhook.is_some() && self.listener.get().is_none() {
+            ("dlq.webhook: not in this process", "calls nobody; ask for dead letters")
+        } else if settings.compaction.enabled && durability == Durability::Memory {
+            (
+                "compaction.enabled: not with durability memory",
+                "has no files to rewrite; set retention.max_messages",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(QueueError::invalid(format!("{key}, which {instead}; remove it")))
+    }
+
+    fn durability_of(&self, settings: &QueueSettings) -> Durability {
+        settings.durability.unwrap_or(self.options.durability)
+    }
+
+    pub(super) async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
+        self.check(name, &settings, self.durability_of(&settings))?;
+        check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
+        if self.queues.read().contains_key(name) {
+            return Err(QueueError::QueueExists {
+                queue: SmolStr::new(name),
+            });
+        }
+        self.count_partitions(settings.partitions)?;
+        let name = SmolStr::new(name);
+        let durability = self.durability_of(&settings);
+        let entry = Entry {
+            id: self.catalog.begin(self.log.as_ref(), self.clock.now()).await?,
+            settings,
+            durability,
+            groups: Vec::new(),
+            next_group: 1,
+            produce_paused: false,
+            consume_paused: false,
+        };
+        let queue = self.queue_of(&name, &entry);
+        if let Err(error) = self.make(&queue, &entry).await {
+            self.clear(entry.id).await;
+            return Err(error);
+        }
+        self.start(queue.clone())?;
+        for group in entry.settings.groups {
+            self.add_group(&queue, group, true).await?;
+        }
+        Ok(queue)
+    }
+
+    /// Its partitions, and only then what is kept of it.
+    async fn make(&self, queue: &Queue, entry: &Entry) -> Result<()> {
+        for partition in 0..queue.partition_count() {
+            self.make_partition(queue, partition).await?;
+        }
+        if queue.keeps_ids() {
+            self.make_ids(queue, queue.partition_count()).await?;
+        }
+        let now = self.clock.now();
+        self.catalog
+            .put(self.log.as_ref(), queue.name(), entry.clone(), now)
+            .await
+    }
+
+    /// Removes what is left under the number of a queue that is not there. What fails is done at the next start.
+    pub(super) async fn clear(&self, id: u32) {
+        let cleared = leftovers::remove_one(&self.catalog, self.log.as_ref(), id, self.clock.now()).await;
+        if let Err(error) = cleared {
+            tracing::warn!(id, %error, "partitions of a queue that is gone are left; they go at the next start");
+        }
+    }
+
+    /// Whether a process may have so many more, before any is made.
+    pub(super) fn count_partitions(&self, more: u32) -> Result<()> {
+        let queues = self.queues.read();
+        let all: u64 = queues.values().map(|queue| u64::from(queue.partition_count())).sum();
+        if all + u64::from(more) <= PROCESS_PARTITIONS_MAX {
+            return Ok(());
+        }
+        Err(QueueError::QuotaExceeded {
+            what: "partitions of all queues together",
+            limit: PROCESS_PARTITIONS_MAX,
+        })
+    }
+
+    async fn make_partition(&self, queue: &Queue, partition: u32) -> Result<()> {
+        if queue.is_in_memory() {
+            return Ok(());
+        }
+        for id in [queue.data_id(partition), queue.state_id(partition)] {
+            self.make_one(queue, id).await?;
+        }
+        Ok(())
+    }
+
+    /// Where dedup-ids are kept.
+    pub(super) async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
+        if !queue.is_in_memory() {
+            for partition in 0..partitions {
+                self.make_one(queue, queue.ids_id(partition)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_one(&self, queue: &Queue, id: PartitionId) -> Result<()> {
+        match self.log.create(id, queue.durability()).await {
+            // By an attempt that failed half-way or was refused, or before a dedup window ended: a number is never used again.
+            Ok(()) | Err(LogError::PartitionExists(_)) => Ok(()),
+            Err(LogError::DurabilityUnavailable { offered, .. }) => Err(QueueError::DurabilityUnavailable {
+                queue: queue.name().clone(),
+                durability: queue.durability(),
+                cause: format!("the log offers {offered}").into(),
+            }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Of the log; nobody uses them yet.
+    pub(super) async fn make_partitions(&self, queue: &Queue, count: u32) -> Result<()> {
+        for partition in queue.partition_count()..count {
+            self.make_partition(queue, partition).await?;
+        }
+        Ok(())
+    }
+
+    /// They are the queue's from now on.
+    pub(super) fn publish_partitions(&self, queue: &Arc<Queue>, count: u32) -> Result<()> {
+        for partition in queue.partition_count()..count {
+            let store = queue.new_store(partition);
+            let start = store.first().unwrap_or_default();
+            for group in queue.groups() {
+                group.add_part(Part::new(new_state(queue, &group.settings, partition, start)));
+                group.members.lock().set_partitions(self.clock.now(), partition + 1);
+            }
+            queue.add_store(store);
+            self.listen(queue, partition)?;
+        }
+        Ok(())
+    }
+
+    /// Groups of the list are declared, whoever made them; those that have left it are not any more, and may expire.
+    pub(super) async fn declare_groups(
+        self: &Arc<Home>,
+        queue: &Arc<Queue>,
+        old: &[GroupSettings],
+        new: &[GroupSettings],
+    ) -> Result<()> {
+        let mut changed = false;
+        for group in new {
+            match queue.known_group(&group.name) {
+                Some(known) => changed |= !known.declared.swap(true, Ordering::Relaxed),
+                None => drop(self.add_group(queue, group.clone(), true).await?),
+            }
+        }
+        let left = |group: &&GroupSettings| !new.iter().any(|other| other.name == group.name);
+        for group in old
+            .iter()
+            .filter(left)
+            .filter_map(|group| queue.known_group(&group.name))
+        {
+            changed |= group.declared.swap(false, Ordering::Relaxed);
+            // Its time begins now.
+            group.members.lock().restore_empty(self.clock.now());
+        }
+        if changed {
+            self.save(queue).await?;
+            queue.look_at(self.clock.now());
+        }
+        Ok(())
+    }
+
+    /// A new group of a queue.
+    pub(super) async fn add_group(
+        self: &Arc<Home>,
+        queue: &Arc<Queue>,
+        settings: GroupSettings,
+        declared: bool,
+    ) -> Result<Arc<Group>> {
+        check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
+        if queue.removed.load(Ordering::Acquire) {
+            return Err(queue.not_found());
+        }
+        let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
+        // So its backlog is exact: everything is there, and nothing is on its way.
+        let still = queue.still().await;
+        let stores = queue.stores();
+        let mut parts = Vec::with_capacity(stores.len());
+        let mut backlog = 0;
+        for (partition, store) in (0..).zip(&stores) {
+            let start = start_of(store, settings.start, settings.mode)?;
+            let mut state = new_state(queue, &settings, partition, start);
+            if let State::Stream(machine) = &mut state {
+                machine.begins_at(store.first()?);
+            }
+            let part = Part::new(state);
+            backlog += part.inner.lock().backlog(store.next()?);
+            parts.push(Arc::new(part));
+        }
+        let queue_settings = queue.settings();
+        let members = Members::new(
+            self.clock.now(),
+            stores.len() as u32,
+            sharing(&queue_settings, settings.mode),
+            queue_settings.consumer_timeout,
+        );
+        let total = queue.admission.lock().total.clone();
+        let group = Arc::new(Group::new(id, settings, declared, members, parts, (total, backlog)));
+        queue.add_group(group.clone());
+        drop(still);
+        // Where it begins is kept, so that a restart does not begin somewhere else.
+        if !queue.is_in_memory() {
+            queue.checkpoint(&queue.groups(), |_| true);
+        }
+        self.save(queue).await?;
+        Ok(group)
+    }
+
+    pub(super) async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
+        let Some(group) = queue.remove_group(name) else {
+            return Err(no_group(queue, name));
+        };
+        // What is not there is not declared either: whoever declares it anew gets it anew.
+        let mut settings = (*queue.settings()).clone();
+        if settings.groups.iter().any(|group| group.name == name) {
+            settings.groups.retain(|group| group.name != name);
+            queue.set_settings(settings);
+        }
+        self.save(queue).await?;
+        group.wake();
+        queue.settled(&group);
+        Ok(())
+    }
+
+    /// A group that nobody has declared goes when it has had no member for long enough.
+    pub async fn expire_group(&self, queue: &Arc<Queue>, group: &Group) -> Result<()> {
+        let _changes = self.changes.lock().await;
+        // Somebody may have come meanwhile; then it stays.
+        match queue.expires_at(group) {
+            Some(at) if at <= self.clock.now() => self.remove_group(queue, group.name()).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps that a group which may expire has members, or since when it has none, if that is not what is kept.
+    pub(super) async fn keep_use(&self, queue: &Queue, group: &Group) -> Result<()> {
+        let _changes = self.changes.lock().await;
+        let to_keep = group.members.lock().to_keep();
+        if let Some(since) = to_keep.filter(|_| !queue.removed.load(Ordering::Acquire)) {
+            self.save(queue).await?;
+            group.members.lock().is_kept(since);
+        }
+        Ok(())
+    }
+
+    /// Keeps what there is to say of a queue, if it is there: what is kept of one that is gone would bring it back, or take
+    /// the name from another.
+    pub(super) async fn save(&self, queue: &Queue) -> Result<()> {
+        if queue.removed.load(Ordering::Acquire) {
+            return Err(queue.not_found());
+        }
+        self.catalog
+            .put(self.log.as_ref(), queue.name(), queue.entry(), self.clock.now())
+            .await
+    }
+
+    /// The dead letters of a queue, made when they are first needed.
+    pub async fn dead_letters_of(self: &Arc<Home>, queue: &Queue) -> Result<Option<Arc<Queue>>> {
+        let name = dead_letter_name(queue.name()).map_err(|error| QueueError::invalid(error.to_string()))?;
+        let Some(name) = name else {
+            return Ok(None);
+        };
+        if let Ok(found) = self.get(&name) {
+            return Ok(Some(found));
+        }
+        let _changes = self.changes.lock().await;
+        if let Ok(found) = self.get(&name) {
+            return Ok(Some(found));
+        }
+        let mut settings = QueueSettings::of_dead_letters(&queue.settings());
+        settings.durability = Some(queue.durability());
+        self.create(&name, settings).await.map(Some)
+    }
+}
+
+fn start_of(store: &Store, start: Start, mode: GroupMode) -> Result<u64> {
+    let (first, next) = (store.first()?, store.next()?);
+    let at = match start {
+        Start::Earliest => first,
+        Start::Latest => next,
+        Start::Offset(offset) => offset,
+        Start::Time(time) => store.offset_at(time)?,
+    };
+    // Work groups have no gaps to tell of.
+    Ok(match mode {
+        GroupMode::Work => at.clamp(first, next),
+        GroupMode::Stream => at.min(next),
+    })
+}
+
+pub(crate) fn new_state(queue: &Queue, group: &GroupSettings, partition: u32, start: u64) -> State {
+    let settings = queue.settings();
+    match group.mode {
+        GroupMode::Stream => {
+            let mut machine = StreamMachine::new(start, settings.max_pending);
+            machine.set_epoch(queue.epoch);
+            State::Stream(Box::new(machine))
+        }
+        GroupMode::Work => {
+            let mut machine = Machine::new(queue.policy(partition), start);
+            if queue.is_in_memory() {
+                machine = machine.without_journal();
+            }
+            machine.set_epoch(queue.epoch);
+            State::Work(Box::new(machine))
+        }
+    }
+}

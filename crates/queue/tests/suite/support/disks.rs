@@ -1,0 +1,36 @@
+//! Logs in memory whose files can be copied and changed, and how much of a generator's work is done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use thalweg_log::disk::{Disk, Ram};
+
+const DISK_BYTES: u64 = 64 << 20;
+
+/// The files of a log.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// As they are at this moment.
+pub fn files_of(disk: &dyn Disk) -> Files {
+    let names = disk.names().unwrap();
+    let read = |name: String| {
+        let file = disk.open(&name).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        (name, bytes)
+    };
+    names.into_iter().map(read).collect()
+}
+
+pub fn disk_of(files: &Files) -> Arc<Ram> {
+    let disk = Ram::new(DISK_BYTES);
+    for (name, bytes) in files {
+        disk.create(name).unwrap().write_at(bytes, 0).unwrap();
+    }
+    Arc::new(disk)
+}
+
+/// What the environment says, such as how many seeds to run.
+pub fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
