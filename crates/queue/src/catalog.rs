@@ -248,4 +248,3 @@ fn damaged(found: &str) -> QueueError {
         found: found.to_owned(),
     })
 }
-

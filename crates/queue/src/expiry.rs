@@ -1,7 +1,11 @@
 //! What is too old goes by itself: when its time comes, before somebody reads, and before a producer is refused.
 //!
 //! Consumers pass what has expired as they claim. Where nobody claims, the cursor of a group is walked over it: the message
-//! at the cursor says when that is worth another look, so nothing ticks. Disks are read outside of all locks.
+//! at the cursor, and the first behind it that expires before others (`expiry/ages.rs`), say when that is worth another look, so
+//! nothing ticks. To one that expires behind others the cursor is walked over those that live: the group holds them as ready from
+//! then on, each with its own time. Disks are read outside of all locks.
+
+mod ages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,15 +14,17 @@ use std::time::Duration;
 use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::MutexGuard;
 
+use crate::dedup::Place;
 use crate::error::Result;
 use crate::group::Group;
 use crate::machine::Machine;
-use crate::message::NewMessage;
+use crate::message::{Life, NewMessage};
 use crate::part::{Inner, NEVER, Part, State};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::{Cursor, Next, Store};
 use crate::times::{effective_ttl, micros};
+pub(crate) use ages::Ages;
 
 /// Messages that are passed under one lock.
 const AT_ONCE: usize = 1000;
@@ -154,7 +160,13 @@ impl Queue {
         let State::Work(machine) = state else {
             return Ok(Walked::Until(NEVER));
         };
-        let walked = walk_on(group, store, machine, (cursor, head), now);
+        let walk = Walk {
+            group,
+            store,
+            ages: self.ages(partition),
+            now,
+        };
+        let walked = walk.go_on(machine, cursor, head);
         let was = (part.wants(), inner.counted());
         // What it has passed stays passed, also if what comes then cannot be read.
         self.after(group, partition, part, &mut inner, now)?;
@@ -174,7 +186,9 @@ impl Queue {
         let until = tokio::task::spawn_blocking(look)
             .await
             .unwrap_or(Err(LogError::Closed))?;
-        if until > self.clock.now() {
+        let now = self.clock.now();
+        let passes = self.ages(partition).is_some_and(|ages| ages.is_due(from, now));
+        if until > now && !passes {
             part.inner.lock().head = Some((from, until));
         } else {
             self.load(group, partition, from).await?;
@@ -204,33 +218,114 @@ impl Queue {
     }
 }
 
-fn walk_on(
-    group: &Group,
-    store: &Store,
-    machine: &mut Machine,
-    (cursor, head): (&mut Cursor, &mut Option<(Offset, Micros)>),
+/// A walk of the cursor of one group over some messages.
+struct Walk<'a> {
+    group: &'a Group,
+    store: &'a Store,
+    ages: Option<&'a Ages>,
     now: Micros,
-) -> thalweg_log::Result<Walked> {
-    for _ in 0..AT_ONCE {
-        let at = machine.cursor();
-        if let Some((_, until)) = head.filter(|(offset, until)| *offset == at && *until > now) {
-            return Ok(Walked::Until(until));
-        }
-        match store.at(cursor, at)? {
-            Next::Message(message, hint) => {
-                let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
-                if !machine.walk(&passing, now) {
+}
+
+impl Walk<'_> {
+    fn go_on(
+        &self,
+        machine: &mut Machine,
+        cursor: &mut Cursor,
+        head: &mut Option<(Offset, Micros)>,
+    ) -> thalweg_log::Result<Walked> {
+        let now = self.now;
+        for _ in 0..AT_ONCE {
+            let at = machine.cursor();
+            let passes = self.ages.is_some_and(|ages| ages.is_due(at, now));
+            let known = head.filter(|(offset, until)| *offset == at && *until > now && !passes);
+            if let Some((_, until)) = known {
+                return Ok(Walked::Until(self.next_look(at, until)));
+            }
+            match self.store.at(cursor, at)? {
+                Next::Message(message, hint) => {
+                    let group = self.group;
+                    let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
+                    if machine.walk(&passing, now) || (passes && machine.pass_by(&passing, now)) {
+                        continue;
+                    }
                     let until = passing.expires_at.unwrap_or(NEVER);
                     *head = Some((machine.cursor(), until));
-                    // One that has expired stands where the window ends.
-                    return Ok(Walked::Until(if until > now { until } else { now + TRY_AGAIN }));
+                    // One that has expired, or behind which one has, stands where the window ends.
+                    let is_stuck = until <= now || passes;
+                    return Ok(Walked::Until(match is_stuck {
+                        true => now + TRY_AGAIN,
+                        false => self.next_look(at, until),
+                    }));
                 }
+                Next::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
+                Next::Gap { .. } => return Ok(Walked::Until(now + TRY_AGAIN)),
+                Next::Load => return Ok(Walked::Load(at)),
+                Next::End => return Ok(Walked::Until(NEVER)),
             }
-            Next::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
-            Next::Gap { .. } => return Ok(Walked::Until(now + TRY_AGAIN)),
-            Next::Load => return Ok(Walked::Load(at)),
-            Next::End => return Ok(Walked::Until(NEVER)),
+        }
+        Ok(Walked::More)
+    }
+
+    /// When the message at the cursor expires, or the first behind it.
+    fn next_look(&self, at: Offset, until: Micros) -> Micros {
+        let behind = self.ages.and_then(|ages| ages.first(at));
+        behind.map_or(until, |(first, _)| first.min(until))
+    }
+}
+
+impl Queue {
+    pub(crate) fn ages(&self, partition: u32) -> Option<&Ages> {
+        self.ages.get(partition as usize)
+    }
+
+    /// A message was stored, and has its place.
+    pub(crate) fn note_age(&self, place: Place, life: Life, ttl: Duration, now: Micros) {
+        let Some(ages) = self.ages(place.partition) else { return };
+        let ttl = effective_ttl(ttl, life.ttl);
+        let begins = life.not_before.map_or(now, |at| at.max(now));
+        let expires_at = ttl.map_or(NEVER, |ttl| begins.saturating_add(micros(ttl)));
+        let has_own = life.ttl.is_some() || life.not_before.is_some();
+        self.noted(ages.note(place.offset, expires_at, has_own));
+    }
+
+    /// A restart has to know that messages expire before others.
+    fn noted(&self, is_early: bool) {
+        if is_early && !self.expires_early.swap(true, Ordering::Relaxed) {
+            self.look_at(0);
         }
     }
-    Ok(Walked::More)
+
+    /// Reads when the messages that are there expire, if some may before others. At the pace of what goes on behind.
+    pub(crate) async fn learn_ages(self: Arc<Queue>) {
+        let queue = self.clone();
+        let learned = tokio::task::spawn_blocking(move || queue.learn_ages_blocking()).await;
+        if let Ok(Ok(())) = learned
+            && !self.expires_early.load(Ordering::Relaxed)
+        {
+            self.kept_expires_early.store(false, Ordering::Relaxed);
+        }
+        if let Ok(Err(error)) = learned {
+            tracing::warn!(
+                queue = %self.name(), %error,
+                "when messages expire cannot be read; where nobody claims, those behind one that lives expire with it"
+            );
+        }
+        self.look_for_old_now();
+    }
+
+    fn learn_ages_blocking(&self) -> thalweg_log::Result<()> {
+        for (partition, store) in (0..).zip(self.stores()) {
+            let Some(ages) = self.ages(partition) else { continue };
+            let (first, next) = (store.first()?, store.next()?);
+            self.log
+                .scan(self.data_id(partition), first, next, &mut |offset, record| {
+                    let begins = record.not_before.map_or(record.time, |at| at.max(record.time));
+                    let ttl = record.ttl_ms.and_then(|ttl| i64::try_from(ttl).ok()?.checked_mul(1000));
+                    let expires_at = ttl.map_or(NEVER, |ttl| begins.saturating_add(ttl));
+                    self.noted(ages.note(offset, expires_at, false));
+                    !self.is_removed()
+                })?;
+        }
+        Ok(())
+    }
 }

@@ -133,6 +133,7 @@ impl Queue {
             times.ids = now;
             self.trim_ids();
         }
+        self.keep_expires_early().await;
         self.shed().await;
         due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
         let drops = self.unsaved_drops.load(Ordering::Relaxed);

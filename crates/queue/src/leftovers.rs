@@ -156,7 +156,9 @@ async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
     let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
     let names: BTreeSet<SmolStr> = entries.into_iter().map(|(name, _)| name).collect();
     let all = Numbered::all(log);
-    let found = all.into_values().filter(|found| found.id >= FIRST_ID && !known.contains(&found.id));
+    let found = all
+        .into_values()
+        .filter(|found| found.id >= FIRST_ID && !known.contains(&found.id));
     for found in found {
         catalog.skip(found.id).await;
         if !found.has_stored(log) {
@@ -203,5 +205,6 @@ fn adopted(id: u32, partitions: u32) -> Entry {
         next_group: NEXT_GROUP,
         produce_paused: true,
         consume_paused: false,
+        expires_early: true,
     }
 }

@@ -32,7 +32,21 @@ pub struct NewMessage {
     pub dedup_id: Option<Box<str>>,
 }
 
+/// What a message says of how long it lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub ttl: Option<Duration>,
+    pub not_before: Option<Micros>,
+}
+
 impl NewMessage {
+    pub(crate) fn life(&self) -> Life {
+        Life {
+            ttl: self.ttl,
+            not_before: self.not_before,
+        }
+    }
+
     /// A payload and nothing else.
     pub fn of(payload: impl Into<Bytes>) -> NewMessage {
         NewMessage {

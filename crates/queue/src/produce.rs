@@ -175,11 +175,13 @@ impl Queue {
         records.push(&record_of(message, ttl, now))?;
         let unit = Unit::of(self.data_id(partition), records);
         let appended = self.log.append(unit, None).await?;
-        self.lives(message, &self.settings_now(), ttl, now);
-        Ok(Place {
+        let place = Place {
             partition,
             offset: appended.offsets.first().copied().unwrap_or_default(),
-        })
+        };
+        self.note_age(place, message.life(), ttl, now);
+        self.lives(message, &self.settings_now(), ttl, now);
+        Ok(place)
     }
 
     fn partition_for(&self, key: Option<&[u8]>) -> u32 {
@@ -241,7 +243,9 @@ impl Queue {
     async fn goes_along(&self, along: Along) {
         if !along.facts.is_empty() {
             let facts = along.facts.into_iter();
-            let unit = facts.fold(Unit::default(), |unit, (id, records)| unit.and_of(Kind::State, id, records));
+            let unit = facts.fold(Unit::default(), |unit, (id, records)| {
+                unit.and_of(Kind::State, id, records)
+            });
             if let Err(error) = self.log.append(unit, None).await {
                 tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that is not stored: after a restart they are there again");
             }
@@ -384,14 +388,16 @@ impl Queue {
             .into_iter()
             .fold(unit, |unit, (id, records)| unit.and_of(Kind::State, id, records));
         let appended = self.log.append(unit, None).await?;
-        let settings = self.settings_now();
-        let stored = messages.iter().map(|(_, message)| message);
-        stored.for_each(|message| self.lives(message, &settings, ttl, now));
         let place = |(at, n): (usize, u64)| Place {
             partition: partitions.get(at).copied().unwrap_or_default(),
             offset: appended.offsets.get(at).copied().unwrap_or_default() + n,
         };
         let places: Vec<Place> = places.into_iter().map(place).collect();
+        let settings = self.settings_now();
+        for (place, (_, message)) in places.iter().zip(&messages) {
+            self.note_age(*place, message.life(), ttl, now);
+            self.lives(message, &settings, ttl, now);
+        }
         if self.keeps_ids() {
             for partition in partitions {
                 let own = places.iter().zip(&messages);
@@ -409,8 +415,11 @@ impl Queue {
         for (partition, message) in messages {
             if let Some(store) = self.memory(partition) {
                 self.lives(&message, &settings, ttl, now);
+                let life = message.life();
                 let offset = store.append(message, ttl, now);
-                places.push(Place { partition, offset });
+                let place = Place { partition, offset };
+                self.note_age(place, life, ttl, now);
+                places.push(place);
             }
         }
         for place in places
@@ -456,7 +465,9 @@ impl Queue {
         admission.done(1, bytes);
         self.lives(&message, &admission.settings, admission.settings.ttl, now);
         let over = admission.is_over_policy();
-        let offset = store.append(message, admission.settings.ttl, now);
+        let (life, ttl) = (message.life(), admission.settings.ttl);
+        let offset = store.append(message, ttl, now);
+        self.note_age(Place { partition, offset }, life, ttl, now);
         let groups = admission.groups.iter();
         groups.for_each(|group| group.waiting.call_for(partition));
         drop(admission);

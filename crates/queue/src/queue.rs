@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::compaction::Progress;
 use crate::dedup::Dedup;
 use crate::error::{QueueError, Result};
-use crate::expiry::Aging;
+use crate::expiry::{Ages, Aging};
 use crate::group::{Group, sharing};
 use crate::ids::{MessageId, Receipt};
 use crate::latency::Latency;
@@ -54,6 +54,12 @@ pub struct Queue {
     settings: ArcSwap<QueueSettings>,
     pub(crate) defaults: Defaults,
     stores: boxcar::Vec<Arc<Store>>,
+    /// By partition.
+    pub(crate) ages: boxcar::Vec<Ages>,
+    /// Messages may expire before others that were stored earlier.
+    pub(crate) expires_early: AtomicBool,
+    /// The catalogue says so.
+    pub(crate) kept_expires_early: AtomicBool,
     /// In the order of their names.
     groups: ArcSwap<Vec<Arc<Group>>>,
     /// The number of the next group.
@@ -172,6 +178,9 @@ impl Queue {
             defaults: Defaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
             stores: boxcar::Vec::new(),
+            ages: boxcar::Vec::new(),
+            expires_early: AtomicBool::new(false),
+            kept_expires_early: AtomicBool::new(false),
             groups: ArcSwap::default(),
             next_group: AtomicU32::new(1),
             admission: Mutex::new(Admission::new(settings, memory)),
@@ -232,6 +241,7 @@ impl Queue {
 
     /// One more partition, from now on. One caller at a time.
     pub(crate) fn add_store(&self, store: Store) {
+        self.ages.push(Ages::default());
         self.stores.push(Arc::new(store));
     }
 

@@ -54,12 +54,7 @@ pub(crate) async fn recover(
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 
-fn recover_blocking(
-    queue: &Queue,
-    mut entry: Entry,
-    dead: Option<PartitionId>,
-    has_lost: bool,
-) -> Result<Vec<Group>> {
+fn recover_blocking(queue: &Queue, mut entry: Entry, dead: Option<PartitionId>, has_lost: bool) -> Result<Vec<Group>> {
     let mut told = Vec::new();
     for partition in 0..queue.partition_count() {
         told.push(match queue.is_in_memory() {

@@ -59,6 +59,9 @@ impl Queue {
             Err(error) => tracing::warn!(queue = %self.name(), %error, "what is not needed cannot be let go"),
         }
         drop(admission);
+        if let Some(ages) = self.ages(partition) {
+            ages.forget_before(below);
+        }
         self.streams_begin(partition);
     }
 

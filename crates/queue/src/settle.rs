@@ -146,19 +146,25 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether a receipt names a delivery by this very queue and group, and the lease as it is known here. One of a queue or
-    /// group that was deleted, of a lease that a crash has lost, from before a seek, or of an earlier version does not.
+    /// Whether a receipt names a delivery by this very queue and group.
+    fn is_ours(&self, group: &Group, receipt: &Receipt) -> bool {
+        let named = receipt.tag.map(|tag| (tag.queue, tag.group));
+        named == Some((self.id, group.id)) && !group.removed.load(Ordering::Relaxed)
+    }
+
+    /// The same, and the lease as it is known here. One of a queue or group that was deleted, of a lease that a crash has lost,
+    /// from before a seek, or of an earlier version is not.
     pub(crate) fn is_current(&self, group: &Group, state: &State, receipt: &Receipt, used: Use) -> bool {
-        let Some(tag) = receipt.tag else { return false };
-        let is_ours = (tag.queue, tag.group) == (self.id, group.id) && !group.removed.load(Ordering::Relaxed);
-        is_ours
-            && match (state, used) {
-                (State::Work(machine), _) => {
-                    u32::try_from(tag.lease).is_ok_and(|epoch| !machine.is_stale(receipt.id.offset, epoch))
-                }
-                (State::Stream(machine), Use::Done) => !machine.is_stale(tag.lease),
-                (State::Stream(machine), Use::Again) => !machine.is_of_another(tag.lease),
+        let Some(tag) = receipt.tag.filter(|_| self.is_ours(group, receipt)) else {
+            return false;
+        };
+        match (state, used) {
+            (State::Work(machine), _) => {
+                u32::try_from(tag.lease).is_ok_and(|epoch| !machine.is_stale(receipt.id.offset, epoch))
             }
+            (State::Stream(machine), Use::Done) => !machine.is_stale(tag.lease),
+            (State::Stream(machine), Use::Again) => !machine.is_of_another(tag.lease),
+        }
     }
 
     /// Returns whether messages have to leave now.
@@ -171,7 +177,12 @@ impl Queue {
     ) -> Result<bool> {
         let Some(part) = group.part(partition) else {
             failed.extend(verdicts.into_iter().map(|(n, receipt, _)| {
-                let error = self.unknown(partition, receipt.id.offset);
+                let error = match self.is_ours(group, &receipt) {
+                    true => self.unknown(partition, receipt.id.offset),
+                    false => QueueError::ReceiptOver {
+                        receipt: receipt.clone(),
+                    },
+                };
                 (n, receipt, error)
             }));
             return Ok(false);

@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     pub next_group: u32,
     pub produce_paused: bool,
     pub consume_paused: bool,
+    /// Messages may expire before others that were stored earlier. Earlier versions did not know.
+    pub expires_early: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +54,7 @@ impl Entry {
             "next_group": self.next_group,
             "produce_paused": self.produce_paused,
             "consume_paused": self.consume_paused,
+            "expires_early": self.expires_early,
         })
     }
 
@@ -80,6 +83,7 @@ impl Entry {
             next_group: number(value.get("next_group")?)?,
             produce_paused: value.get("produce_paused")?.as_bool()?,
             consume_paused: value.get("consume_paused")?.as_bool()?,
+            expires_early: value.get("expires_early").and_then(Value::as_bool).unwrap_or(true),
         };
         (!diags.has_errors()).then_some(entry)
     }
@@ -111,9 +115,13 @@ mod tests {
             next_group: 5,
             produce_paused: false,
             consume_paused: true,
+            expires_early: true,
         };
         let text = entry.to_json().to_string();
-        let earlier = text.replace(",\"unused_since\":1700000000000000", "");
+        let earlier = text
+            .replace(",\"unused_since\":1700000000000000", "")
+            .replace(",\"expires_early\":true", "")
+            .replace("\"expires_early\":true,", "");
         assert_ne!(earlier, text);
         assert_eq!(Entry::from_json(&text), Some(entry.clone()));
         let mut without = entry;

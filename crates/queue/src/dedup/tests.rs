@@ -76,7 +76,10 @@ async fn of_two_that_come_together_the_second_waits_for_the_first() {
 fn an_id_that_is_twice_in_a_batch_is_reserved_once() {
     let mut dedup = Dedup::new(WINDOW);
     let seen = dedup.reserve(0, &["a", "b", "a"], 1).unwrap();
-    assert!(matches!(seen[..], [Seen::First(_), Seen::First(_), Seen::SameAs(0)]), "{seen:?}");
+    assert!(
+        matches!(seen[..], [Seen::First(_), Seen::First(_), Seen::SameAs(0)]),
+        "{seen:?}"
+    );
 }
 
 #[test]

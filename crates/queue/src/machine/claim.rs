@@ -83,6 +83,20 @@ impl Machine {
         }
     }
 
+    /// Shows the message at the cursor to nobody, though it lives: it is ready from now on, and what stands behind it can be
+    /// seen. False if there is no room.
+    pub fn pass_by(&mut self, message: &Passing, now: Micros) -> bool {
+        if let Err(passed) = self.reach(message, now) {
+            return passed == Passed::Taken;
+        }
+        if !self.settles_on_sight(message, now) {
+            let entry = self.admit(message, State::Ready, now);
+            self.make_ready(entry);
+            self.step(now);
+        }
+        true
+    }
+
     /// Drops the message at the cursor for overflow, or makes it leave for the dead-letter queue.
     pub fn discard(&mut self, message: &Passing, to_dlq: bool, now: Micros) -> Passed {
         if let Err(passed) = self.reach(message, now) {

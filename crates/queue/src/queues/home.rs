@@ -65,6 +65,7 @@ impl Home {
         queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
         queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
         queue.next_group.store(entry.next_group, Ordering::Relaxed);
+        queue.kept_expires_early.store(entry.expires_early, Ordering::Relaxed);
         (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
         Arc::new(queue)
     }
@@ -76,6 +77,9 @@ impl Home {
             self.listen(&queue, partition)?;
         }
         tokio::spawn(queue.clone().keep());
+        if queue.kept_expires_early.load(Ordering::Relaxed) && !queue.is_in_memory() {
+            tokio::spawn(queue.clone().learn_ages());
+        }
         // What was settled before the process ended may not have been let go.
         queue.trim_soon();
         self.queues.write().insert(queue.name().clone(), queue);
@@ -132,6 +136,7 @@ impl Home {
             next_group: 1,
             produce_paused: false,
             consume_paused: false,
+            expires_early: false,
         };
         let queue = self.queue_of(&name, &entry);
         if let Err(error) = self.make(&queue, &entry).await {
@@ -346,6 +351,16 @@ impl Home {
         if let Some(since) = to_keep.filter(|_| !queue.removed.load(Ordering::Acquire)) {
             self.save(queue).await?;
             group.members.lock().is_kept(since);
+        }
+        Ok(())
+    }
+
+    /// Keeps that messages of a queue may expire before others, if that is not what is kept.
+    pub(super) async fn keep_expires_early(&self, queue: &Queue) -> Result<()> {
+        let _changes = self.changes.lock().await;
+        if !queue.removed.load(Ordering::Acquire) {
+            self.save(queue).await?;
+            queue.kept_expires_early.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ impl Queue {
             next_group: self.next_group.load(Ordering::Relaxed),
             produce_paused: self.paused.produce.load(Ordering::Relaxed),
             consume_paused: self.paused.consume.load(Ordering::Relaxed),
+            expires_early: self.expires_early.load(Ordering::Relaxed)
+                || self.kept_expires_early.load(Ordering::Relaxed),
         }
     }
 
@@ -55,6 +57,17 @@ impl Queue {
         let Some(home) = Weak::upgrade(&self.home) else { return };
         if let Err(error) = home.keep_use(self, group).await {
             tracing::warn!(queue = %self.name(), group = %group.name(), %error, "since when a group is not used is not kept");
+        }
+    }
+
+    /// Messages expire before others, for the first time: a restart must know.
+    pub(crate) async fn keep_expires_early(&self) {
+        let is_news = self.expires_early.load(Ordering::Relaxed) && !self.kept_expires_early.load(Ordering::Relaxed);
+        let Some(home) = Weak::upgrade(&self.home).filter(|_| is_news && !self.is_in_memory()) else {
+            return;
+        };
+        if let Err(error) = home.keep_expires_early(self).await {
+            tracing::warn!(queue = %self.name(), %error, "that messages expire before others is not kept");
         }
     }
 

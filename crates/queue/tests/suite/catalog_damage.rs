@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
-    Files, Place, TestClock, ack, claim, disk_of, files_of, log_options, number, open_on, put, queues_options, settings, text,
+    Files, Place, TestClock, ack, claim, disk_of, files_of, log_options, number, open_on, put, queues_options,
+    settings, text,
 };
-use thalweg_log::disk::sim::Random;
 use thalweg_log::disk::Ram;
+use thalweg_log::disk::sim::Random;
 use thalweg_log::{DumpOptions, Dumped, EmbeddedLog, LogError, LogOptions, PartitionId, dump, repair};
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
 use thalweg_queue::{Pause, QueueError, Queues};
@@ -204,7 +205,11 @@ async fn goes_on(place: Place, disk: &Arc<Ram>, told: &Told) {
         let place = start(disk.clone()).await;
         check(&place, told, true).await;
         let (name, mark) = (format!("new-{clean}"), format!("new {clean}"));
-        let fresh = place.queues.create(&name, settings(1, &[("g", GroupMode::Work)])).await.unwrap();
+        let fresh = place
+            .queues
+            .create(&name, settings(1, &[("g", GroupMode::Work)]))
+            .await
+            .unwrap();
         assert_eq!(fresh.depth(), 0);
         put(&fresh, &[&mark]).await;
         assert_eq!(text(&claim(&fresh, "g", 10).await[0].message), mark);
@@ -245,10 +250,17 @@ async fn damage_beside_a_queue_half_made_or_half_removed_costs_no_message_of_oth
         let disk = Arc::new(Ram::new(DISK_BYTES));
         let place = start(disk.clone()).await;
         let mut told = Told::default();
-        let kept = place.queues.create("kept", settings(2, &[("slow", GroupMode::Work)])).await.unwrap();
+        let kept = place
+            .queues
+            .create("kept", settings(2, &[("slow", GroupMode::Work)]))
+            .await
+            .unwrap();
         for n in 0..4 {
             put(&kept, &[&format!("kept {n}")]).await;
-            told.messages.entry("kept".to_owned()).or_default().insert(format!("kept {n}"));
+            told.messages
+                .entry("kept".to_owned())
+                .or_default()
+                .insert(format!("kept {n}"));
         }
         let queues = place.queues.clone();
         let many = settings(40, &[("slow", GroupMode::Work)]);
@@ -288,8 +300,13 @@ async fn a_queue_whose_first_entry_is_damaged_is_found_with_its_messages() {
     put(&queue, &["one", "two"]).await;
     place.stop().await;
     let files = files_of(disk.as_ref());
-    let bodies: Vec<Target> = targets(&files).into_iter().filter(|target| target.bytes > 100).collect();
-    let [entry] = bodies.as_slice() else { panic!("{bodies:?}") };
+    let bodies: Vec<Target> = targets(&files)
+        .into_iter()
+        .filter(|target| target.bytes > 100)
+        .collect();
+    let [entry] = bodies.as_slice() else {
+        panic!("{bodies:?}")
+    };
     let mut damaged = files.clone();
     damaged.get_mut(&entry.file).unwrap()[entry.position as usize + 20] ^= 1;
     let disk = disk_of(&damaged);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{begin, claim, kept, number, reopened, settle, settings};
+use crate::support::{begin, claim, kept, number, reopened, settings, settle};
 use thalweg_log::Durability;
 use thalweg_log::disk::sim::Random;
 use thalweg_queue::settings::{GroupMode, Overflow, QueueSettings};
@@ -68,7 +68,9 @@ async fn batches_with_the_same_ids_in_another_order_do_not_wait_for_each_other()
     third.abort();
     let taken = claim(&queue, "g", 10).await;
     settle(&queue, "g", &taken, Verdict::Ack).await;
-    let second = tokio::time::timeout(PATIENCE, second).await.expect("they wait for each other");
+    let second = tokio::time::timeout(PATIENCE, second)
+        .await
+        .expect("they wait for each other");
     assert!(second.unwrap().unwrap().iter().all(|produced| !produced.repeated));
     let again = queue.produce_all(batch(&["a", "b"], "a repetition")).await.unwrap();
     assert!(again.iter().all(|produced| produced.repeated));
@@ -136,17 +138,24 @@ async fn produce_some(queue: Arc<Queue>, seed: u64) -> Told {
 async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_for_ever() {
     let rounds = number("THALWEG_SIM_SEEDS", 20);
     for seed in 0..rounds {
-        let durability = if seed % 4 == 0 { Durability::Memory } else { Durability::Os };
+        let durability = if seed % 4 == 0 {
+            Durability::Memory
+        } else {
+            Durability::Os
+        };
         let (folder, place, queue) = begin(QueueSettings {
             durability: Some(durability),
             ..with_ids()
         })
         .await;
-        let producers: Vec<_> =
-            (0..24).map(|n| tokio::spawn(produce_some(queue.clone(), seed * 1000 + n))).collect();
+        let producers: Vec<_> = (0..24)
+            .map(|n| tokio::spawn(produce_some(queue.clone(), seed * 1000 + n)))
+            .collect();
         let mut told: BTreeMap<String, BTreeSet<(u32, u64)>> = BTreeMap::new();
         for producer in producers {
-            let some = tokio::time::timeout(PATIENCE, producer).await.expect("it waits for ever");
+            let some = tokio::time::timeout(PATIENCE, producer)
+                .await
+                .expect("it waits for ever");
             for (id, place) in some.unwrap() {
                 told.entry(id).or_default().insert(place);
             }
@@ -169,7 +178,10 @@ async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_f
         if durability != Durability::Memory {
             queue.purge().await.unwrap();
             let (place, queue) = reopened(place, folder.path()).await;
-            let again = queue.produce_all(batch(&ids, "a repetition after the start")).await.unwrap();
+            let again = queue
+                .produce_all(batch(&ids, "a repetition after the start"))
+                .await
+                .unwrap();
             assert!(again.iter().all(|produced| produced.repeated), "seed {seed}");
             place.kill();
         }

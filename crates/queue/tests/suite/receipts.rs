@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
-    Place, claim_http, claim_http_as, disk_of, files_of, log_options, nack_in, number, open_on, put, settings, up_to, work,
+    Place, claim_http, claim_http_as, disk_of, files_of, log_options, nack_in, number, open_on, put, settings, up_to,
+    work,
 };
 use thalweg_log::Durability;
 use thalweg_log::disk::Ram;
@@ -59,8 +60,12 @@ async fn only_the_new_one_counts(queue: &Arc<Queue>, old: &str, new: &str) {
     for verdict in all_verdicts() {
         assert_eq!(answer(queue, "g", old, verdict).await, "gone", "{old}");
     }
-    queue.ack_all(&queue.group("g").unwrap(), [old.parse().unwrap()].iter()).unwrap();
-    queue.give_back(&queue.group("g").unwrap(), &[old.parse().unwrap()], true).unwrap();
+    queue
+        .ack_all(&queue.group("g").unwrap(), [old.parse().unwrap()].iter())
+        .unwrap();
+    queue
+        .give_back(&queue.group("g").unwrap(), &[old.parse().unwrap()], true)
+        .unwrap();
     assert_eq!(answer(queue, "g", new, Verdict::Ack).await, "ok", "{new}");
 }
 
@@ -87,9 +92,16 @@ async fn a_queue_or_group_that_is_deleted_and_made_again_knows_no_receipts_of_be
         let of_group = claim_one(&queue, "two").await;
         place.queues.remove_group(&queue, "g").await.unwrap();
         // A flow may still have the group that is gone.
-        let late = queue.settle(&group, vec![(of_group.parse().unwrap(), Verdict::Ack)], true).await.unwrap();
+        let late = queue
+            .settle(&group, vec![(of_group.parse().unwrap(), Verdict::Ack)], true)
+            .await
+            .unwrap();
         assert_eq!(late.failed[0].1.code(), "gone");
-        place.queues.create_group(&queue, GroupSettings::new("g", GroupMode::Work)).await.unwrap();
+        place
+            .queues
+            .create_group(&queue, GroupSettings::new("g", GroupMode::Work))
+            .await
+            .unwrap();
         let new = text_of(&queue, claim_http(&queue, "g", 10).await.last().unwrap());
         only_the_new_one_counts(&queue, &of_group, &new).await;
         place.stop().await;
@@ -110,14 +122,26 @@ async fn a_lease_that_a_crash_has_lost_is_not_taken_for_the_next_one() {
     let disk = killed(place, &disk);
     let place = start(&disk, Duration::ZERO).await;
     let queue = place.queue();
-    assert_eq!(answer(&queue, "g", &lost, Verdict::Ack).await, "gone", "it is ready again");
+    assert_eq!(
+        answer(&queue, "g", &lost, Verdict::Ack).await,
+        "gone",
+        "it is ready again"
+    );
     let again = claim_one(&queue, "two").await;
     only_the_new_one_counts(&queue, &lost, &again).await;
     assert_eq!(answer(&queue, "g", &kept, Verdict::Ack).await, "ok", "it was stored");
-    assert_eq!(answer(&queue, "g", &kept, Verdict::Ack).await, "ok", "and may be repeated");
+    assert_eq!(
+        answer(&queue, "g", &kept, Verdict::Ack).await,
+        "ok",
+        "and may be repeated"
+    );
     place.stop().await;
     let place = start(&disk, Duration::ZERO).await;
-    assert_eq!(answer(&place.queue(), "g", &again, Verdict::Ack).await, "ok", "also after a start");
+    assert_eq!(
+        answer(&place.queue(), "g", &again, Verdict::Ack).await,
+        "ok",
+        "also after a start"
+    );
     assert_eq!(answer(&place.queue(), "g", &lost, Verdict::Ack).await, "gone");
     place.stop().await;
 }
@@ -141,7 +165,11 @@ async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
 async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
     let disk = Arc::new(Ram::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;
-    let queue = place.queues.create("q", settings(1, &[("g", GroupMode::Stream)])).await.unwrap();
+    let queue = place
+        .queues
+        .create("q", settings(1, &[("g", GroupMode::Stream)]))
+        .await
+        .unwrap();
     put(&queue, &["a", "b", "c"]).await;
     let read = claim_http(&queue, "g", 3).await;
     let [a, b, c] = [0, 1, 2].map(|n| text_of(&queue, &read[n]));
@@ -151,7 +179,11 @@ async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
     let queue = place.queue();
     let again = claim_http(&queue, "g", 3).await;
     assert_eq!(again.len(), 2);
-    assert_eq!(answer(&queue, "g", &b, Verdict::Reject { reason: None }).await, "gone", "another reads");
+    assert_eq!(
+        answer(&queue, "g", &b, Verdict::Reject { reason: None }).await,
+        "gone",
+        "another reads"
+    );
     assert_eq!(answer(&queue, "g", &b, Verdict::Ack).await, "ok");
     let to = SeekTo::Offset {
         partition: None,
@@ -205,7 +237,8 @@ impl Model {
         let known = self.given.iter().find(|(known, _)| *known == receipt);
         assert!(known.is_none(), "{receipt} was given twice: {known:?}");
         let (queue, group) = (self.queue, self.group);
-        self.last.insert((queue, group, message.clone()), vec![self.given.len()]);
+        self.last
+            .insert((queue, group, message.clone()), vec![self.given.len()]);
         let given = Given {
             queue,
             group,
@@ -231,7 +264,11 @@ impl Model {
         let is_alive = (given.queue, given.group) == (self.queue, self.group);
         let is_last = self.last.get(&key).is_some_and(|last| last.contains(&at));
         match code {
-            "ok" => assert!(is_alive && is_last, "{receipt} settled what it was not given for: {given:?}, but {verdict:?}, the last is {:?}", self.last.get(&key)),
+            "ok" => assert!(
+                is_alive && is_last,
+                "{receipt} settled what it was not given for: {given:?}, but {verdict:?}, the last is {:?}",
+                self.last.get(&key)
+            ),
             "gone" => {}
             _ => assert!(is_alive, "{receipt} of what is deleted got {code}"),
         }
@@ -254,7 +291,10 @@ struct World {
 
 impl World {
     fn settings(&mut self) -> QueueSettings {
-        let mut settings = settings(1 + self.random.below(3) as u32, &[("g", GroupMode::Work), ("keeps", GroupMode::Work)]);
+        let mut settings = settings(
+            1 + self.random.below(3) as u32,
+            &[("g", GroupMode::Work), ("keeps", GroupMode::Work)],
+        );
         settings.durability = Some(self.durability);
         settings.retry.max_retries = 3;
         settings
@@ -299,13 +339,20 @@ impl World {
             }
             1 => {
                 self.place.queues.remove_group(&queue, "g").await.unwrap();
-                self.place.queues.create_group(&queue, GroupSettings::new("g", GroupMode::Work)).await.unwrap();
+                self.place
+                    .queues
+                    .create_group(&queue, GroupSettings::new("g", GroupMode::Work))
+                    .await
+                    .unwrap();
                 self.model.incarnations += 2;
                 self.model.group = self.model.incarnations;
             }
             2 => {
                 queue.seek(&group, SeekTo::Earliest).await.unwrap();
-                self.model.given.iter_mut().for_each(|(_, given)| given.is_acked = false);
+                self.model
+                    .given
+                    .iter_mut()
+                    .for_each(|(_, given)| given.is_acked = false);
             }
             3 => drop(queue.purge().await.unwrap()),
             4 => self.restart(true).await,
@@ -357,7 +404,11 @@ async fn whatever_happens_no_receipt_settles_what_it_was_not_given_for() {
             model: Model::default(),
             random: Random::new(seed),
             ahead: Duration::ZERO,
-            durability: if seed % 4 == 0 { Durability::Memory } else { Durability::Fsync },
+            durability: if seed % 4 == 0 {
+                Durability::Memory
+            } else {
+                Durability::Fsync
+            },
         };
         world.make_queue().await;
         for _ in 0..200 {

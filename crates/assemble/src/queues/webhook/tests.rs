@@ -7,9 +7,7 @@ use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{
-    ClaimWant, DeadFilter, DeadSelect, MessageId, NewMessage, Queues, QueuesOptions, SystemClock,
-};
+use thalweg_queue::{ClaimWant, DeadFilter, DeadSelect, MessageId, NewMessage, Queues, QueuesOptions, SystemClock};
 
 use super::*;
 

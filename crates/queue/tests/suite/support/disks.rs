@@ -32,5 +32,8 @@ pub fn disk_of(files: &Files) -> Arc<Ram> {
 
 /// What the environment says, such as how many seeds to run.
 pub fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
