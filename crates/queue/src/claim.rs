@@ -3,6 +3,8 @@
 //! A work group hands out leases; a stream group hands out what follows its position. Messages come from memory; when they
 //! have to be read from a disk, the claim lets go of all locks, has them read, and looks again.
 
+mod taker;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,18 +16,17 @@ use tokio::time::Instant;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::ids::LeaseTag;
-use crate::machine::{Full, Lease, Machine, Passed};
 use crate::members::{MemberKind, Share};
 use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::queues::no_group;
-use crate::ranges::Ranges;
 use crate::settings::RetentionMode;
-use crate::store::{Cursor, Next, Store};
+use crate::store::Cursor;
 use crate::streams::Reading;
 use crate::times::micros;
 use crate::waiting::Waiter;
+use taker::Taker;
 
 /// Messages of one claim.
 const CLAIM_MAX: u32 = 10_000;
@@ -336,9 +337,40 @@ impl Queue {
                 wanted.now,
             )?;
         }
+        let before = out.len();
+        let look = self.hand_out(group, partition, consumer.0, &mut inner, wanted, out);
+        let taken = out.get(before..).unwrap_or_default();
+        inner.waits.observe(&self.latency, wanted.now, taken);
+        part.delivered.add(&mut inner, taken.len() as u64);
+        let was = (part.wants(), inner.counted());
+        let stored = self.after(group, partition, part, &mut inner, wanted.now);
+        if let Err(error) = stored {
+            take_back(&mut inner, out.drain(before..), wanted.now);
+            // What stands in the way of storing a lease stands in the way of storing its end.
+            let _ = self.after(group, partition, part, &mut inner, wanted.now);
+            return Err(error);
+        }
+        self.passed_over(part, &inner, was);
+        look
+    }
+
+    /// Hands out what the state of a group has for a consumer.
+    #[inline]
+    fn hand_out(
+        &self,
+        group: &Group,
+        partition: u32,
+        consumer: u32,
+        inner: &mut Inner,
+        wanted: &mut Wanted,
+        out: &mut Vec<Delivery>,
+    ) -> Result<Look> {
+        let Some(store) = self.store(partition) else {
+            return Ok(Look::Done);
+        };
         let Inner {
             state, cursor, older, ..
-        } = &mut *inner;
+        } = inner;
         let before = out.len();
         let mut tag = LeaseTag {
             queue: self.id,
@@ -346,7 +378,7 @@ impl Queue {
             lease: 0,
         };
         let dropped = self.has_letters.then(|| self.dropped.lock());
-        let look = match state {
+        match state {
             State::Work(machine) => {
                 machine.advance(wanted.now);
                 tag.lease = machine.epoch().into();
@@ -356,7 +388,7 @@ impl Queue {
                     group,
                     store,
                     partition,
-                    consumer: consumer.0,
+                    consumer,
                     wanted,
                     out,
                 };
@@ -365,7 +397,7 @@ impl Queue {
                     *older = Cursor::default();
                 }
                 if out.len() > before {
-                    group.shared.take(consumer.0, (out.len() - before) as u32);
+                    group.shared.take(consumer, (out.len() - before) as u32);
                 }
                 look
             }
@@ -381,21 +413,7 @@ impl Queue {
                 };
                 reading.read_on(machine, cursor)
             }
-        };
-        drop(dropped);
-        let taken = out.get(before..).unwrap_or_default();
-        inner.waits.observe(&self.latency, wanted.now, taken);
-        part.delivered.add(&mut inner, taken.len() as u64);
-        let was = (part.wants(), inner.counted());
-        let stored = self.after(group, partition, part, &mut inner, wanted.now);
-        if let Err(error) = stored {
-            take_back(&mut inner, out.drain(before..), wanted.now);
-            // What stands in the way of storing a lease stands in the way of storing its end.
-            let _ = self.after(group, partition, part, &mut inner, wanted.now);
-            return Err(error);
         }
-        self.passed_over(part, &inner, was);
-        look
     }
 
     /// What a look has settled by itself makes room as what consumers settle does: it was not for the group, has expired or
@@ -618,7 +636,7 @@ pub(crate) struct Wanted {
     pub max: usize,
     /// Zero once they are used up.
     pub bytes: u64,
-    visibility: Micros,
+    pub visibility: Micros,
     pub now: Micros,
     /// By so much it may be later than `now`.
     late: Micros,
@@ -631,162 +649,4 @@ impl Wanted {
     pub fn take(&mut self, message: &Message) {
         self.bytes = self.bytes.saturating_sub(message.bytes() as u64);
     }
-}
-
-/// One look of a consumer at a partition of a work group.
-struct Taker<'a> {
-    tag: LeaseTag,
-    /// Dead letters that were sent again or thrown away.
-    dropped: Option<&'a Ranges>,
-    group: &'a Group,
-    store: &'a Store,
-    partition: u32,
-    consumer: u32,
-    wanted: &'a mut Wanted,
-    out: &'a mut Vec<Delivery>,
-}
-
-impl Taker<'_> {
-    fn take(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Look> {
-        while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
-            // What was passed before goes first.
-            if machine.has_ready(self.consumer) {
-                match self.again(machine, cursor, older)? {
-                    Again::Took => continue,
-                    Again::Load(from) => return Ok(Look::Load(from)),
-                    Again::Full => break,
-                    Again::Nothing => {}
-                }
-            }
-            let put = |message| {
-                self.out.push(Delivery {
-                    partition: self.partition,
-                    tag: self.tag,
-                    delivery: 0,
-                    deadline: 0,
-                    message,
-                });
-            };
-            let hint = match self.store.at_with(cursor, machine.cursor(), put)? {
-                Next::Message((), hint) => hint,
-                Next::End => break,
-                Next::Load => return Ok(Look::Load(machine.cursor())),
-                Next::Gap { to, lost } => {
-                    let before = machine.cursor();
-                    if machine.pass_gap(to, lost, self.wanted.now) == before {
-                        break;
-                    }
-                    continue;
-                }
-            };
-            match self.show(machine, hint) {
-                Shown::Given => {}
-                Shown::Passed => drop(self.out.pop()),
-                Shown::Full => {
-                    self.out.pop();
-                    break;
-                }
-            }
-        }
-        Ok(Look::Done)
-    }
-
-    /// Shows the last message of those given, which is at the cursor, to the machine.
-    #[inline]
-    fn show(&mut self, machine: &mut Machine, hint: u32) -> Shown {
-        let first = self.out.len() == self.wanted.given + 1;
-        let Some(given) = self.out.last_mut() else {
-            return Shown::Full;
-        };
-        let bytes = given.message.bytes() as u64;
-        if !first && bytes > self.wanted.bytes {
-            self.wanted.bytes = 0;
-            return Shown::Full;
-        }
-        let group = self.group;
-        let mut passing = given
-            .message
-            .passing(group.name(), group.settings.filter.as_deref(), hint);
-        if let Some(dropped) = self.dropped {
-            passing.skip |= dropped.contains(passing.offset);
-        }
-        match machine.pass(&passing, self.consumer, self.wanted.visibility, self.wanted.now) {
-            Passed::Leased(lease) => {
-                given.delivery = lease.delivery;
-                given.deadline = lease.deadline;
-                self.wanted.bytes = self.wanted.bytes.saturating_sub(bytes);
-                Shown::Given
-            }
-            Passed::Taken => Shown::Passed,
-            Passed::Full(Full::Window | Full::Held | Full::Lane) => Shown::Full,
-        }
-    }
-
-    /// A message that was passed before: it has to be found again, and only then it is leased.
-    fn again(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Again> {
-        let Some((offset, hint)) = machine.first_ready(self.consumer, self.wanted.now) else {
-            return Ok(Again::Nothing);
-        };
-        if self.dropped.is_some_and(|dropped| dropped.contains(offset)) {
-            machine.gone(offset, false, self.wanted.now);
-            return Ok(Again::Took);
-        }
-        let found = match cursor.again(offset, hint).or_else(|| older.again(offset, hint)) {
-            Some(message) => Next::Message(message, hint),
-            None => self.store.at(older, offset)?,
-        };
-        match found {
-            Next::Message(message, _) if message.offset == offset => {
-                if !self.fits(&message) {
-                    return Ok(Again::Full);
-                }
-                if let Some(lease) = machine.next_ready(self.consumer, self.wanted.visibility, self.wanted.now) {
-                    self.give(lease, message);
-                }
-                Ok(Again::Took)
-            }
-            Next::Load => Ok(Again::Load(offset)),
-            Next::Message(..) | Next::Gap { .. } | Next::End => {
-                machine.gone(offset, true, self.wanted.now);
-                Ok(Again::Took)
-            }
-        }
-    }
-
-    /// Whether the claim may have the message too; if not, it is full.
-    fn fits(&mut self, message: &Message) -> bool {
-        let fits = self.out.len() == self.wanted.given || message.bytes() as u64 <= self.wanted.bytes;
-        if !fits {
-            self.wanted.bytes = 0;
-        }
-        fits
-    }
-
-    fn give(&mut self, lease: Lease, message: Message) {
-        self.wanted.take(&message);
-        self.out.push(Delivery {
-            partition: self.partition,
-            tag: self.tag,
-            delivery: lease.delivery,
-            deadline: lease.deadline,
-            message,
-        });
-    }
-}
-
-/// What became of a message at the cursor.
-enum Shown {
-    Given,
-    /// It is not for this claim.
-    Passed,
-    /// The claim has all it gets here.
-    Full,
-}
-
-enum Again {
-    Took,
-    /// The next one is too large for what is left of the claim.
-    Full,
-    Nothing,
-    Load(Offset),
 }

@@ -10,16 +10,22 @@ const DISK_BYTES: u64 = 64 << 20;
 /// The files of a log.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// As they are at this moment.
+/// As they are at this moment. The log makes files ready meanwhile and gives them other names: then it looks again.
 pub fn files_of(disk: &dyn Disk) -> Files {
-    let names = disk.names().unwrap();
-    let read = |name: String| {
-        let file = disk.open(&name).unwrap();
-        let mut bytes = vec![0; file.len().unwrap() as usize];
-        file.read_at(&mut bytes, 0).unwrap();
-        (name, bytes)
-    };
-    names.into_iter().map(read).collect()
+    loop {
+        let names = disk.names().unwrap();
+        let files: Option<Files> = names.into_iter().map(|name| read(disk, name)).collect();
+        if let Some(files) = files {
+            return files;
+        }
+    }
+}
+
+fn read(disk: &dyn Disk, name: String) -> Option<(String, Vec<u8>)> {
+    let file = disk.open(&name).ok()?;
+    let mut bytes = vec![0; file.len().ok()? as usize];
+    file.read_at(&mut bytes, 0).ok()?;
+    Some((name, bytes))
 }
 
 pub fn disk_of(files: &Files) -> Arc<Ram> {
