@@ -144,7 +144,10 @@ impl EmbeddedStore {
             shelf: Arc::new(shelf),
             backups: Arc::new(Backups::default()),
         };
-        let (catalog, known) = Catalog::open(log, options.durability, options.keep_deleted).await?;
+        let (catalog, known) = {
+            let now = (place.clock)();
+            Catalog::open(log, options.durability, options.keep_deleted, now).await?
+        };
         let deleted = known.deleted.into_values().map(|named| (named.number, named.name));
         let deleted = deleted.collect();
         let (opened, bytes) = {
@@ -241,7 +244,7 @@ impl Inner {
             return Err(EventsError::NamespaceExists(new.name));
         }
         let now = self.now();
-        let number = catalog.new_partition().await?;
+        let number = catalog.new_partition(now).await?;
         let first = NewToken {
             digest: new.digest,
             scopes: new.scopes,

@@ -1,12 +1,20 @@
-//! Which namespaces and tokens there are: changes in a partition of the log, read at the start.
+//! Which namespaces and tokens there are: changes in a partition of the log, each in a frame of its own, read at the start.
+//!
+//! A number is marked as unfinished before its partition is made, and nothing takes that mark back: the namespace's own change
+//! does, by being there. So a damaged frame loses one change and no other, and never makes a partition look like a leftover.
+//! What becomes of partitions that no namespace has is decided in [`orphans`].
 
-use std::collections::{BTreeMap, HashSet};
+mod orphans;
+#[cfg(test)]
+mod orphans_tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Durability, Log, LogError, Micros, Offset, PartitionId, ReadWant, Records, Unit};
+use thalweg_log::{Durability, Frame, Log, LogError, Micros, Offset, PartitionId, ReadWant, Records, Unit};
 
 use crate::error::{EventsError, Result};
 use crate::store::{NewToken, Scopes, TokenInfo};
@@ -30,10 +38,22 @@ pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Change {
+    /// A partition is about to be made under this number. Earlier versions do not write it.
+    Unfinished {
+        number: u32,
+    },
     Created(Named),
-    Removed { number: u32 },
-    Admitted { number: u32, token: Admitted },
-    Revoked { number: u32, token: String },
+    Removed {
+        number: u32,
+    },
+    Admitted {
+        number: u32,
+        token: Admitted,
+    },
+    Revoked {
+        number: u32,
+        token: String,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -104,6 +124,12 @@ pub(crate) struct Known {
     pub there: BTreeMap<u32, Named>,
     /// Deleted, and their partitions are still there for whoever reads the log itself.
     pub deleted: BTreeMap<u32, Named>,
+    /// All numbers that are said to be removed, also those of which damage has taken what they were.
+    removed: BTreeSet<u32>,
+    /// Numbers that were marked before their partitions were made, and the offsets of the marks.
+    unfinished: BTreeMap<u32, Offset>,
+    /// Changes before this offset were lost with damage that was given up; 0: none was.
+    lost_before: Offset,
 }
 
 /// So many changes that stand for nothing any more are left out at a start.
@@ -111,52 +137,27 @@ const CHANGES_MAX: usize = if cfg!(test) { 20 } else { 10_000 };
 
 impl Catalog {
     /// With the namespaces that there are, and those that are deleted if they are kept. Blocks.
-    pub async fn open(log: Arc<dyn Log>, durability: Durability, keep_deleted: bool) -> Result<(Catalog, Known)> {
+    pub async fn open(
+        log: Arc<dyn Log>,
+        durability: Durability,
+        keep_deleted: bool,
+        now: Micros,
+    ) -> Result<(Catalog, Known)> {
         match log.partitions().contains(&CATALOG) {
             true => promise(log.as_ref(), CATALOG, durability).await?,
             false => log.create(CATALOG, durability).await?,
         }
-        let (mut known, mut changes) = (Known::default(), 0);
-        let mut last = 0;
-        let mut from = log.bounds(CATALOG)?.first;
-        loop {
-            let want = ReadWant {
-                bytes: READ,
-                synced: false,
-            };
-            let frames = match log.read(CATALOG, from, want) {
-                // Given up by a recovery that was told to skip what is damaged.
-                Err(LogError::Gap { to, .. }) => {
-                    tracing::error!(from, to, "changes of namespaces were lost with damage that was skipped");
-                    from = to;
-                    continue;
-                }
-                frames => frames?,
-            };
-            let Some(newest) = frames.last() else { break };
-            from = newest.header.next();
-            for frame in &frames {
-                for record in records(&frame.body) {
-                    let change = record.ok().and_then(|record| serde_json::from_slice(record.value).ok());
-                    let change = change.ok_or_else(|| {
-                        EventsError::Damaged(format!(
-                            "a change of namespaces at offset {} is in no form that this version knows",
-                            frame.header.base
-                        ))
-                    })?;
-                    last = last.max(apply(&mut known, change));
-                    changes += 1;
-                }
-            }
-        }
-        let partitions = log.partitions();
-        let is_kept = |number: &u32| keep_deleted && partitions.contains(&partition(*number));
-        known.deleted.retain(|number, _| is_kept(number));
+        let CatalogLog {
+            mut known,
+            last,
+            changes,
+            end,
+        } = CatalogLog::read(log.as_ref())?;
         let mut catalog = Catalog { log, durability, last };
+        catalog.settle_orphans(&mut known, keep_deleted, now).await?;
         if changes > CHANGES_MAX + 2 * (known.there.len() + known.deleted.len()) {
-            catalog.rewrite(&known, from).await?;
+            catalog.rewrite(&known, end).await?;
         }
-        catalog.remove_orphans(&known).await?;
         for number in known.there.keys() {
             promise(catalog.log.as_ref(), partition(*number), durability).await?;
         }
@@ -189,10 +190,11 @@ impl Catalog {
         Ok(())
     }
 
-    /// A partition for a namespace that is to be made. Until that is stored it is nobody's.
-    pub async fn new_partition(&mut self) -> Result<u32> {
+    /// A partition for a namespace that is to be made. Until that is stored it is nobody's, which the mark says to the next start.
+    pub async fn new_partition(&mut self, now: Micros) -> Result<u32> {
         loop {
             let number = self.last + 1;
+            self.store(&Change::Unfinished { number }, now).await?;
             let created = self.log.create(partition(number), self.durability).await;
             match created {
                 Ok(()) => {
@@ -209,31 +211,63 @@ impl Catalog {
     pub async fn remove_partition(&self, number: u32) -> Result<()> {
         Ok(self.log.remove(partition(number)).await?)
     }
+}
 
-    /// What a crash has left between two steps.
-    async fn remove_orphans(&mut self, known: &Known) -> Result<()> {
-        let own: HashSet<PartitionId> = known
-            .there
-            .keys()
-            .chain(known.deleted.keys())
-            .copied()
-            .map(partition)
-            .collect();
-        let partitions = self.log.partitions();
-        for named in known.there.values() {
-            let id = partition(named.number);
-            if !partitions.contains(&id) {
-                let name = &named.name;
-                return Err(EventsError::Damaged(format!(
-                    "the log has no partition {id}, that of namespace '{name}'"
-                )));
+/// What the catalogue's partition says.
+#[derive(Default)]
+struct CatalogLog {
+    known: Known,
+    last: u32,
+    changes: usize,
+    /// Behind the last change.
+    end: Offset,
+}
+
+impl CatalogLog {
+    fn read(log: &dyn Log) -> Result<CatalogLog> {
+        let mut read = CatalogLog {
+            end: log.bounds(CATALOG)?.first,
+            ..CatalogLog::default()
+        };
+        loop {
+            let want = ReadWant {
+                bytes: READ,
+                synced: false,
+            };
+            let frames = match log.read(CATALOG, read.end, want) {
+                // Given up by a recovery that was told to skip what is damaged.
+                Err(LogError::Gap { to, .. }) => {
+                    tracing::error!(
+                        from = read.end,
+                        to,
+                        "changes of namespaces and tokens were lost with damage that was given up: a token that was revoked \
+                         then is valid again, one that was made then is not (token.list, token.create)"
+                    );
+                    read.end = to.max(read.end + 1);
+                    read.known.lost_before = read.end;
+                    continue;
+                }
+                frames => frames?,
+            };
+            let Some(newest) = frames.last() else { return Ok(read) };
+            read.end = newest.header.next();
+            for frame in &frames {
+                read.apply_frame(frame)?;
             }
         }
-        for id in partitions {
-            if id.queue > FIRST && !own.contains(&id) {
-                self.last = self.last.max(id.queue - FIRST);
-                self.log.remove(id).await?;
-            }
+    }
+
+    fn apply_frame(&mut self, frame: &Frame) -> Result<()> {
+        let base = frame.header.base;
+        for record in records(&frame.body) {
+            let change = record.ok().and_then(|record| serde_json::from_slice(record.value).ok());
+            let change = change.ok_or_else(|| {
+                EventsError::Damaged(format!(
+                    "a change of namespaces at offset {base} is in no form that this version knows"
+                ))
+            })?;
+            self.last = self.last.max(apply(&mut self.known, change, base));
+            self.changes += 1;
         }
         Ok(())
     }
@@ -248,17 +282,24 @@ async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Resu
 }
 
 /// Returns the number that it is about.
-fn apply(known: &mut Known, change: Change) -> u32 {
+fn apply(known: &mut Known, change: Change, at: Offset) -> u32 {
     match change {
+        Change::Unfinished { number } => {
+            known.unfinished.insert(number, at);
+            number
+        }
         Change::Created(named) => {
             let number = named.number;
             // Numbers are given once: it is what a rewrite says again that a crash cut off before it said that it is deleted.
-            if !known.deleted.contains_key(&number) {
+            if known.removed.contains(&number) {
+                known.deleted.insert(number, named);
+            } else {
                 known.there.insert(number, named);
             }
             number
         }
         Change::Removed { number } => {
+            known.removed.insert(number);
             known.deleted.extend(known.there.remove_entry(&number));
             number
         }

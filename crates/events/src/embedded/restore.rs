@@ -13,6 +13,7 @@ use super::catalog::{self, Catalog, Change};
 use super::{EmbeddedStore, Named};
 use crate::backup::{BackupError, BackupReader, Counts, Head, Part, Piece};
 use crate::error::EventsError;
+use crate::time;
 
 /// Bytes of one submission, about: so many are synced together.
 const UNIT_BYTES: usize = 4 << 20;
@@ -44,7 +45,7 @@ pub fn restore<R: io::Read>(
         let why = "the log has namespaces of events already, and a backup is restored to one without";
         return Err(EventsError::Unavailable(why.to_owned()).into());
     }
-    let (mut catalog, _) = runtime.block_on(Catalog::open(log.clone(), Durability::Fsync, false))?;
+    let (mut catalog, _) = runtime.block_on(Catalog::open(log.clone(), Durability::Fsync, false, time::now()))?;
     let mut filling: Option<(Named, Filling<'_>)> = None;
     let mut restored = Restored::default();
     while let Some(part) = backup.next_part()? {

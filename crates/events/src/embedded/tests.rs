@@ -14,13 +14,13 @@ use crate::names::{self, Member};
 use crate::store::*;
 use crate::{Stored, TokenDigest};
 
-pub(super) use disks::Disks;
+pub(super) use disks::{Disks, FrameOnDisk};
 
 /// Chance that can be repeated.
 pub(super) struct Chance(pub u64);
 
 impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -1,10 +1,13 @@
 //! Disks that outlive the store, and fail when that is wanted.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use thalweg_log::disk::{Disk, DiskFile, Ram, Space};
+use thalweg_log::format::block::{self, BlockHeader};
+use thalweg_log::format::frame::{self, FrameHeader};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
 use super::super::*;
@@ -47,11 +50,34 @@ impl Disk for MayFail {
     }
 }
 
+/// Of the log: where it begins in which file, and where its block does.
+#[derive(Clone, Debug)]
+pub struct FrameOnDisk {
+    pub file: String,
+    pub block: usize,
+    pub header: usize,
+    pub body: Range<usize>,
+}
+
+const PIECE: usize = 64 << 10;
+
+/// None of a file that is gone by now.
+fn bytes_of(disk: &Ram, name: &str) -> Vec<u8> {
+    let Ok(file) = disk.open(name) else {
+        return Vec::new();
+    };
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
 /// Disks that outlive the store.
 pub struct Disks {
     log: Arc<Ram>,
     pub(super) indexes: Arc<Ram>,
     fail: Arc<AtomicBool>,
+    /// Damage is given up at a start.
+    recover_skip: AtomicBool,
     open: parking_lot::Mutex<Option<Arc<EmbeddedLog>>>,
 }
 
@@ -61,8 +87,93 @@ impl Disks {
             log: Arc::new(Ram::new(512 << 20)),
             indexes: Arc::new(Ram::new(512 << 20)),
             fail: Arc::default(),
+            recover_skip: AtomicBool::new(false),
             open: parking_lot::Mutex::default(),
         }
+    }
+
+    /// What has the log open lets go of it.
+    pub fn close(&self) {
+        if let Some(log) = self.open.lock().take() {
+            log.close();
+        }
+    }
+
+    /// From now on starts give up what is damaged.
+    pub fn recover_skip(&self) {
+        self.recover_skip.store(true, SeqCst);
+    }
+
+    /// `thalweg log repair --accept-loss`.
+    pub fn repair(&self) {
+        self.close();
+        let done = thalweg_log::repair(self.log.as_ref(), true, &mut |_, _| {})
+            .unwrap()
+            .done;
+        assert!(done.is_some_and(|done| done.after.is_whole()));
+    }
+
+    /// The same bytes on other disks.
+    pub fn copied(&self) -> Disks {
+        self.close();
+        let copy = Disks::new();
+        for (from, to) in [(&self.log, &copy.log), (&self.indexes, &copy.indexes)] {
+            for name in from.names().unwrap() {
+                let bytes = bytes_of(from, &name);
+                let file = to.create(&name).unwrap();
+                for (n, piece) in bytes.chunks(PIECE).enumerate() {
+                    let is_last = (n + 1) * PIECE >= bytes.len();
+                    if is_last || piece.iter().any(|byte| *byte != 0) {
+                        file.write_at(piece, (n * PIECE) as u64).unwrap();
+                    }
+                }
+            }
+        }
+        copy
+    }
+
+    /// Where the frames of a partition lie in the commit files.
+    pub fn frames_of(&self, id: PartitionId) -> Vec<FrameOnDisk> {
+        let mut found = Vec::new();
+        for name in self.log.names().unwrap() {
+            let bytes = bytes_of(&self.log, &name);
+            let mut at = 0;
+            while let Some(block) = bytes.get(at..).and_then(BlockHeader::decode) {
+                let mut body = at + block.headers_len();
+                for n in 0..usize::from(block.frames) {
+                    let header = at + block::LEN + n * frame::LEN;
+                    let frame = FrameHeader::decode(&bytes[header..]).unwrap();
+                    let end = body + frame.body_len as usize;
+                    if frame.partition == id {
+                        found.push(FrameOnDisk {
+                            file: name.clone(),
+                            block: at,
+                            header,
+                            body: body..end,
+                        });
+                    }
+                    body = end;
+                }
+                at += block.block_len as usize;
+            }
+        }
+        found
+    }
+
+    /// Does something to the bytes of a file of the log.
+    pub fn bend_log(&self, file: &str, range: Range<usize>, bend: impl Fn(&mut [u8])) {
+        self.close();
+        let file = self.log.open(file).unwrap();
+        let mut bytes = vec![0; range.len()];
+        assert_eq!(file.read_at(&mut bytes, range.start as u64).unwrap(), bytes.len());
+        bend(&mut bytes);
+        file.write_at(&bytes, range.start as u64).unwrap();
+    }
+
+    /// Whether some file of the log has these bytes.
+    pub fn log_holds(&self, bytes: &[u8]) -> bool {
+        let mut names = self.log.names().unwrap().into_iter();
+        names.any(|name| memchr::memmem::find(&bytes_of(&self.log, &name), bytes).is_some())
     }
 
     pub fn lose_indexes(&self) {
@@ -104,10 +215,9 @@ impl Disks {
 
     /// What was opened before is closed.
     pub async fn open_as(&self, durability: Durability, keep_deleted: bool) -> EmbeddedStore {
-        if let Some(log) = self.open.lock().take() {
-            log.close();
-        }
+        self.close();
         let options = LogOptions {
+            recover_skip: self.recover_skip.load(SeqCst),
             folder: "memory".to_owned(),
             file_bytes: 16 << 20,
             first_file_bytes: 16 << 20,
@@ -118,6 +228,9 @@ impl Disks {
             ..LogOptions::default()
         };
         let log = Arc::new(EmbeddedLog::open(self.log.clone(), 1, &options).unwrap());
+        if options.recover_skip {
+            log.pass_over_damage();
+        }
         *self.open.lock() = Some(log.clone());
         let options = EventsOptions {
             durability,

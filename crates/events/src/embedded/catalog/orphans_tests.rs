@@ -1,0 +1,307 @@
+//! Every frame of the catalogue, damaged one at a time, through the start that a user would make: no acknowledged event goes
+//! with it, and what was deleted does not come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thalweg_log::Durability;
+
+use super::super::between_tests::new;
+use super::super::tests::{Chance, Disks, FrameOnDisk};
+use super::super::*;
+use super::{CATALOG, partition};
+use crate::store::*;
+
+/// Names of namespaces and the data of their events.
+type Events = BTreeMap<String, Vec<String>>;
+
+async fn append(store: &EmbeddedStore, name: &str, data: &str) {
+    let event = NewEvent {
+        id: None,
+        kind: "T",
+        data,
+        metadata: None,
+    };
+    let append = Append {
+        stream: "s-1",
+        expected: Expected::Any,
+        events: vec![event],
+    };
+    let namespace = store.namespace(name).await.unwrap();
+    namespace.append(&[append]).await.unwrap();
+}
+
+async fn data_of(namespace: &Arc<dyn Namespace>) -> Vec<String> {
+    let read = CategoryRead {
+        category: None,
+        from: None,
+        direction: Direction::Forward,
+        max: 1000,
+        correlation: None,
+        member: None,
+        types: &[],
+    };
+    let page = namespace.read_category(read).await.unwrap();
+    page.events
+        .iter()
+        .map(|stored| stored.event().data.to_owned())
+        .collect()
+}
+
+async fn all_of(store: &EmbeddedStore) -> Events {
+    let mut all = Events::new();
+    for namespace in store.namespaces().await.unwrap() {
+        all.insert(namespace.name().to_owned(), data_of(&namespace).await);
+    }
+    all
+}
+
+/// Names of namespaces that were deleted, and the data that went with them.
+#[derive(Default)]
+struct Model {
+    events: Events,
+    deleted: BTreeSet<String>,
+}
+
+/// Namespaces come, get tokens and events, and go, over restarts.
+async fn fill(disks: &Disks, chance: &mut Chance, steps: u64) -> Model {
+    let mut store = disks.open().await;
+    let mut model = Model::default();
+    model.events.insert(DEFAULT.to_owned(), Vec::new());
+    for step in 0..steps {
+        let names: Vec<String> = model.events.keys().cloned().collect();
+        let name = names[chance.below(names.len() as u64) as usize].clone();
+        match chance.below(8) {
+            0 | 1 => {
+                let name = format!("ns-{step}");
+                store.create(new(&name)).await.unwrap();
+                model.events.insert(name, Vec::new());
+            }
+            2 if name != DEFAULT => {
+                store.delete(&name).await.unwrap();
+                model.deleted.extend(model.events.remove(&name).unwrap());
+            }
+            3 => {
+                let token = NewToken {
+                    digest: TokenDigest::from_bytes([step as u8 + 9; 32]),
+                    scopes: Scopes::ALL,
+                    description: String::new(),
+                    expires_at: None,
+                };
+                store.create_token(&name, token).await.unwrap();
+            }
+            4 => {
+                drop(store);
+                store = disks.open().await;
+            }
+            _ => {
+                let data = format!("{{\"n\":{step}}}");
+                append(&store, &name, &data).await;
+                model.events.get_mut(&name).unwrap().push(data);
+            }
+        }
+    }
+    // So that no change of the catalogue is what the log ends with.
+    append(&store, DEFAULT, "{}").await;
+    model.events.get_mut(DEFAULT).unwrap().push("{}".to_owned());
+    model
+}
+
+/// What was acknowledged is there, under its name or one that was found, and nothing that was deleted.
+fn hold(model: &Model, found: &Events, what: &str) {
+    for (name, events) in model.events.iter().filter(|(_, events)| !events.is_empty()) {
+        let is_theirs =
+            |(own, other): (&String, &Vec<String>)| (own == name || own.starts_with("found-")) && other == events;
+        assert!(
+            found.iter().any(is_theirs),
+            "{what}: {name} has lost {events:?}: {found:?}"
+        );
+    }
+    for events in found.values().flatten() {
+        assert!(!model.deleted.contains(events), "{what}: {events} was deleted");
+    }
+}
+
+const DAMAGES: [&str; 6] = [
+    "a bit",
+    "the last byte",
+    "the body",
+    "its header",
+    "the block's header",
+    "the whole block",
+];
+
+fn damage(disks: &Disks, frame: &FrameOnDisk, kind: &str, chance: &mut Chance) {
+    let body = frame.body.clone();
+    let bit = 1u8 << chance.below(8);
+    let at = body.start + chance.below(body.len() as u64) as usize;
+    let file = frame.file.as_str();
+    match kind {
+        "a bit" => disks.bend_log(file, at..at + 1, |bytes| bytes[0] ^= bit),
+        "the last byte" => disks.bend_log(file, body.end - 1..body.end, |bytes| bytes[0] ^= 0xff),
+        "the body" => disks.bend_log(file, body, |bytes| bytes.fill(0)),
+        "its header" => disks.bend_log(file, frame.header + 20..frame.header + 21, |bytes| bytes[0] ^= bit),
+        "the block's header" => disks.bend_log(file, frame.block..frame.block + 8, |bytes| bytes.fill(0xee)),
+        _ => disks.bend_log(file, frame.block..body.end, |bytes| bytes.fill(0)),
+    }
+}
+
+async fn one_damaged_frame_after_the_other(seed: u64) {
+    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let filled = Disks::new();
+    let model = fill(&filled, &mut chance, 30).await;
+    filled.close();
+    for (n, frame) in filled.frames_of(CATALOG).into_iter().enumerate() {
+        for (m, kind) in DAMAGES.into_iter().enumerate() {
+            let what = format!("seed {seed}, frame {n}, {kind}");
+            let disks = filled.copied();
+            damage(&disks, &frame, kind, &mut chance);
+            // Damage beside the catalogue loses nothing of it either.
+            match (n + m) % 2 {
+                0 => disks.recover_skip(),
+                _ => disks.repair(),
+            }
+            let store = disks.open().await;
+            let found = all_of(&store).await;
+            hold(&model, &found, &what);
+            assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
+            // It goes on, and stays so.
+            store.create(new("later")).await.unwrap();
+            assert_eq!(
+                data_of(&store.namespace("later").await.unwrap()).await,
+                [""; 0],
+                "{what}"
+            );
+            append(&store, "later", "{\"later\":1}").await;
+            drop(store);
+            let store = disks.open().await;
+            let mut again = all_of(&store).await;
+            assert_eq!(again.remove("later"), Some(vec!["{\"later\":1}".to_owned()]), "{what}");
+            assert_eq!(again, found, "{what}");
+        }
+    }
+}
+
+/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
+#[test]
+fn no_damaged_frame_of_the_catalogue_takes_an_event_with_it_or_brings_a_namespace_back() {
+    let number = |name: &str, default: u64| {
+        let text = std::env::var(name).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 1));
+    for seed in first..first + count {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(one_damaged_frame_after_the_other(seed));
+        runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    }
+}
+
+/// As a crash leaves it: the mark and the partition, and no namespace yet.
+async fn leave_half_made(disks: &Disks) -> u32 {
+    let store = disks.open().await;
+    let number = store.inner.catalog.lock().await.new_partition(0).await.unwrap();
+    append(&store, DEFAULT, "{\"behind\":1}").await;
+    number
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_crash_has_left_half_made_is_removed() {
+    let disks = Disks::new();
+    let number = leave_half_made(&disks).await;
+    let store = disks.open().await;
+    assert!(!store.inner.place.log.partitions().contains(&partition(number)));
+    assert_eq!(all_of(&store).await.len(), 1);
+    // The number is not given again.
+    store.create(new("next")).await.unwrap();
+    assert!(store.inner.opened("next").unwrap().namespace.number > number);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_mark_is_lost_is_kept() {
+    let disks = Disks::new();
+    let number = leave_half_made(&disks).await;
+    let mark = disks.frames_of(CATALOG).pop().unwrap();
+    damage(&disks, &mark, "the body", &mut Chance(1));
+    disks.recover_skip();
+    for _ in 0..2 {
+        let store = disks.open().await;
+        assert_eq!(all_of(&store).await.get(&format!("found-{number}")), Some(&Vec::new()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_without_a_namespace_are_found_whatever_the_marks_say_and_under_a_name_that_is_free() {
+    for marked in [true, false] {
+        let disks = Disks::new();
+        let store = disks.open().await;
+        store.create(new("found-3")).await.unwrap();
+        assert_eq!(store.inner.opened("found-3").unwrap().namespace.number, 2);
+        let log = store.inner.place.log.clone();
+        match marked {
+            true => assert_eq!(store.inner.catalog.lock().await.new_partition(0).await.unwrap(), 3),
+            false => log.create(partition(3), Durability::Fsync).await.unwrap(),
+        }
+        // Of another log, so that its frames can be brought here.
+        let other = Disks::new().open().await;
+        append(&other, DEFAULT, "{\"n\":1}").await;
+        let want = thalweg_log::ReadWant {
+            bytes: 1 << 20,
+            synced: false,
+        };
+        for frame in other.inner.place.log.read(partition(1), 0, want).unwrap() {
+            let mut records = thalweg_log::Records::new();
+            for record in thalweg_log::format::record::records(&frame.body) {
+                records.push(&record.unwrap()).unwrap();
+            }
+            let unit = thalweg_log::Unit::default().and(partition(3), records);
+            log.append(unit, None).await.unwrap();
+        }
+        drop((store, log));
+        let store = disks.open().await;
+        let found = all_of(&store).await;
+        assert_eq!(found.get("found-3-2"), Some(&vec!["{\"n\":1}".to_owned()]), "{found:?}");
+        assert_eq!(found.get("found-3"), Some(&Vec::new()));
+        // As the log tells its reader to.
+        assert_eq!(store.delete("found-3-2").await.unwrap(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_deletion_keeps_no_start_away() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    store.create(new("a")).await.unwrap();
+    append(&store, "a", "{\"n\":1}").await;
+    store.delete("a").await.unwrap();
+    let removal = disks.frames_of(CATALOG).pop().unwrap();
+    append(&store, DEFAULT, "{\"behind\":1}").await;
+    drop(store);
+    damage(&disks, &removal, "a bit", &mut Chance(3));
+    disks.recover_skip();
+    for _ in 0..2 {
+        let store = disks.open().await;
+        assert_eq!(all_of(&store).await.len(), 1, "it stays deleted");
+        store.create(new("a")).await.unwrap();
+        assert_eq!(all_of(&store).await["a"], [""; 0]);
+        store.delete("a").await.unwrap();
+    }
+}
+
+/// Of the last change no later one tells that it is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_without_a_partition_keeps_no_start_away() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    store.create(new("b")).await.unwrap();
+    let number = store.inner.opened("b").unwrap().namespace.number;
+    store.inner.place.log.remove(partition(number)).await.unwrap();
+    drop(store);
+    for _ in 0..2 {
+        let store = disks.open().await;
+        assert_eq!(all_of(&store).await.into_keys().collect::<Vec<_>>(), [DEFAULT]);
+        store.create(new("b")).await.unwrap();
+        assert!(store.inner.opened("b").unwrap().namespace.number > number);
+        store.delete("b").await.unwrap();
+    }
+}
