@@ -62,7 +62,7 @@ fn an_import_keeps_places_over_a_restart(events: Events) {
 
     // What is taken is told with its line, and nothing of its batch is stored.
     let lines = record("j-1", 0, 9000) + "\n" + &record("j-1", 1, 4);
-    let error = json!({"error": "POSITION_EXISTS", "message": "global position already exists: 4", "line": 3});
+    let error = json!({"error": "POSITION_EXISTS", "message": "global position already exists: 4", "imported": 0, "read": 2, "line": 3});
     assert_eq!(import("", &lines), error);
     assert_eq!(events.call(json!(["stream.get", "j-1"])), json!([]));
     for (lines, code, start) in [
@@ -170,13 +170,13 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
     let elapsed = done
         .strip_prefix("data: {\"done\":true,\"imported\":2600,\"elapsed\":\"")
         .unwrap();
-    let seconds = elapsed.strip_suffix("s\"}\n\n").unwrap();
+    let seconds = elapsed.strip_suffix("s\",\"read\":2600}\n\n").unwrap();
     let (whole, tenth) = seconds.split_once('.').unwrap();
     assert!(whole.parse::<u32>().is_ok() && tenth.len() == 1, "{done}");
     assert_eq!(upload.chunk(), "");
     assert_eq!(events.call(json!(["stream.version", "p-1"])), 2599);
     let nothing = events.import("", "");
-    assert_eq!(nothing, [json!({"done": true, "imported": 0, "elapsed": "0.0s"})]);
+    assert_eq!(nothing, [json!({"done": true, "imported": 0, "elapsed": "0.0s", "read": 0})]);
     // Exactly a thousand are one event more than fewer are.
     let told = events.import("", &(0..1000).map(|n| record("e-1", n, n + 3000)).collect::<String>());
     assert_eq!(told.last().unwrap()["imported"], 1000);

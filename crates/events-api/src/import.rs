@@ -147,6 +147,7 @@ async fn run(
         batch: Vec::new(),
         places: Vec::new(),
         bytes: 0,
+        read: 0,
         imported: 0,
     };
     let stopped = |message: &str| Failed {
@@ -164,22 +165,34 @@ async fn run(
         };
         let done = match line {
             Ok(line) => importing.take(line.as_deref(), lines.number()).await,
+            // Lines that came whole are stored: nothing is wrong with them, and a client that has left sends none again.
+            Err(failed) if failed.line == 0 => importing.store().await.and(Err(failed)),
             Err(failed) => Err(failed),
         };
         match done {
             Ok(false) => {}
-            Ok(true) => break Ok(importing.imported),
+            Ok(true) => break Ok(()),
             Err(failed) => break Err(failed),
         }
     };
+    let (imported, read) = (importing.imported, importing.read);
     let end = match outcome {
-        Ok(imported) => format!(
-            "{{\"done\":true,\"imported\":{imported},\"elapsed\":\"{:.1}s\"}}",
+        Ok(()) => format!(
+            "{{\"done\":true,\"imported\":{imported},\"elapsed\":\"{:.1}s\",\"read\":{read}}}",
             began.elapsed().as_secs_f64()
         ),
         Err(failed) => {
             server.meters.refused(failed.code);
-            failed.text()
+            // The client may have left, and then this is all that says how far it came.
+            tracing::warn!(
+                namespace = namespace.name(),
+                imported,
+                read,
+                line = failed.line,
+                reason = failed.message,
+                "an import ended early; what it imported stays"
+            );
+            failed.told(Some((imported, read)))
         }
     };
     tell.send_modify(|progress| progress.end = Some(end));
@@ -190,11 +203,18 @@ async fn run(
 }
 
 impl Failed {
-    fn text(&self) -> String {
+    /// With how many records were imported, of how many that were read, where there was an import.
+    fn told(&self, imported: Option<(u64, u64)>) -> String {
         let mut out = String::from("{\"error\":");
         text(&mut out, self.code);
         out.push_str(",\"message\":");
         text(&mut out, &self.message);
+        if let Some((imported, read)) = imported {
+            out.push_str(",\"imported\":");
+            number(&mut out, imported);
+            out.push_str(",\"read\":");
+            number(&mut out, read);
+        }
         if self.line > 0 {
             out.push_str(",\"line\":");
             number(&mut out, self.line);
@@ -220,11 +240,11 @@ pub(crate) async fn check_lines(pieces: &[&[u8]]) -> Vec<String> {
             Ok(None) => return found,
             Ok(Some(line)) => record(&line, lines.number(), CHECKED_LINE_MAX),
             Err(failed) => {
-                found.push(failed.text());
+                found.push(failed.told(None));
                 return found;
             }
         };
-        found.push(read.map_or_else(|failed| failed.text(), |record| bytes_of(&record).to_string()));
+        found.push(read.map_or_else(|failed| failed.told(None), |record| bytes_of(&record).to_string()));
     }
 }
 
@@ -236,6 +256,8 @@ struct Importing<'a> {
     /// The line of each.
     places: Vec<u64>,
     bytes: usize,
+    /// Records, those that are wrong too.
+    read: u64,
     imported: u64,
 }
 
@@ -249,6 +271,7 @@ impl Importing<'_> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(false);
         }
+        self.read += 1;
         let record = record(line, number, self.server.options.message_bytes_max)?;
         let bytes = bytes_of(&record);
         if self.bytes + bytes > BATCH_BYTES {

@@ -31,7 +31,7 @@ pub use writer::sealed;
 
 const MAGIC: &[u8; 8] = b"TWEVBACK";
 /// Raised with each change that an older program would not understand.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 const BEGIN: u8 = 1;
 const NAMESPACE: u8 = 2;

@@ -14,6 +14,7 @@ mod gaps;
 mod hidden;
 mod import;
 mod index;
+mod marks;
 mod namespace;
 mod pages;
 mod reader;
@@ -21,6 +22,8 @@ mod record;
 mod replay;
 mod restore;
 mod scavenge;
+#[cfg(test)]
+mod scavenge_tests;
 mod sequencer;
 #[cfg(test)]
 mod tests;
@@ -148,12 +151,13 @@ impl EmbeddedStore {
             let now = (place.clock)();
             Catalog::open(log, options.durability, options.keep_deleted, now).await?
         };
+        let marks = known.may_have_marks();
         let deleted = known.deleted.into_values().map(|named| (named.number, named.name));
         let deleted = deleted.collect();
         let (opened, bytes) = {
             let place = place.clone();
             let there = known.there.into_values().collect();
-            let replayed = tokio::task::spawn_blocking(move || replay::all(&place, there)).await;
+            let replayed = tokio::task::spawn_blocking(move || replay::all(&place, there, marks)).await;
             replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
         };
         let namespaces = opened
@@ -169,6 +173,9 @@ impl EmbeddedStore {
             recovery: (began.elapsed(), bytes),
             scavenging: Arc::default(),
         });
+        let finishing = inner.clone();
+        let finished = tokio::task::spawn_blocking(move || scavenge::finish(&finishing)).await;
+        finished.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))?;
         upkeep::start(&inner);
         Ok(EmbeddedStore { inner })
     }

@@ -92,9 +92,34 @@ async fn what_was_stored_before_a_mistake_stays() {
     let mut lines: String = (1..=1500).map(|n| line(n, 1)).collect();
     lines.push_str(&line(7, 1));
     let answer = face.send("POST", "/import", &header(), lines.as_bytes()).await;
-    let error = "{\"error\":\"POSITION_EXISTS\",\"message\":\"global position already exists: 7\",\"line\":1501}";
+    let error = "{\"error\":\"POSITION_EXISTS\",\"message\":\"global position already exists: 7\",\"imported\":1000,\"read\":1501,\"line\":1501}";
     assert_eq!(told(&answer.text).last(), Some(&error));
     assert_eq!(face.call(json!(["ns.info", "default"])).await["messageCount"], 1000);
+}
+
+/// It has read the head of the answer, and that is all that it wanted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whole_lines_of_a_client_that_leaves_are_stored() {
+    let face = Face::start().await;
+    let lines: String = (1..=1700).map(|n| line(n, 10)).collect();
+    let cut = lines.len() - 5;
+    let mut client = face.client().await;
+    let head = format!(
+        "POST /import HTTP/1.1\r\nhost: x\r\n{}content-length: 1000000\r\n\r\n",
+        header()
+    );
+    client.write(head.as_bytes()).await;
+    client.write(&lines.as_bytes()[..cut]).await;
+    // A half of the last line has come, and nothing more does.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(client);
+    for _ in 0..500 {
+        if face.call(json!(["ns.info", "default"])).await["messageCount"] == 1699 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{}", face.call(json!(["ns.info", "default"])).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

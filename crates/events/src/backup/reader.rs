@@ -71,7 +71,7 @@ impl<R: Read> BackupReader<R> {
         }
         let format = format.filter(|format| Some(crc32c::crc32c(&format.to_le_bytes())) == crc);
         match format {
-            Some(FORMAT) => {}
+            Some(1..=FORMAT) => {}
             Some(newer) => return Err(BackupError::Newer(newer)),
             None => return Err(damaged(8, "the checksum of its format is wrong")),
         }

@@ -200,11 +200,11 @@ fn something_behind_the_end_is_noticed() {
 #[test]
 fn a_backup_of_a_newer_format_is_refused_and_not_called_damaged() {
     let (mut bytes, _) = small();
-    bytes[8..12].copy_from_slice(&2u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&3u32.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[8..12]);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
     let error = read(&bytes).unwrap_err();
-    assert!(!error.is_damage() && error.to_string().contains("format 2"), "{error}");
+    assert!(!error.is_damage() && error.to_string().contains("format 3"), "{error}");
 }
 
 #[test]

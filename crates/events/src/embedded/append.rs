@@ -290,7 +290,7 @@ impl EmbeddedNamespace {
             let (mut reading, mut hidden) = (namespace.reading(io), namespace.hidden());
             let cleared_at = namespace.index.read().state.cleared_at;
             let shown = |offset: &Offset| {
-                if *offset < cleared_at {
+                if *offset < cleared_at || namespace.is_marked(*offset) {
                     return Ok(None);
                 }
                 let Some(found) = reading.message(*offset)? else {

@@ -38,6 +38,10 @@ pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Change {
+    /// Partitions hold what earlier formats did not have, so that an earlier version refuses them. Format 1 does not say so.
+    Format {
+        version: u32,
+    },
     /// A partition is about to be made under this number. Earlier versions do not write it.
     Unfinished {
         number: u32,
@@ -116,7 +120,11 @@ pub(crate) struct Catalog {
     durability: Durability,
     /// The largest number that was ever given.
     last: u32,
+    format: u32,
 }
+
+/// With marks of what was scavenged, and deleted streams of which no message is left.
+pub(crate) const MARKS: u32 = 2;
 
 /// The namespaces that a log has.
 #[derive(Default)]
@@ -130,6 +138,14 @@ pub(crate) struct Known {
     unfinished: BTreeMap<u32, Offset>,
     /// Changes before this offset were lost with damage that was given up; 0: none was.
     lost_before: Offset,
+    format: u32,
+}
+
+impl Known {
+    /// Whether namespaces may have marks of what was scavenged.
+    pub fn may_have_marks(&self) -> bool {
+        self.format >= MARKS || self.lost_before > 0
+    }
 }
 
 /// So many changes that stand for nothing any more are left out at a start.
@@ -153,7 +169,19 @@ impl Catalog {
             changes,
             end,
         } = CatalogLog::read(log.as_ref())?;
-        let mut catalog = Catalog { log, durability, last };
+        if known.format > MARKS {
+            return Err(EventsError::Damaged(format!(
+                "namespaces have format {}, and this version knows formats up to {MARKS}; use a newer one",
+                known.format
+            )));
+        }
+        let format = known.format;
+        let mut catalog = Catalog {
+            log,
+            durability,
+            last,
+            format,
+        };
         catalog.settle_orphans(&mut known, keep_deleted, now).await?;
         if changes > CHANGES_MAX + 2 * (known.there.len() + known.deleted.len()) {
             catalog.rewrite(&known, end).await?;
@@ -166,6 +194,10 @@ impl Catalog {
 
     /// What stands before `end` is said again, shorter. A crash in between leaves the same, or a part of it, said twice.
     async fn rewrite(&mut self, known: &Known, end: Offset) -> Result<()> {
+        if known.format > 0 {
+            let version = known.format;
+            self.store(&Change::Format { version }, 0).await?;
+        }
         for named in known.there.values().chain(known.deleted.values()) {
             self.store(&Change::Created(named.clone()), named.created_at).await?;
         }
@@ -177,6 +209,15 @@ impl Catalog {
             self.store(&Change::Removed { number: self.last }, 0).await?;
         }
         Ok(self.log.trim(CATALOG, end)?)
+    }
+
+    /// Partitions are about to hold what only this format has.
+    pub async fn needs(&mut self, version: u32, now: Micros) -> Result<()> {
+        if self.format < version {
+            self.store(&Change::Format { version }, now).await?;
+            self.format = version;
+        }
+        Ok(())
     }
 
     /// Durable when it returns.
@@ -284,6 +325,10 @@ async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Resu
 /// Returns the number that it is about.
 fn apply(known: &mut Known, change: Change, at: Offset) -> u32 {
     match change {
+        Change::Format { version } => {
+            known.format = known.format.max(version);
+            0
+        }
         Change::Unfinished { number } => {
             known.unfinished.insert(number, at);
             number

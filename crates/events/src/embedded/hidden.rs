@@ -63,6 +63,17 @@ impl Rules {
         }
     }
 
+    /// Whether the same rule hides messages of a stream. A deletion is not one: it only ever hides more.
+    pub fn rule_alike(&self, other: &Rules, stream: &str) -> bool {
+        self.for_stream(stream) == other.for_stream(stream)
+    }
+
+    /// Streams that go on behind a deletion, and the version that they had then.
+    pub fn deleted_versions(&self) -> impl Iterator<Item = (&str, u64)> {
+        let going_on = self.deleted.iter().filter(|(_, deleted)| !deleted.tombstone);
+        going_on.filter_map(|(stream, deleted)| Some((stream.as_str(), deleted.before.checked_sub(1)?)))
+    }
+
     /// That of the stream, else that of its category.
     fn for_stream(&self, stream: &str) -> Option<Retention> {
         let own = self.streams.get(stream);
@@ -231,13 +242,23 @@ impl EmbeddedNamespace {
             let Some(last) = names.last() else { break };
             cursor.clone_from(last);
             for name in names {
-                let record = match self.document_at(&name, Io::MayBlock)? {
+                let at = self.document_at(&name, Io::MayBlock)?;
+                let lost = at.filter(|at| !name.starts_with(DELETED) || at.offset >= cleared_at);
+                let record = match at {
                     // What was deleted before everything was removed is forgotten with it.
                     Some(at) if name.starts_with(DELETED) && at.offset < cleared_at => None,
                     Some(at) => self.reading(Io::MayBlock).record(at.offset)?,
                     None => None,
                 };
                 let content = record.and_then(|(value, _)| super::record::content(&value));
+                if let Some(at) = lost.filter(|_| content.is_none()) {
+                    tracing::error!(
+                        namespace = self.about().name,
+                        rule = name,
+                        offset = at.offset,
+                        "a rule of retention or a deletion was lost with damage: what it hid and was not scavenged is shown again"
+                    );
+                }
                 rules.apply(&name, content.as_ref().map(|(content, _)| &content[..]))?;
             }
         }
@@ -256,8 +277,8 @@ impl EmbeddedNamespace {
             let (messages, all) = hidden.count(self, stream)?;
             let own = less.entry(names::category(stream).to_owned()).or_default();
             own.messages += messages;
-            // Of a scavenged one nothing is counted any more.
-            own.streams += u64::from(all && messages > 0);
+            // Of one that nothing is stored in any more nothing is counted once it is scavenged.
+            own.streams += u64::from(all && (messages > 0 || !rules.is_tombstoned(stream)));
             Read::Ok(())
         };
         let mut named: Vec<&String> = rules.streams.keys().chain(rules.deleted.keys()).collect();
@@ -443,6 +464,7 @@ impl EmbeddedNamespace {
         let namespace = self.clone();
         let set = tokio::spawn(async move {
             let _alone = namespace.importing.lock().await;
+            let _ruling = namespace.ruling.lock().await;
             namespace.store_rule(&name, rule.as_ref()).await
         });
         ended(set.await)

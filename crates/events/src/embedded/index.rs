@@ -156,6 +156,7 @@ impl Index {
                 self.state = State {
                     cleared: self.state.cleared + 1,
                     cleared_at: *offset,
+                    marks_followed: self.state.marks_followed,
                     ..State::default()
                 };
                 self.active.clear(space_of(self.active.space.namespace, &self.state));
@@ -164,6 +165,14 @@ impl Index {
         }
         self.state.next_offset = self.state.next_offset.max(entry.offset() + 1);
         self.share.grow(self.active.bytes() - before, log_bytes);
+    }
+
+    /// A stream whose messages were all deleted and scavenged goes on behind a version. `is_first`: the index has nothing of it.
+    pub fn add_version(&mut self, stream: &Arc<str>, version: u64, is_first: bool) {
+        let before = self.active.bytes();
+        self.active.add_version(stream, version, is_first);
+        self.state.streams += u64::from(is_first);
+        self.share.grow(self.active.bytes() - before, 0);
     }
 
     /// What is in memory is to be written with a table; new things go beside it.

@@ -10,6 +10,7 @@ use super::backup::Backups;
 use super::catalog;
 use super::hidden::Rules;
 use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
+use super::marks::Marks;
 use super::reader::Reading;
 use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
@@ -52,6 +53,10 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) index: RwLock<Index>,
     /// What hides messages. Held only while it is copied or changed.
     pub(super) rules: RwLock<Arc<Rules>>,
+    /// What was scavenged and may still lie in the log. Held only while it is copied or changed.
+    pub(super) marks: RwLock<Arc<Marks>>,
+    /// Held while a rule is changed, and while what rules hide is scavenged for good.
+    pub(super) ruling: Arc<tokio::sync::Mutex<()>>,
     /// It is known of another submission what became of it.
     pub(super) ended: Notify,
     /// Held by the one import that is done at a time.
@@ -76,6 +81,8 @@ impl EmbeddedNamespace {
             sequencer: Mutex::new(Sequencer::new(&index)),
             index: RwLock::new(index),
             rules: RwLock::default(),
+            marks: RwLock::default(),
+            ruling: Arc::default(),
             ended: Notify::new(),
             importing: tokio::sync::Mutex::default(),
             visible: Mutex::new(Some(watch::channel(visible).0)),

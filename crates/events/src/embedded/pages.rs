@@ -271,7 +271,10 @@ impl EmbeddedNamespace {
         };
         offsets.extend(view.id_in_tables(id, io)?);
         let (mut reading, mut hidden) = (self.reading(io), self.hidden());
-        for offset in offsets.into_iter().filter(|offset| *offset >= cleared_at) {
+        for offset in offsets
+            .into_iter()
+            .filter(|offset| *offset >= cleared_at && !self.is_marked(*offset))
+        {
             let found = reading.message(offset)?;
             let found = found.filter(|found| MessageId::from(found.event().id) == *id);
             if let Some(found) = found

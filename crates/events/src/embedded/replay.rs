@@ -8,9 +8,11 @@ use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
 
 use super::catalog::{self, Named};
-use super::index::{DocumentAt, Entry, Index, Io, Space, Unread};
-use super::namespace::Place;
+use super::index::{DocumentAt, Entry, Index, Io, Read, Space};
+use super::marks::{self, OffsetRuns};
+use super::namespace::{EmbeddedNamespace, Place};
 use super::record::Lies;
+use super::scavenge::failed;
 use super::{Opened, upkeep};
 use crate::error::{EventsError, Result};
 
@@ -20,7 +22,8 @@ const READ: usize = 4 << 20;
 const TOLD: Duration = Duration::from_secs(5);
 
 /// Also the bytes of what was indexed. Blocks for as long as it takes.
-pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<(Vec<Opened>, u64)> {
+/// `marks`: some of what was scavenged may be marked.
+pub(super) fn all(place: &Place, known: Vec<Named>, marks: bool) -> Result<(Vec<Opened>, u64)> {
     let began = Instant::now();
     let ahead = known.iter().any(|named| is_ahead(place, named.number));
     if ahead {
@@ -37,12 +40,14 @@ pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<(Vec<Opened>, u64)
     for named in known {
         let number = named.number;
         let opened = Opened::new(named, place, Index::new(&place.shelf, number));
-        one(place, &opened, &all, &mut progress)?;
+        one(place, &opened, &all, marks, &mut progress)?;
+        let loaded = opened
+            .namespace
+            .load_marks()
+            .and_then(|()| opened.namespace.load_rules());
+        loaded.map_err(failed)?;
+        opened.namespace.add_deleted_versions().map_err(failed)?;
         opened.namespace.settle();
-        opened.namespace.load_rules().map_err(|unread| match unread {
-            Unread::Failed(error) => error,
-            Unread::OnDisk | Unread::Moved => EventsError::Unavailable("the rules could not be read".to_owned()),
-        })?;
         all.push(opened);
     }
     if progress.bytes > 0 {
@@ -78,15 +83,23 @@ impl Progress {
     }
 }
 
-fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progress) -> Result<()> {
+fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress: &mut Progress) -> Result<()> {
     let (namespace, log) = (&opened.namespace, place.log.as_ref());
     let id = namespace.partition;
     let bounds = log.bounds(id)?;
     let mut from = namespace.index.read().state.next_offset.max(bounds.first);
     // What says that it is the first of its stream may have been scavenged.
     let anew = place.shelf.state(namespace.number).is_none();
+    // What is made anew must not bring back what was scavenged: the log may have it still.
+    let scavenged = match anew && marks {
+        true => marks::in_log(log, id)?,
+        false => OffsetRuns::default(),
+    };
     while from < bounds.next {
         from = frames(log, id, from, &mut |mut entry, bytes| {
+            if matches!(entry, Entry::Event(_)) && scavenged.has(entry.offset()) {
+                return;
+            }
             if let Entry::Event(event) = &mut entry
                 && anew
                 && !event.is_first
@@ -111,8 +124,26 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progres
             upkeep::flush(place, namespaces, &|_: Space| true)?;
         }
     }
-    namespace.index.write().state.next_offset = bounds.next;
+    let mut index = namespace.index.write();
+    index.state.next_offset = bounds.next;
+    if anew {
+        index.state.marks_followed = bounds.next;
+    }
     Ok(())
+}
+
+impl EmbeddedNamespace {
+    /// Streams of which the log has no message any more, but a deletion that says where they go on.
+    fn add_deleted_versions(&self) -> Read<()> {
+        let rules = self.rules();
+        for (stream, version) in rules.deleted_versions() {
+            let stored = self.version_stored(stream, Io::MayBlock)?;
+            if stored < version.cast_signed() {
+                self.index.write().add_version(&stream.into(), version, stored < 0);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Shows what is in some frames, and what it takes. Returns where the next ones begin.

@@ -45,7 +45,9 @@ pub fn restore<R: io::Read>(
         let why = "the log has namespaces of events already, and a backup is restored to one without";
         return Err(EventsError::Unavailable(why.to_owned()).into());
     }
-    let (mut catalog, _) = runtime.block_on(Catalog::open(log.clone(), Durability::Fsync, false, time::now()))?;
+    let now = time::now();
+    let (mut catalog, _) = runtime.block_on(Catalog::open(log.clone(), Durability::Fsync, false, now))?;
+    runtime.block_on(catalog.needs(catalog::MARKS, now))?;
     let mut filling: Option<(Named, Filling<'_>)> = None;
     let mut restored = Restored::default();
     while let Some(part) = backup.next_part()? {

@@ -1,6 +1,7 @@
 //! Frees the space of what no reader sees any more: messages that are hidden or were cleared, and documents that were changed
-//! since. First the indexes forget them, then the log is rewritten without them: a crash in between leaves messages that are
-//! in no list, which the next time are left out as well. The last message of a stream stays, for its version.
+//! since. First [`marks`](super::marks) say for good which messages go, then the indexes forget them, then the log is rewritten
+//! without them. After a crash in between the next start has the indexes follow the marks. The last message of a stream stays,
+//! for its version, unless a deletion says what that is.
 
 use std::sync::Arc;
 
@@ -8,11 +9,12 @@ use parking_lot::Mutex;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset};
 
-use super::hidden::Hidden;
+use super::hidden::{Hidden, Rules};
 use super::index::{DocumentAt, Gone, GoneOf, Io, List, Listed, Read, Unread};
+use super::marks::OffsetRuns;
 use super::namespace::EmbeddedNamespace;
 use super::record::Lies;
-use super::{Inner, upkeep};
+use super::{Inner, catalog, upkeep};
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::names;
@@ -43,6 +45,10 @@ fn all(inner: &Inner) -> Result<Scavenged> {
 /// A namespace that was looked at.
 pub(super) struct Looked {
     namespace: Arc<EmbeddedNamespace>,
+    /// What hid messages then.
+    rules: Arc<Rules>,
+    /// The newest message of all is among what goes, at this global position.
+    last_global: Option<u64>,
     /// Up to where.
     to: Offset,
     cleared_at: Offset,
@@ -50,14 +56,18 @@ pub(super) struct Looked {
 
 /// As many messages as a round has, and whether these were all.
 pub(super) fn some(inner: &Inner, round: usize) -> Result<(Scavenged, bool)> {
-    let (gone, looked, is_all) = look(inner, round)?;
+    finish(inner)?;
+    let (mut gone, looked, is_all) = look(inner, round)?;
+    let ruling = mark(inner, &mut gone, &looked)?;
     forget(inner, &gone, &looked)?;
+    drop(ruling);
     let mut scavenged = Scavenged::default();
     let none = GoneOf::default();
     for Looked {
         namespace,
         to,
         cleared_at,
+        ..
     } in looked
     {
         let gone = gone.0.get(&namespace.number).unwrap_or(&none);
@@ -93,29 +103,106 @@ pub(super) fn look(inner: &Inner, round: usize) -> Result<(Gone, Vec<Looked>, bo
             true => in_tables.unwrap_or(0).min(state.next_offset),
             false => state.next_offset,
         };
-        let (mut found, to) = namespace.hidden_messages(bounds.first.max(state.cleared_at), to, left)?;
+        let rules = namespace.rules();
+        let (mut found, to, last) = namespace.hidden_messages(bounds.first.max(state.cleared_at), to, left)?;
         left -= found.offsets.len();
         found.space = space;
-        // What hides them may be newer than what is on disk, and a power cut must not take both.
-        let next = namespace.index.read().state.next_offset;
-        if inner.place.shelf.is_on_disk()
-            && let Err(error) = upkeep::until_synced(&namespace, next)
-        {
-            match namespace.is_gone() {
-                true => continue,
-                false => return Err(error),
-            }
-        }
         if !found.offsets.is_empty() {
             gone.0.insert(namespace.number, found);
         }
         looked.push(Looked {
             namespace,
+            rules,
+            last_global: last,
             to,
             cleared_at: state.cleared_at,
         });
     }
     Ok((gone, looked, left > 0))
+}
+
+/// Nobody changes a rule that has hidden what goes until the indexes have forgotten it.
+type Ruling = Vec<tokio::sync::OwnedMutexGuard<()>>;
+
+/// Says for good what goes. What a rule hid that is another one by now stays.
+fn mark(inner: &Inner, gone: &mut Gone, looked: &[Looked]) -> Result<Ruling> {
+    let mut ruling = Vec::new();
+    if gone.0.is_empty() {
+        return Ok(ruling);
+    }
+    let runtime = tokio::runtime::Handle::current();
+    runtime.block_on(async { inner.catalog.lock().await.needs(catalog::MARKS, inner.now()).await })?;
+    for looked in looked {
+        let namespace = &looked.namespace;
+        let Some(own) = gone.0.get_mut(&namespace.number) else {
+            continue;
+        };
+        let guard = runtime.block_on(namespace.ruling.clone().lock_owned());
+        let rules = namespace.rules();
+        let changed = own
+            .streams
+            .keys()
+            .any(|stream| !rules.rule_alike(&looked.rules, stream));
+        let runs = OffsetRuns::of(&own.offsets);
+        let marked = match changed {
+            true => None,
+            false => match runtime.block_on(namespace.mark(&runs, looked.last_global)) {
+                Err(_) if namespace.is_gone() => None,
+                marked => Some(marked?),
+            },
+        };
+        let Some(marked_to) = marked else {
+            gone.0.remove(&namespace.number);
+            continue;
+        };
+        own.marked_to = marked_to;
+        // The mark, and what hides the messages, may be newer than what is on disk: a power cut must not take them and leave
+        // indexes without the messages.
+        let next = namespace.index.read().state.next_offset;
+        if inner.place.shelf.is_on_disk()
+            && let Err(error) = upkeep::until_synced(namespace, next)
+            && !namespace.is_gone()
+        {
+            return Err(error);
+        }
+        ruling.push(guard);
+    }
+    Ok(ruling)
+}
+
+/// Has the indexes follow marks that a crash, or an index that could not be written, has left. Blocks.
+pub(super) fn finish(inner: &Inner) -> Result<()> {
+    let (mut gone, mut looked) = (Gone::default(), Vec::new());
+    for namespace in inner.all() {
+        let pending = namespace.pending_marks()?;
+        if pending.is_empty() {
+            continue;
+        }
+        if looked.is_empty() {
+            upkeep::flush_all(inner)?;
+        }
+        let (state, space) = {
+            let index = namespace.index.read();
+            (index.state, index.space())
+        };
+        let mut own = GoneOf {
+            space,
+            marked_to: namespace.marks().newest() + 1,
+            ..GoneOf::default()
+        };
+        for (start, end) in pending.iter() {
+            namespace.listed_messages(start.max(state.cleared_at), end, &mut own)?;
+        }
+        gone.0.insert(namespace.number, own);
+        looked.push(Looked {
+            rules: namespace.rules(),
+            last_global: None,
+            namespace,
+            to: 0,
+            cleared_at: state.cleared_at,
+        });
+    }
+    forget(inner, &gone, &looked)
 }
 
 /// Has the indexes leave out what goes.
@@ -139,7 +226,7 @@ pub(super) fn forget(inner: &Inner, gone: &Gone, looked: &[Looked]) -> Result<()
     left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))
 }
 
-fn failed(unread: Unread) -> EventsError {
+pub(super) fn failed(unread: Unread) -> EventsError {
     match unread {
         Unread::Failed(error) => error,
         Unread::OnDisk | Unread::Moved => EventsError::Unavailable("the index could not be read".to_owned()),
@@ -147,25 +234,46 @@ fn failed(unread: Unread) -> EventsError {
 }
 
 impl EmbeddedNamespace {
-    /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version, or its global
-    /// position to know the last one.
+    /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version.
     pub(super) fn may_go(&self, hidden: &mut Hidden, event: &EventRef<'_>) -> Read<bool> {
-        if !hidden.hides(self, event, Io::MayBlock)? || event.global == self.index.read().state.last_global {
+        if !hidden.hides(self, event, Io::MayBlock)? {
             return Ok(false);
         }
-        if self.rules().is_tombstoned(event.stream) {
+        let rules = self.rules();
+        // The deletion says the version.
+        if rules.is_tombstoned(event.stream) || event.position < rules.deleted_before(event.stream) {
             return Ok(true);
         }
         let version = self.version_stored(event.stream, Io::MayBlock)?;
         Ok((event.position as i64) < version)
     }
 
-    /// Those that may go and are in the lists, up to `max`, and up to where they were looked for.
-    fn hidden_messages(&self, from: Offset, to: Offset, max: usize) -> Result<(GoneOf, Offset)> {
+    /// Those of a part of the log that are in the lists.
+    fn listed_messages(&self, from: Offset, to: Offset, gone: &mut GoneOf) -> Result<()> {
+        let mut wrong = None;
+        self.place
+            .log
+            .scan(self.partition, from, to.max(from), &mut |offset, record| {
+                if let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) {
+                    match self.is_listed(&event, offset) {
+                        Ok(true) => self.note(gone, &event, offset),
+                        Ok(false) => {}
+                        Err(unread) => wrong = Some(failed(unread)),
+                    }
+                }
+                wrong.is_none()
+            })?;
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Those that may go and are in the lists, up to `max`, up to where they were looked for, and the last global position if
+    /// its message is among them.
+    fn hidden_messages(&self, from: Offset, to: Offset, max: usize) -> Result<(GoneOf, Offset, Option<u64>)> {
         let mut gone = GoneOf::default();
         if self.rules().is_empty() {
-            return Ok((gone, to));
+            return Ok((gone, to, None));
         }
+        let mut last = 0;
         let (mut hidden, mut wrong, mut end) = (self.hidden(), None, to);
         self.place.log.scan(self.partition, from, to, &mut |offset, record| {
             let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) else {
@@ -175,7 +283,10 @@ impl EmbeddedNamespace {
                 .may_go(&mut hidden, &event)
                 .and_then(|goes| Ok(goes && self.is_listed(&event, offset)?))
             {
-                Ok(true) => self.note(&mut gone, &event, offset),
+                Ok(true) => {
+                    last = last.max(event.global);
+                    self.note(&mut gone, &event, offset);
+                }
                 Ok(false) => {}
                 Err(unread) => wrong = Some(failed(unread)),
             }
@@ -186,7 +297,10 @@ impl EmbeddedNamespace {
         })?;
         match wrong {
             Some(error) => Err(error),
-            None => Ok((gone, end)),
+            None => {
+                let is_last = last > 0 && last == self.index.read().state.last_global;
+                Ok((gone, end, is_last.then_some(last)))
+            }
         }
     }
 
@@ -198,7 +312,10 @@ impl EmbeddedNamespace {
             .entry(names::category(event.stream).to_owned())
             .or_default();
         category.messages += 1;
-        // With its last message a stream goes that nothing is stored in any more.
+        // With its last message a stream goes that nothing is stored in any more. Another one goes on, and is counted.
+        if !self.rules().is_tombstoned(event.stream) {
+            return;
+        }
         let version = self.version_stored(event.stream, Io::MayBlock).unwrap_or(-1);
         category.streams += i64::from(event.position as i64 == version);
     }
@@ -219,7 +336,7 @@ impl EmbeddedNamespace {
         Ok(found)
     }
 
-    /// In no list since a scavenging that a crash has ended.
+    /// In no list since a scavenging that a crash has ended, when there were no marks yet.
     fn is_left_over(&self, hidden: &mut Hidden, event: &EventRef<'_>, offset: Offset) -> bool {
         let goes = self.may_go(hidden, event).unwrap_or(false);
         goes && self.is_listed(event, offset).is_ok_and(|listed| !listed)
@@ -227,7 +344,7 @@ impl EmbeddedNamespace {
 
     /// Has the log keep what is needed of what stands before `to`: all that is in a list, whatever has been hidden since
     /// `gone` was left out of them. Returns the bytes that are freed.
-    fn rewrite(&self, to: Offset, cleared_at: Offset, gone: &GoneOf) -> Result<u64> {
+    fn rewrite(self: &Arc<Self>, to: Offset, cleared_at: Offset, gone: &GoneOf) -> Result<u64> {
         let log = &self.place.log;
         let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
         let work = Mutex::new(self.hidden());
@@ -241,7 +358,10 @@ impl EmbeddedNamespace {
             }
             match Lies::decode(record.value, record.time) {
                 Some(Lies::Event(_)) if offset < cleared_at => false,
-                Some(Lies::Event(event)) => !gone.has(offset) && !self.is_left_over(&mut work.lock(), &event, offset),
+                Some(Lies::Event(event)) => {
+                    let goes = gone.has(offset) || self.is_marked(offset);
+                    !goes && !self.is_left_over(&mut work.lock(), &event, offset)
+                }
                 Some(Lies::Document(document)) => {
                     let newest = self.document_at(document.name, Io::MayBlock);
                     let is_over = |newest: &DocumentAt| (offset + 1..synced).contains(&newest.offset);
@@ -253,7 +373,11 @@ impl EmbeddedNamespace {
             }
         };
         match log.rewrite(self.partition, &keep) {
-            Ok(_) | Err(LogError::NoPartition(_)) => {}
+            Ok(seen) => {
+                let forgotten = tokio::runtime::Handle::current().block_on(self.forget_marks(seen.min(to)));
+                forgotten.or_else(|error| if self.is_gone() { Ok(()) } else { Err(error) })?;
+            }
+            Err(LogError::NoPartition(_)) => {}
             Err(error) => return Err(error.into()),
         }
         let after = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);

@@ -147,6 +147,10 @@ impl EmbeddedNamespace {
     }
 
     fn is_scavenged(&self, offset: Offset) -> bool {
+        if self.is_marked(offset) {
+            return true;
+        }
+        // Before there were marks, the rule that hides it was all that said so.
         let stored = self.reading(Io::MayBlock).message(offset);
         let stored = stored.ok().flatten();
         stored.is_some_and(|stored| self.may_go(&mut self.hidden(), &stored.event()).unwrap_or(false))

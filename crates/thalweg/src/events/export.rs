@@ -4,7 +4,7 @@
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
@@ -15,8 +15,10 @@ use super::files::Output;
 use super::record::Row;
 use crate::out;
 
-/// Messages of one request.
+/// Messages of one request. A server may give fewer, so only a page without any is the end.
 const PAGE: u64 = 1000;
+/// Of one request that only looks for the end.
+const LONG_PAGE: u64 = 10_000;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(options: &Export) -> Result<()> {
@@ -60,11 +62,57 @@ fn is_closed(error: &anyhow::Error) -> bool {
 
 /// Global position of the newest message; 0 without any.
 pub fn newest(client: &Client) -> Result<u64> {
-    let call = json!(["category.get", "", {"direction": "backward", "batchSize": 1}]);
-    match client.elements(&call)?.next()? {
-        Some(text) => Ok(Row::parse(&text)?.global),
-        None => Ok(0),
+    // Two, so that a server that does not know `direction` shows itself: it gives the oldest two.
+    let call = json!(["category.get", "", {"direction": "backward", "batchSize": 2}]);
+    let mut page = client.elements(&call)?;
+    let mut first_two = Vec::with_capacity(2);
+    while let Some(text) = page.next()? {
+        first_two.push(Row::parse(&text)?.global);
+        if first_two.len() == 2 {
+            break;
+        }
     }
+    match first_two[..] {
+        [] => Ok(0),
+        [first, second] if first > second => Ok(first),
+        // All there is, or all that a server without `direction` gives: what lies behind it says which.
+        [first, ..] => walk(client, "", first, u64::MAX, LONG_PAGE, &mut |_| Ok(())),
+    }
+}
+
+/// Shows all messages of a category from a global position on, up to `last`, page by page. Returns the last position that was
+/// shown, or the one before `from`. Ends at a page without a message; a server whose pages do not go on is an error.
+fn walk(
+    client: &Client,
+    category: &str,
+    from: u64,
+    last: u64,
+    page_size: u64,
+    show: &mut dyn FnMut(&Row) -> Result<()>,
+) -> Result<u64> {
+    let mut next = from;
+    while next <= last {
+        let call = json!(["category.get", category, {"position": next, "batchSize": page_size}]);
+        let mut page = client.elements(&call)?;
+        let asked_from = next;
+        while let Some(text) = page.next()? {
+            let row = Row::parse(&text)?;
+            ensure!(
+                row.global >= next,
+                "the server was asked for messages from position {asked_from} on and gives position {} where {next} or a later \
+                 one has to come: it does not go on from a position, so there is no telling what is missing",
+                row.global
+            );
+            next = row.global.saturating_add(1);
+            if row.global <= last {
+                show(&row)?;
+            }
+        }
+        if next == asked_from {
+            break;
+        }
+    }
+    Ok(next.min(last.saturating_add(1)) - 1)
 }
 
 struct Exported {
@@ -91,7 +139,8 @@ impl Exported {
 
     fn categories(&mut self, options: &Export, out: &mut impl Write) -> Result<()> {
         if options.categories.is_empty() {
-            return self.category("", options, out);
+            let shown = self.category("", options, out)?;
+            return self.is_complete(shown);
         }
         let mut done: Vec<&str> = Vec::new();
         for category in &options.categories {
@@ -104,35 +153,39 @@ impl Exported {
     }
 
     /// An empty name is that of all.
-    fn category(&mut self, category: &str, options: &Export, out: &mut impl Write) -> Result<()> {
-        let mut next = 1;
-        while next <= self.last {
-            let call = json!(["category.get", category, {"position": next, "batchSize": PAGE}]);
-            let mut page = self.client.elements(&call)?;
-            let mut of_page = 0;
-            while let Some(text) = page.next()? {
-                let row = Row::parse(&text)?;
-                of_page += 1;
-                next = row.global + 1;
-                if row.global <= self.last && within(row.time, options) {
-                    writeln!(out, "{}", row.record()).context("cannot write a record")?;
-                    self.count += 1;
-                }
+    fn category(&mut self, category: &str, options: &Export, out: &mut impl Write) -> Result<u64> {
+        let (count, told, on_terminal) = (&mut self.count, &mut self.told, self.on_terminal);
+        walk(&self.client, category, 1, self.last, PAGE, &mut |row| {
+            if within(row.time, options) {
+                writeln!(out, "{}", row.record()).context("cannot write a record")?;
+                *count += 1;
             }
-            if of_page < PAGE {
-                break;
+            if on_terminal && count.is_multiple_of(PAGE) && told.elapsed() >= TELL_EVERY {
+                *told = Instant::now();
+                // Over the line before; who cannot read it misses nothing.
+                let _ = write!(io::stderr(), "\r{count} messages exported");
             }
-            self.tell();
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
-    fn tell(&mut self) {
-        if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
-            // Over the line before; who cannot read it misses nothing.
-            let _ = write!(io::stderr(), "\r{} messages exported", self.count);
+    /// The newest message of the start was shown, or is not there any more.
+    fn is_complete(&self, shown: u64) -> Result<()> {
+        if shown >= self.last {
+            return Ok(());
         }
+        let call = json!(["category.get", "", {"position": self.last, "batchSize": 1}]);
+        let is_there = match self.client.elements(&call)?.next()? {
+            Some(text) => Row::parse(&text)?.global == self.last,
+            None => false,
+        };
+        if is_there {
+            bail!(
+                "the export is not complete: the server's pages ended at position {shown}, and it has messages up to {}",
+                self.last
+            );
+        }
+        Ok(())
     }
 }
 

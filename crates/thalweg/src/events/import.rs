@@ -51,6 +51,8 @@ pub fn run(options: &Import) -> Result<ExitCode> {
     let mut counted = Counted {
         source,
         lines: 0,
+        records: 0,
+        is_blank: true,
         told: Instant::now(),
         on_terminal: io::stderr().is_terminal(),
         failed: None,
@@ -64,6 +66,8 @@ pub fn run(options: &Import) -> Result<ExitCode> {
         bail!("the file cannot be read to its end, so what comes behind is missing: {error}");
     }
     let done = done?;
+    counted.end();
+    is_all(counted.records, &done)?;
     let (imported, elapsed) = (&done["imported"], done["elapsed"].as_str().unwrap_or_default());
     out::complain(format_args!("{imported} messages imported in {elapsed}"));
     Ok(ExitCode::SUCCESS)
@@ -116,10 +120,22 @@ fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
             // Some messages have it in their words.
             let line = event["line"].as_u64().filter(|_| !message.contains(" line "));
             let place = line.map_or_else(String::new, |line| format!(" (line {line})"));
-            bail!("{code}: {message}{place}; whole batches before it are stored")
+            match event["imported"].as_u64() {
+                Some(imported) => bail!("{code}: {message}{place}; {imported} records before it are imported"),
+                None => bail!("{code}: {message}{place}; whole batches before it are stored"),
+            }
         }
         (None, _) if event["done"] == true => Ok(event),
         (None, _) => bail!("the server's answer was cut off; what it stored before stays"),
+    }
+}
+
+/// What the server says that it imported is what the file has.
+fn is_all(records: u64, done: &Value) -> Result<()> {
+    match done["imported"].as_u64() {
+        Some(imported) if imported == records => Ok(()),
+        Some(imported) => bail!("the file has {records} records, and the server has imported {imported} of them"),
+        None => bail!("the server does not say how many of {records} records it has imported"),
     }
 }
 
@@ -127,9 +143,32 @@ fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
 struct Counted {
     source: BufReader<Box<dyn Read>>,
     lines: u64,
+    /// Lines that are not blank.
+    records: u64,
+    /// Nothing but spaces has come of the line.
+    is_blank: bool,
     told: Instant,
     on_terminal: bool,
     failed: Option<io::Error>,
+}
+
+impl Counted {
+    fn count(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            match byte {
+                b'\n' => {
+                    self.lines += 1;
+                    self.records += u64::from(!std::mem::replace(&mut self.is_blank, true));
+                }
+                byte => self.is_blank &= byte.is_ascii_whitespace(),
+            }
+        }
+    }
+
+    /// The last line may have no end.
+    fn end(&mut self) {
+        self.records += u64::from(!std::mem::replace(&mut self.is_blank, true));
+    }
 }
 
 impl Read for Counted {
@@ -142,8 +181,7 @@ impl Read for Counted {
                 return Err(passed_on);
             }
         };
-        let read = into.get(..count).unwrap_or_default();
-        self.lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.count(into.get(..count).unwrap_or_default());
         if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
             let _ = write!(io::stderr(), "\r{} lines sent", self.lines);

@@ -1,6 +1,6 @@
 //! `thalweg events streams`, `categories`: all of them, as the server answers them, one per line.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -22,15 +22,21 @@ pub fn streams(options: &Streams) -> Result<()> {
     loop {
         let call = json!(["ns.streams", {"prefix": options.prefix, "cursor": cursor, "limit": PAGE}]);
         let mut page = client.elements(&call)?;
-        let mut count = 0;
+        let mut is_empty = true;
         while let Some(text) = page.next()? {
             let named: Named = serde_json::from_str(&text).context("the answer has a stream without a name")?;
-            (cursor, count) = (named.stream, count + 1);
+            ensure!(
+                is_empty && cursor.is_empty() || named.stream > cursor,
+                "the server gives stream {} behind {cursor}: it does not go on from a cursor, so there is no end",
+                named.stream
+            );
+            (cursor, is_empty) = (named.stream, false);
             if !out::line(text)? {
                 return Ok(());
             }
         }
-        if count < PAGE {
+        // A server may give fewer than it is asked for.
+        if is_empty {
             return Ok(());
         }
     }

@@ -87,20 +87,40 @@ impl Mem {
         self.bytes
     }
 
+    fn stream_mut(&mut self, name: &Arc<str>) -> &mut MemStream {
+        if !self.streams.contains_key(name) {
+            self.bytes += 2 * name.len() + NAME_BYTES;
+            self.names.insert(name.clone());
+        }
+        self.streams.entry(name.clone()).or_insert_with(|| MemStream {
+            rows: MemRows::default(),
+            value: StreamValue::default(),
+            group: names::group_hash(name).unwrap_or(NO_GROUP),
+        })
+    }
+
+    fn category_mut(&mut self, name: &str) -> &mut MemCategory {
+        if !self.categories.contains_key(name) {
+            self.bytes += name.len() + NAME_BYTES;
+        }
+        self.categories.entry_ref(name).or_default()
+    }
+
+    /// A stream without messages.
+    pub fn add_version(&mut self, stream: &Arc<str>, version: u64, is_first: bool) {
+        self.stream_mut(stream).value.over(StreamValue {
+            version,
+            ..StreamValue::default()
+        });
+        self.category_mut(names::category(stream)).value.add(CategoryValue {
+            messages: 0,
+            streams: i64::from(is_first),
+        });
+    }
+
     pub fn add(&mut self, event: &Event) {
         self.bytes += EVENT_BYTES;
-        let stream = match self.streams.get_mut(&event.stream) {
-            Some(stream) => stream,
-            None => {
-                self.bytes += 2 * event.stream.len() + NAME_BYTES;
-                self.names.insert(event.stream.clone());
-                self.streams.entry(event.stream.clone()).or_insert_with(|| MemStream {
-                    rows: MemRows::default(),
-                    value: StreamValue::default(),
-                    group: names::group_hash(&event.stream).unwrap_or(NO_GROUP),
-                })
-            }
-        };
+        let stream = self.stream_mut(&event.stream);
         let row = Row {
             ordinal: event.position,
             global: event.global,
@@ -108,6 +128,7 @@ impl Mem {
             kind: event.kind,
             ..Row::default()
         };
+        let group = stream.group;
         stream.rows.push(row);
         stream.value.over(StreamValue {
             messages: 1,
@@ -118,21 +139,15 @@ impl Mem {
         let row = Row {
             ordinal: event.global,
             correlation: event.correlation,
-            group: stream.group,
+            group,
             ..row
         };
-        let category = names::category(&event.stream);
-        if !self.categories.contains_key(category) {
-            self.bytes += category.len() + NAME_BYTES;
-            self.categories.insert(category.into(), MemCategory::default());
-        }
-        if let Some(category) = self.categories.get_mut(category) {
-            category.rows.push(row);
-            category.value.add(CategoryValue {
-                messages: 1,
-                streams: i64::from(event.is_first),
-            });
-        }
+        let category = self.category_mut(names::category(&event.stream));
+        category.rows.push(row);
+        category.value.add(CategoryValue {
+            messages: 1,
+            streams: i64::from(event.is_first),
+        });
         self.add_to_segments(event.global, event.offset);
         if let Some(id) = event.id {
             self.bytes += 48;

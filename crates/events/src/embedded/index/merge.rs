@@ -147,6 +147,8 @@ pub(crate) struct GoneOf {
     pub streams: HashMap<String, i64>,
     /// And of each category, with streams of which nothing is left.
     pub categories: HashMap<String, CategoryValue>,
+    /// The offset behind the marks that say so.
+    pub marked_to: Offset,
 }
 
 impl Gone {

@@ -42,6 +42,9 @@ pub(crate) struct State {
     pub cleared: u32,
     /// Offset of the newest clearing: no message before it lives.
     pub cleared_at: Offset,
+    /// What marks before this offset say that was scavenged is in no list. Earlier versions did not mark anything.
+    #[serde(default)]
+    pub marks_followed: Offset,
 }
 
 impl State {
@@ -58,6 +61,7 @@ impl State {
         self.messages -= (gone.offsets.len() as u64).min(self.messages);
         let streams: i64 = gone.categories.values().map(|less| less.streams).sum();
         self.streams -= streams.unsigned_abs().min(self.streams);
+        self.marks_followed = self.marks_followed.max(gone.marked_to);
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Disks {
     fail: Arc<AtomicBool>,
     /// Damage is given up at a start.
     recover_skip: AtomicBool,
+    /// Of a commit file.
+    file_bytes: u64,
     open: parking_lot::Mutex<Option<Arc<EmbeddedLog>>>,
 }
 
@@ -88,7 +90,16 @@ impl Disks {
             indexes: Arc::new(Ram::new(512 << 20)),
             fail: Arc::default(),
             recover_skip: AtomicBool::new(false),
+            file_bytes: 16 << 20,
             open: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// With commit files that are soon full.
+    pub fn with_small_files() -> Disks {
+        Disks {
+            file_bytes: 256 << 10,
+            ..Disks::new()
         }
     }
 
@@ -219,8 +230,8 @@ impl Disks {
         let options = LogOptions {
             recover_skip: self.recover_skip.load(SeqCst),
             folder: "memory".to_owned(),
-            file_bytes: 16 << 20,
-            first_file_bytes: 16 << 20,
+            file_bytes: self.file_bytes,
+            first_file_bytes: self.file_bytes,
             spare: 1,
             min_free_bytes: Some(0),
             linger: std::time::Duration::ZERO,

@@ -1,0 +1,338 @@
+//! What was deleted or scavenged stays gone, whatever becomes of rules and indexes; and what was not is never lost.
+
+use std::collections::BTreeMap;
+
+use super::between_tests::{events, to};
+use super::tests::{Chance, Disks};
+use super::*;
+use crate::event::Stored;
+use crate::id::MessageId;
+use crate::store::*;
+
+async fn append(namespace: &Arc<dyn Namespace>, stream: &str, data: &str, id: Option<MessageId>) -> Appended {
+    let event = NewEvent {
+        id,
+        kind: "T",
+        data,
+        metadata: None,
+    };
+    let append = Append {
+        stream,
+        expected: Expected::Any,
+        events: vec![event],
+    };
+    namespace.append(&[append]).await.unwrap().remove(0)
+}
+
+async fn keep_newest(namespace: &Arc<dyn Namespace>, stream: &str, count: Option<u64>) {
+    let rule = count.map(|count| Retention {
+        max_count: Some(count),
+        ..Retention::default()
+    });
+    let of = RetentionOf::Stream(stream);
+    namespace.set_retention(of, rule).await.unwrap();
+}
+
+async fn all_of(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
+    let (mut found, mut from) = (Vec::new(), None);
+    loop {
+        let read = CategoryRead {
+            category: None,
+            from,
+            direction: Direction::Forward,
+            max: 1000,
+            correlation: None,
+            member: None,
+            types: &[],
+        };
+        let page = namespace.read_category(read).await.unwrap();
+        found.extend(page.events);
+        from = page.next;
+        if from.is_none() {
+            return found;
+        }
+    }
+}
+
+async fn is_healthy(store: &EmbeddedStore, what: &str) {
+    assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_scavenged_stays_gone_without_its_rule_and_with_indexes_that_are_made_again() {
+    let disks = Disks::new();
+    let mut store = disks.open().await;
+    let mut own = store.namespace(DEFAULT).await.unwrap();
+    let given = MessageId::of("given");
+    for n in 0..20 {
+        append(&own, "a-1", &format!("{{\"n\":{n}}}"), (n == 3).then(|| given.clone())).await;
+    }
+    let made = MessageId::from(all_of(&own).await[4].event().id);
+    keep_newest(&own, "a-1", Some(1)).await;
+    assert_eq!(store.scavenge().await.unwrap().messages, 19);
+    keep_newest(&own, "a-1", None).await;
+    for step in ["scavenged", "started", "indexed anew", "and again"] {
+        if step != "scavenged" {
+            drop((store, own));
+            if step != "started" {
+                disks.lose_indexes();
+            }
+            store = disks.open().await;
+            own = store.namespace(DEFAULT).await.unwrap();
+        }
+        is_healthy(&store, step).await;
+        let left: Vec<String> = all_of(&own)
+            .await
+            .iter()
+            .map(|stored| stored.event().data.to_owned())
+            .collect();
+        assert_eq!(left, ["{\"n\":19}"], "{step}");
+        assert_eq!(own.info().await.unwrap().messages, 1, "{step}");
+        for id in [&given, &made] {
+            assert!(own.by_id(id).await.unwrap().is_none(), "{step}: {id}");
+        }
+        assert_eq!(own.version("a-1").await.unwrap(), 19, "{step}");
+    }
+    // The id is free again.
+    let again = append(&own, "a-1", "{}", Some(given)).await;
+    assert_eq!(
+        (again.first_position, again.first_global, again.duplicate),
+        (20, 21, false)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_stream_leaves_no_message_and_goes_on_where_it_ended() {
+    let disks = Disks::new();
+    let mut store = disks.open().await;
+    let mut own = store.namespace(DEFAULT).await.unwrap();
+    own.append(&to("b-1", events(None, 2))).await.unwrap();
+    own.append(&to("a-1", events(None, 5))).await.unwrap();
+    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    // Also the last message of the stream, and of all.
+    assert_eq!(store.scavenge().await.unwrap().messages, 5);
+    for step in ["scavenged", "started", "indexed anew"] {
+        if step != "scavenged" {
+            drop((store, own));
+            if step == "indexed anew" {
+                disks.lose_indexes();
+            }
+            store = disks.open().await;
+            own = store.namespace(DEFAULT).await.unwrap();
+        }
+        is_healthy(&store, step).await;
+        let info = own.info().await.unwrap();
+        assert_eq!((info.messages, info.streams), (2, 1), "{step}");
+        assert_eq!(own.version("a-1").await.unwrap(), 4, "{step}");
+        assert_eq!(own.streams("", "", 10).await.unwrap().len(), 1, "{step}");
+    }
+    let next = append(&own, "a-1", "{}", None).await;
+    assert_eq!((next.first_position, next.first_global), (5, 8));
+    let info = own.info().await.unwrap();
+    assert_eq!((info.messages, info.streams), (3, 2));
+    is_healthy(&store, "goes on").await;
+}
+
+/// The mark is stored, and then the indexes cannot be written: as when the process ends there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_ends_a_scavenging_that_was_cut_off() {
+    for lose_indexes in [false, true] {
+        let disks = Disks::new();
+        let store = disks.open().await;
+        let own = store.namespace(DEFAULT).await.unwrap();
+        own.append(&to("a-1", events(None, 9))).await.unwrap();
+        keep_newest(&own, "a-1", Some(2)).await;
+        store.flush_indexes().await.unwrap();
+        disks.fail_indexes(true);
+        assert!(store.scavenge().await.is_err());
+        disks.fail_indexes(false);
+        keep_newest(&own, "a-1", None).await;
+        drop((store, own));
+        if lose_indexes {
+            disks.lose_indexes();
+        }
+        for step in ["first", "second"] {
+            let store = disks.open().await;
+            let own = store.namespace(DEFAULT).await.unwrap();
+            is_healthy(&store, step).await;
+            assert_eq!(own.info().await.unwrap().messages, 2, "{step}");
+            assert_eq!(all_of(&own).await.len(), 2, "{step}");
+        }
+    }
+}
+
+/// A message, as long as it was not scavenged.
+#[derive(Clone, Debug)]
+struct Kept {
+    global: u64,
+    data: String,
+}
+
+#[derive(Clone, Debug, Default)]
+struct StreamModel {
+    kept: BTreeMap<u64, Kept>,
+    next: u64,
+    deleted_before: u64,
+    max_count: Option<u64>,
+    truncate_before: u64,
+}
+
+impl StreamModel {
+    fn floor(&self) -> u64 {
+        let newest = self.max_count.map_or(0, |count| self.next.saturating_sub(count));
+        self.deleted_before.max(self.truncate_before).max(newest)
+    }
+
+    fn shown(&self) -> impl Iterator<Item = (u64, &Kept)> {
+        let floor = self.floor();
+        self.kept.range(floor..).map(|(position, kept)| (*position, kept))
+    }
+
+    /// The last one stays, unless it is deleted.
+    fn scavenge(&mut self) {
+        let (floor, next, deleted_before) = (self.floor(), self.next, self.deleted_before);
+        self.kept
+            .retain(|position, _| *position >= floor || (*position + 1 == next && *position >= deleted_before));
+    }
+
+    async fn set_rule(&self, namespace: &Arc<dyn Namespace>, stream: &str) {
+        let rule = Retention {
+            max_age: None,
+            max_count: self.max_count,
+            truncate_before: Some(self.truncate_before).filter(|before| *before > 0),
+        };
+        let rule = (rule != Retention::default()).then_some(rule);
+        namespace
+            .set_retention(RetentionOf::Stream(stream), rule)
+            .await
+            .unwrap();
+    }
+}
+
+#[derive(Default)]
+struct Model {
+    streams: BTreeMap<String, StreamModel>,
+    next_global: u64,
+}
+
+impl Model {
+    async fn hold(&self, store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, what: &str) {
+        let mut expected: Vec<(u64, String, u64, String)> = Vec::new();
+        for (name, stream) in &self.streams {
+            let shown = stream.shown();
+            expected.extend(shown.map(|(position, kept)| (kept.global, name.clone(), position, kept.data.clone())));
+            let version = namespace.version(name).await.unwrap();
+            assert_eq!(version, stream.next as i64 - 1, "{what}: {name}");
+        }
+        expected.sort();
+        let found = all_of(namespace).await.into_iter().map(|stored| {
+            let event = stored.event();
+            (
+                event.global,
+                event.stream.to_owned(),
+                event.position,
+                event.data.to_owned(),
+            )
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{what}");
+        let info = namespace.info().await.unwrap();
+        let streams = self.streams.values().filter(|stream| stream.shown().next().is_some());
+        assert_eq!(
+            (info.messages, info.streams),
+            (expected.len() as u64, streams.count() as u64),
+            "{what}"
+        );
+        assert_eq!(namespace.watch().borrow().last, self.next_global, "{what}");
+        is_healthy(store, what).await;
+    }
+}
+
+async fn life(seed: u64, steps: u64) {
+    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let disks = Disks::with_small_files();
+    let mut store = disks.open().await;
+    let mut model = Model::default();
+    for step in 0..steps {
+        let what = format!("seed {seed}, step {step}");
+        let namespace = store.namespace(DEFAULT).await.unwrap();
+        let name = format!("s-{}", chance.below(4));
+        let stream = model.streams.entry(name.clone()).or_default();
+        match chance.below(16) {
+            0..6 => {
+                for _ in 0..1 + chance.below(6) {
+                    // Commit files are soon full, in most lives.
+                    let filler = "x".repeat((chance.below(3) * 8000) as usize);
+                    let data = format!("{{\"n\":{step},\"x\":\"{filler}\"}}");
+                    let at = append(&namespace, &name, &data, None).await;
+                    model.next_global += 1;
+                    assert_eq!(
+                        (at.first_position, at.first_global),
+                        (stream.next, model.next_global),
+                        "{what}"
+                    );
+                    let global = model.next_global;
+                    stream.kept.insert(stream.next, Kept { global, data });
+                    stream.next += 1;
+                }
+            }
+            6..8 => {
+                stream.max_count = (!chance.one_in(3)).then(|| 1 + chance.below(5));
+                stream.set_rule(&namespace, &name).await;
+            }
+            8 => {
+                stream.truncate_before = chance.below(stream.next + 2);
+                stream.set_rule(&namespace, &name).await;
+            }
+            9 => {
+                namespace.delete_stream(&name, Expected::Any, false).await.unwrap();
+                stream.deleted_before = stream.next;
+            }
+            10 | 11 => {
+                store.scavenge().await.unwrap();
+                model.streams.values_mut().for_each(StreamModel::scavenge);
+            }
+            12 => store.flush_indexes().await.unwrap(),
+            13 if chance.one_in(2) => {
+                // Cut off behind the marks.
+                store.flush_indexes().await.unwrap();
+                disks.fail_indexes(true);
+                let _ = store.scavenge().await;
+                disks.fail_indexes(false);
+                drop((store, namespace));
+                model.streams.values_mut().for_each(StreamModel::scavenge);
+                store = disks.open().await;
+            }
+            _ => {
+                drop((store, namespace));
+                if chance.one_in(2) {
+                    disks.lose_indexes();
+                }
+                store = disks.open().await;
+            }
+        }
+        if step % 4 == 0 {
+            let namespace = store.namespace(DEFAULT).await.unwrap();
+            model.hold(&store, &namespace, &what).await;
+        }
+    }
+}
+
+/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
+#[test]
+fn what_is_gone_never_returns_and_the_rest_is_never_lost() {
+    let number = |name: &str, default: u64| {
+        let text = std::env::var(name).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 12));
+    for seed in first..first + count {
+        // The name is told if it fails.
+        let life = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(life(seed, 100));
+            runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+        });
+        assert!(life.unwrap().join().is_ok(), "seed {seed}");
+    }
+}
