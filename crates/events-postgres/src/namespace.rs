@@ -1,5 +1,6 @@
 //! One namespace of the database, as this server has it: what is known of it without asking, and its calls.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -143,6 +144,10 @@ impl Namespace for PostgresNamespace {
 
     fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.import_batch(batch))
+    }
+
+    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<HashSet<u64>>> {
+        Box::pin(self.shown_of(messages))
     }
 
     fn clear(&self) -> BoxFuture<'_, Result<()>> {

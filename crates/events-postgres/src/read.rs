@@ -4,6 +4,8 @@
 //! The questions name space, stream and category by subqueries and order by all columns of an index: so the database walks that
 //! index from the place that was asked for and stops when the page is full, however many messages there are.
 
+use std::collections::HashSet;
+
 use thalweg_events::{
     CategoryInfo, CategoryRead, Direction, Document, From, MessageId, NamespaceInfo, Page, Result, Stored, StreamInfo,
     StreamRead, time,
@@ -112,6 +114,14 @@ impl PostgresNamespace {
         let sql = format!("SELECT version FROM streams WHERE space = {SPACE} AND name = $2 AND NOT tombstone");
         let rows = self.ask(&sql, &[&self.identity.id, &stream]).await?;
         rows.first().map_or(Ok(-1), |row| get(row, 0))
+    }
+
+    /// Of messages that were read, the global positions of those that are still there.
+    pub(crate) async fn shown_of(&self, messages: &[Stored]) -> Result<HashSet<u64>> {
+        let globals: Vec<i64> = messages.iter().map(|stored| signed(stored.event().global)).collect();
+        let sql = format!("SELECT m.global FROM messages m WHERE m.space = {SPACE} AND m.global = ANY($2) AND {OWNED}");
+        let rows = self.ask(&sql, &[&self.identity.id, &globals]).await?;
+        rows.iter().map(|row| get(row, 0).map(unsigned)).collect()
     }
 
     pub(crate) async fn page_of_stream(&self, read: StreamRead<'_>) -> Result<Page> {

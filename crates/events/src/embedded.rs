@@ -510,6 +510,10 @@ impl Store for EmbeddedStore {
         Box::pin(to_its_end(scavenge::scavenge(self.inner.clone())))
     }
 
+    fn erase(&self) -> BoxFuture<'_, Result<Scavenged>> {
+        Box::pin(to_its_end(scavenge::erase(self.inner.clone())))
+    }
+
     fn figures(&self) -> Option<Figures> {
         let sizes = self.index_sizes();
         let (recovery, recovered_bytes) = self.inner.recovery;

@@ -1,5 +1,6 @@
 //! What is asked of an event store, whatever it keeps its messages in.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -228,6 +229,34 @@ pub trait Namespace: Send + Sync + 'static {
 
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>>;
 
+    /// Of messages that were read from it, the global positions of those that a read would still show. One question, however
+    /// many they are, where that matters.
+    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<HashSet<u64>>> {
+        Box::pin(async move {
+            let mut shown = HashSet::with_capacity(messages.len());
+            for stored in messages {
+                let global = stored.event().global;
+                let read = CategoryRead {
+                    category: None,
+                    from: Some(global),
+                    direction: Direction::Forward,
+                    max: 1,
+                    types: &[],
+                    correlation: None,
+                    member: None,
+                };
+                let page = self.read_category(read).await?;
+                shown.extend(
+                    page.events
+                        .first()
+                        .map(|found| found.event().global)
+                        .filter(|found| *found == global),
+                );
+            }
+            Ok(shown)
+        })
+    }
+
     /// As `read_stream`, forward, with what retention, deletion or a recovery that skipped damage has taken from the part that
     /// was read. Where a namespace was imported into, what no rule explains counts as left out by the import. A store
     /// that does not know tells of no gap.
@@ -424,6 +453,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Frees the space of what no reader sees any more.
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>>;
+
+    /// The same, and returns when the bytes of what is hidden, deleted or was scavenged before are in no file of the store any
+    /// more. Takes as long as to write all that is stored anew.
+    fn erase(&self) -> BoxFuture<'_, Result<Scavenged>> {
+        let what = "this store cannot tell when bytes leave the disk".to_owned();
+        Box::pin(std::future::ready(Err(EventsError::Unsupported(what))))
+    }
 
     /// Reads everything and compares it with what its indexes and checksums say.
     fn verify(&self) -> BoxFuture<'_, Result<Verified>>;

@@ -119,6 +119,14 @@ pub trait Log: Send + Sync + 'static {
     /// Returns the offset before which every record was shown to `keep`; what follows is still too young.
     fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset>;
 
+    /// What was stored so far is in files that are full when it returns, so that `rewrite` reaches all of it, and those files
+    /// are not used again.
+    fn roll(&self) -> BoxFuture<'_, Result<()>>;
+
+    /// Writes anew what partitions have in files that were full at the last `roll`, and removes these: no file has bytes of
+    /// records that were removed before it. Blocks for as long as that takes.
+    fn erase(&self) -> Result<()>;
+
     /// Shows the records from `from` up to `to` one after the other, until `show` says false, at the pace of what goes on
     /// behind. Blocks.
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()>;
@@ -233,6 +241,14 @@ impl Log for EmbeddedLog {
 
     fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
         EmbeddedLog::rewrite(self, id, keep)
+    }
+
+    fn roll(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(EmbeddedLog::roll(self))
+    }
+
+    fn erase(&self) -> Result<()> {
+        EmbeddedLog::erase(self)
     }
 
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {

@@ -602,6 +602,19 @@ impl Log for Disks {
         self.log_of(id)?.rewrite(id, keep)
     }
 
+    fn roll(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            for log in &self.logs {
+                log.roll().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn erase(&self) -> Result<()> {
+        self.logs.iter().try_for_each(|log| log.erase())
+    }
+
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
         self.log_of(id)?.scan(id, from, to, show)
     }

@@ -8,7 +8,7 @@ mod tests;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -57,8 +57,8 @@ pub struct Fence {
 
 pub struct EmbeddedLog {
     writer: Arc<Writer>,
-    partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
-    shelf: Arc<Shelf>,
+    pub(crate) partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
+    pub(crate) shelf: Arc<Shelf>,
     pub(crate) upkeep: Arc<Upkeep>,
     passes_over_damage: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -67,6 +67,8 @@ pub struct EmbeddedLog {
     /// Of the next partition.
     next_slot: Arc<Mutex<usize>>,
     log_id: u64,
+    /// Files with lower numbers were full at the last [`roll`](EmbeddedLog::roll).
+    pub(crate) rolled: AtomicU64,
     report: Report,
     recovery_us: Histogram,
     folder: String,
@@ -139,6 +141,7 @@ impl EmbeddedLog {
             meta,
             next_slot,
             log_id,
+            rolled: AtomicU64::new(0),
             report,
             recovery_us,
             folder: options.folder.clone(),
@@ -351,7 +354,7 @@ impl EmbeddedLog {
     }
 
     /// A fact about partitions, durable when this returns.
-    async fn change(&self, change: Change) -> Result<()> {
+    pub(crate) async fn change(&self, change: Change) -> Result<()> {
         let records = change_records(change)?;
         let bytes = records.bytes();
         let part = Part::of(&self.meta, Kind::Meta, records);

@@ -111,6 +111,8 @@ pub enum LogError {
         "disk {disk} of the {of} disks of this log is not in any of {folders}; mount it, or name its folder in log.dirs"
     )]
     DiskMissing { disk: usize, of: usize, folders: String },
+    #[error("{file} still has what is to be erased: {why}")]
+    NotErased { file: String, why: &'static str },
     #[error("the log is closed")]
     Closed,
 }

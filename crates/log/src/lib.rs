@@ -20,6 +20,7 @@ mod disks;
 mod dump;
 mod durability;
 mod embedded;
+mod erase;
 mod error;
 mod file;
 mod ids;

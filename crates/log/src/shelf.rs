@@ -53,6 +53,8 @@ pub(crate) struct Shelf {
     free_bytes: AtomicU64,
     hooks: OnceLock<Hooks>,
     on_roll: Mutex<Vec<Arc<OnRoll>>>,
+    /// Files with lower numbers are neither written on nor used again: what is to be erased is in them.
+    retired: AtomicU64,
 }
 
 /// Told whenever a commit file is full, by the thread that commits: it has to return at once.
@@ -135,6 +137,7 @@ impl Shelf {
             free_bytes: AtomicU64::new(0),
             hooks: OnceLock::new(),
             on_roll: Mutex::default(),
+            retired: AtomicU64::new(0),
         }
     }
 
@@ -179,6 +182,30 @@ impl Shelf {
     pub fn first(&self, size: u64) -> Result<LogFile> {
         self.look_at_space(size)?;
         self.make(size, &|_| true)
+    }
+
+    /// Retires all files that there are. Those that were ready go, since they may have been used before: others are made.
+    /// Returns the number from which on files are new ones.
+    pub fn retire(&self) -> Result<u64> {
+        if let Some(full) = self.refuses() {
+            return Err(full);
+        }
+        self.may_take(2 * self.policy.file_bytes)?;
+        let mut state = self.state.lock();
+        let new = state.next_number;
+        self.retired.store(new, Ordering::Release);
+        let ready = std::mem::take(&mut state.ready);
+        state.news = true;
+        self.changed.notify_all();
+        drop(state);
+        for file in ready {
+            file.remove(self.disk.as_ref())?;
+        }
+        Ok(new)
+    }
+
+    pub fn is_retired(&self, number: u64) -> bool {
+        number < self.retired.load(Ordering::Acquire)
     }
 
     /// A commit file is full.
@@ -288,7 +315,8 @@ impl Shelf {
         // disk as much as all that is committed. Not while it is full: messages are taken again when there is room.
         let most = if self.refuses().is_some() { spare } else { 2 * spare };
         let ready = self.state.lock().ready.len();
-        if file.size == self.policy.file_bytes && ready < most && !file.may_deceive() {
+        let is_usable = file.size == self.policy.file_bytes && !self.is_retired(file.number);
+        if is_usable && ready < most && !file.may_deceive() {
             let number = self.number();
             let file = file.recycle(self.disk.as_ref(), number)?;
             self.put_ready(file);

@@ -282,7 +282,7 @@ impl Upkeep {
     pub fn rewrite(&self, partition: &Arc<Partition>, keep: &Keep<'_>) -> Result<Offset> {
         let mut files = self.shelf.sealed();
         files.extend(self.shelf.segments());
-        let mut seen = Vec::new();
+        let (mut seen, mut leaves_out) = (Vec::new(), false);
         for file in files.into_iter().filter(|file| !self.is_damaged(file)) {
             let _files = self.may_change_files()?;
             let made = match segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes)) {
@@ -294,6 +294,7 @@ impl Upkeep {
                 made => made?,
             };
             self.moved_bytes.fetch_add(made.bytes, Ordering::Relaxed);
+            leaves_out |= !made.files.is_empty();
             seen.extend(made.files);
             seen.push(file);
         }
@@ -309,7 +310,43 @@ impl Upkeep {
         let files = self.may_change_files()?;
         self.shelf.remove_dead_segments()?;
         drop(files);
-        Ok(unseen.unwrap_or_else(|| partition.bounds().next))
+        let unseen = unseen.unwrap_or_else(|| partition.bounds().next);
+        // The newest frames are read from memory, where they are as they came.
+        if leaves_out {
+            partition.forget_before(unseen);
+        }
+        Ok(unseen)
+    }
+
+    /// Moves all that is needed out of commit files before `number` and out of all segments that there are, as far as they are
+    /// not removed. Returns their names: they are removed as soon as nobody reads them.
+    pub fn move_all_out(&self, number: u64) -> Result<Vec<String>> {
+        let sealed = self.shelf.sealed().into_iter();
+        let mut files: Vec<_> = sealed.filter(|file| file.number < number).collect();
+        files.extend(self.shelf.segments());
+        let mut left = Vec::with_capacity(files.len());
+        // Whoever holds a file keeps it from going.
+        for file in files {
+            if self.is_damaged(&file) {
+                return Err(LogError::NotErased {
+                    file: file.name.clone(),
+                    why: "it is damaged; give the damaged records up with `thalweg log repair --accept-loss`",
+                });
+            }
+            self.move_out(std::slice::from_ref(&file))?;
+            left.push(file.name.clone());
+            drop(file);
+            let _files = self.may_change_files()?;
+            self.shelf.remove_dead_segments()?;
+        }
+        self.shelf.called();
+        Ok(left)
+    }
+
+    /// Removes segments that nobody needs.
+    pub fn remove_dead_segments(&self) -> Result<()> {
+        let _files = self.may_change_files()?;
+        self.shelf.remove_dead_segments()
     }
 
     /// Waits until so many bytes fit into the rate for what goes on behind.

@@ -48,7 +48,7 @@ pub fn main(options: &EventsOptions) -> Result<ExitCode> {
         Some(EventsCommand::Backup(options)) => backup::backup(options),
         Some(EventsCommand::Restore(options)) => backup::restore(options),
         Some(EventsCommand::Verify(options)) => return maintain::verify(options),
-        Some(EventsCommand::Scavenge(server)) => maintain::scavenge(server),
+        Some(EventsCommand::Scavenge(options)) => maintain::scavenge(options),
         Some(EventsCommand::Version) => out::line(env!("CARGO_PKG_VERSION")).map(drop),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -36,10 +36,17 @@ fn health(call: Call<'_>) -> Result<Answer> {
 }
 
 async fn scavenge(call: Call<'_>) -> Result<Answer> {
+    let erase = call.args.options(0)?.bool("erase")?;
     call.caller.may(call.server.admin())?;
-    let done = call.server.store()?.scavenge().await;
+    let store = call.server.store()?;
+    let done = match erase {
+        true => store.erase().await,
+        false => store.scavenge().await,
+    };
     let Scavenged { messages, bytes } = done.map_err(Problem::of("scavenge"))?;
-    Ok(Answer::Text(format!("{{\"bytes\":{bytes},\"messages\":{messages}}}")))
+    Ok(Answer::Text(format!(
+        "{{\"bytes\":{bytes},\"messages\":{messages},\"erased\":{erase}}}"
+    )))
 }
 
 async fn verify(call: Call<'_>) -> Result<Answer> {

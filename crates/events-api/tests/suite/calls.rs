@@ -229,7 +229,10 @@ async fn the_server_tells_about_itself() {
         (&json!("memory"), &json!("ok"))
     );
     assert!(health["connections"].as_u64().unwrap() >= 1, "{health}");
-    assert_eq!(face.rpc(r#"["sys.scavenge"]"#).await.1, r#"{"bytes":300,"messages":2}"#);
+    assert_eq!(
+        face.rpc(r#"["sys.scavenge"]"#).await.1,
+        r#"{"bytes":300,"messages":2,"erased":false}"#
+    );
     let verified =
         r#"{"bytes":600,"faults":[{"namespace":"a\"b","offset":7,"what":"its checksum is wrong"}],"messages":5}"#;
     assert_eq!(face.rpc(r#"["sys.verify"]"#).await.1, verified);

@@ -67,7 +67,9 @@ async fn a_stop_ends_subscriptions_properly_answers_what_is_stored_and_refuses_t
     }
     let told = imports.chunk().await.unwrap();
     assert!(
-        told.starts_with("data: {\"error\":\"IMPORT_FAILED\",\"message\":\"the server is shutting down\"}"),
+        told.starts_with(
+            "data: {\"error\":\"IMPORT_FAILED\",\"message\":\"the server is shutting down\",\"imported\":0,\"read\":0}"
+        ),
         "{told}"
     );
     stopped.await.unwrap();

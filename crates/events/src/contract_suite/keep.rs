@@ -8,6 +8,8 @@ use super::{
 use crate::error::EventsError;
 use crate::id::MessageId;
 use crate::store::{Expected, Import, Namespace, NewEvent, Retention, RetentionOf};
+use crate::subscription::{Settings, Source, Strategy};
+use crate::subscriptions::{Ask, Subscriptions};
 use crate::time;
 
 pub async fn retention(suite: &Suite) {
@@ -16,6 +18,55 @@ pub async fn retention(suite: &Suite) {
     rules(suite).await;
     gaps(suite).await;
     ages(suite).await;
+    read_ahead(suite).await;
+}
+
+/// 12: what was deleted is not handed out by a subscription that had read ahead of it.
+async fn read_ahead(suite: &Suite) {
+    let store = suite.open().await;
+    let namespace = suite.namespace(&store).await;
+    for stream in ["a-1", "a-2", "a-3", "a-4"] {
+        write(&namespace, stream, "T", "{}").await;
+    }
+    let stored = all(&namespace).await;
+    let server = Subscriptions::default();
+    let settings = Settings {
+        source: Source::Category("a".into()),
+        from: 1,
+        strategy: Strategy::RoundRobin,
+        ack_timeout: 30_000_000,
+        max_attempts: 5,
+        max_in_flight: 100,
+        types: Vec::new(),
+        correlation: None,
+    };
+    server.create(&namespace, "s", settings).await.unwrap();
+    let fetch = || async {
+        let ask = Ask {
+            consumer: "c".into(),
+            max: 1,
+            held: Vec::new(),
+        };
+        let fetched = server.fetch(&namespace, "s", ask, tokio::time::Instant::now()).await;
+        let messages = fetched.unwrap().messages;
+        messages
+            .iter()
+            .map(|message| message.stored.event().global)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(fetch().await, [1], "12: the first");
+    namespace.delete_stream("a-2", Expected::Any, false).await.unwrap();
+    let newest = Retention {
+        truncate_before: Some(1),
+        ..Retention::default()
+    };
+    let of = RetentionOf::Stream("a-3");
+    namespace.set_retention(of, Some(newest)).await.unwrap();
+    let shown = namespace.still_shown(&stored).await.unwrap();
+    assert_eq!(shown, [1, 4].into(), "12: of what was read");
+    assert_eq!(fetch().await, [4], "12: what is deleted is passed over");
+    let info = server.info(&namespace, "s").await.unwrap();
+    assert_eq!((info.in_flight, info.waiting), (2, 0), "12: and counts as done");
 }
 
 pub async fn documents(suite: &Suite) {

@@ -176,7 +176,7 @@ impl EmbeddedNamespace {
         Ok(Ok(empty.map(|(stream, _)| stream.clone()).collect()))
     }
 
-    fn has_row(&self, of: &Listed, ordinal: u64, io: Io) -> Read<bool> {
+    pub(super) fn has_row(&self, of: &Listed, ordinal: u64, io: Io) -> Read<bool> {
         let mut found = false;
         self.walk(of, Some(ordinal), Direction::Forward, io, &mut |row| {
             found = row.ordinal == ordinal;

@@ -1,5 +1,6 @@
 //! A namespace is a partition of the log and an index of it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -353,6 +354,10 @@ impl Namespace for Arc<EmbeddedNamespace> {
 
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>> {
         Box::pin(self.page_of_category(read))
+    }
+
+    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<HashSet<u64>>> {
+        Box::pin(self.shown_of(messages))
     }
 
     fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {

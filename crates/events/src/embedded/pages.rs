@@ -1,5 +1,6 @@
 //! Messages out: by stream, by category, by id.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use thalweg_log::{Micros, Offset};
@@ -255,6 +256,21 @@ impl EmbeddedNamespace {
             }
         }
         Ok(low)
+    }
+
+    /// Of messages that were read, the global positions of those that are neither hidden nor gone.
+    pub(super) async fn shown_of(self: &Arc<Self>, messages: &[Stored]) -> Result<HashSet<u64>> {
+        let asked = self.ask_owned(messages.to_vec(), |namespace, messages, io| {
+            let (mut hidden, mut shown) = (namespace.hidden(), HashSet::with_capacity(messages.len()));
+            for stored in messages {
+                let event = stored.event();
+                if namespace.has_row(&Listed::All, event.global, io)? && !hidden.hides(namespace, &event, io)? {
+                    shown.insert(event.global);
+                }
+            }
+            Ok(shown)
+        });
+        Ok(asked.await?.0)
     }
 
     pub(super) async fn message_with_id(self: &Arc<Self>, id: &MessageId) -> Result<Option<Stored>> {

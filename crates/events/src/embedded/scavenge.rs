@@ -26,6 +26,24 @@ pub(super) async fn scavenge(inner: Arc<Inner>) -> Result<Scavenged> {
     done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
 }
 
+/// Has the bytes leave the disk, too: what is written on is closed, so that all of it can be rewritten, and no file that had them
+/// stays or is used again.
+pub(super) async fn erase(inner: Arc<Inner>) -> Result<Scavenged> {
+    let first = scavenge(inner.clone()).await?;
+    inner.place.log.roll().await?;
+    let _alone = inner.scavenging.clone().write_owned().await;
+    let done = tokio::task::spawn_blocking(move || {
+        let then = all(&inner)?;
+        inner.place.log.erase()?;
+        Ok(Scavenged {
+            messages: first.messages + then.messages,
+            bytes: first.bytes + then.bytes,
+        })
+    });
+    let done = done.await;
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
+}
+
 /// So many messages are remembered at a time.
 const ROUND: usize = 8_000_000;
 
@@ -192,6 +210,10 @@ pub(super) fn finish(inner: &Inner) -> Result<()> {
         };
         for (start, end) in pending.iter() {
             namespace.listed_messages(start.max(state.cleared_at), end, &mut own)?;
+        }
+        if own.offsets.is_empty() {
+            namespace.index.write().state.leave_out(&own);
+            continue;
         }
         gone.0.insert(namespace.number, own);
         looked.push(Looked {

@@ -161,6 +161,47 @@ async fn a_start_ends_a_scavenging_that_was_cut_off() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_of_what_is_deleted_are_in_no_file_once_they_are_erased() {
+    const SECRET: &str = "a secret of somebody";
+    let disks = Disks::with_small_files();
+    let store = disks.open().await;
+    let own = store.namespace(DEFAULT).await.unwrap();
+    store.create(super::between_tests::new("other")).await.unwrap();
+    let other = store.namespace("other").await.unwrap();
+    for n in 0..6 {
+        let data = format!("{{\"n\":{n},\"x\":\"{SECRET}\"}}");
+        append(&own, "a-1", &data, None).await;
+        append(&other, "o-1", &format!("{{\"n\":{n}}}"), None).await;
+        own.put_document(
+            "kept",
+            Some(data.as_bytes()),
+            own.document("kept").await.unwrap().map_or(0, |it| it.revision),
+        )
+        .await
+        .unwrap();
+    }
+    // The last message of the stream and of all is the secret.
+    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    let revision = own.document("kept").await.unwrap().unwrap().revision;
+    own.put_document("kept", None, revision).await.unwrap();
+    assert_eq!(store.scavenge().await.unwrap().messages, 6);
+    assert!(disks.log_holds(SECRET.as_bytes()), "what is freed is not gone yet");
+    store.erase().await.unwrap();
+    assert!(!disks.log_holds(SECRET.as_bytes()));
+    is_healthy(&store, "erased").await;
+    drop((store, own, other));
+    disks.lose_indexes();
+    let store = disks.open().await;
+    assert!(!disks.log_holds(SECRET.as_bytes()));
+    is_healthy(&store, "started").await;
+    let own = store.namespace(DEFAULT).await.unwrap();
+    assert_eq!(own.version("a-1").await.unwrap(), 5);
+    assert_eq!(all_of(&store.namespace("other").await.unwrap()).await.len(), 6);
+    let next = append(&own, "a-1", "{}", None).await;
+    assert_eq!((next.first_position, next.first_global), (6, 7));
+}
+
 /// A message, as long as it was not scavenged.
 #[derive(Clone, Debug)]
 struct Kept {
@@ -213,6 +254,8 @@ impl StreamModel {
 struct Model {
     streams: BTreeMap<String, StreamModel>,
     next_global: u64,
+    /// That the server has made, with their messages: they say themselves where in the log these are.
+    ids: Vec<(MessageId, u64)>,
 }
 
 impl Model {
@@ -243,6 +286,11 @@ impl Model {
             "{what}"
         );
         assert_eq!(namespace.watch().borrow().last, self.next_global, "{what}");
+        for (id, global) in &self.ids {
+            let found = namespace.by_id(id).await.unwrap();
+            let is_shown = expected.iter().any(|(shown, ..)| shown == global);
+            assert_eq!(found.is_some(), is_shown, "{what}: {id} at {global}");
+        }
         is_healthy(store, what).await;
     }
 }
@@ -291,6 +339,10 @@ async fn life(seed: u64, steps: u64) {
                 store.scavenge().await.unwrap();
                 model.streams.values_mut().for_each(StreamModel::scavenge);
             }
+            12 if chance.one_in(4) => {
+                store.erase().await.unwrap();
+                model.streams.values_mut().for_each(StreamModel::scavenge);
+            }
             12 => store.flush_indexes().await.unwrap(),
             13 if chance.one_in(2) => {
                 // Cut off behind the marks.
@@ -312,6 +364,10 @@ async fn life(seed: u64, steps: u64) {
         }
         if step % 4 == 0 {
             let namespace = store.namespace(DEFAULT).await.unwrap();
+            let shown = all_of(&namespace).await;
+            let known = model.ids.last().map_or(0, |(_, global)| *global);
+            let new = shown.iter().map(Stored::event).filter(|event| event.global > known);
+            model.ids.extend(new.map(|event| (event.id.into(), event.global)));
             model.hold(&store, &namespace, &what).await;
         }
     }

@@ -11,7 +11,7 @@ use crate::event::Stored;
 use crate::json::Json;
 use crate::names::category;
 use crate::store::{CategoryRead, Direction, From, Namespace, Page, StreamRead};
-use crate::subscription::{Candidate, Fetch, Lease, Settings, Source, stream_key};
+use crate::subscription::{Candidate, Fetch, Handed, Lease, Settings, Source, stream_key};
 
 /// Messages read at once.
 const PAGE_MIN: usize = 16;
@@ -20,7 +20,7 @@ const PAGE_MAX: usize = 256;
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of messages that were read and not handed out yet.
 const BODIES_BYTES_MAX: usize = 16 << 20;
-/// So long a message that was read is handed out without looking whether it is still there.
+/// So long a message that was read ahead is kept. Whether it is still there is asked when it is handed out.
 pub(super) const BODIES_AGE_MAX: Micros = 1_000_000;
 
 /// What was read ahead, so that it need not be read twice, and that there was nothing more.
@@ -113,9 +113,10 @@ impl Handle {
             };
             let handed = cached.state.fetch(&fetch, now);
             let (found, nothing) = (messages.len() + handed.len(), handed.is_empty());
+            let mut bodies = bodies_of(&mut cached.bodies, namespace, &handed).await?;
             for handed in handed {
                 let global = handed.lease.global;
-                let Some(stored) = body(&mut cached.bodies, namespace, global).await? else {
+                let Some(stored) = bodies.remove(&global) else {
                     // Deleted, or too old: nobody can do it any more.
                     cached.state.gone(global);
                     continue;
@@ -167,11 +168,23 @@ impl Handle {
     }
 }
 
-async fn body(bodies: &mut Bodies, namespace: &dyn Namespace, global: u64) -> Result<Option<Stored>> {
-    match bodies.take(global) {
-        Some(stored) => Ok(Some(stored)),
-        None => at(namespace, global).await,
+/// The messages that are to be handed out, but those that are gone. What was read ahead may have been deleted since.
+async fn bodies_of(bodies: &mut Bodies, namespace: &dyn Namespace, handed: &[Handed]) -> Result<HashMap<u64, Stored>> {
+    let mut found = HashMap::with_capacity(handed.len());
+    let mut ahead = Vec::with_capacity(handed.len());
+    for handed in handed {
+        let global = handed.lease.global;
+        match bodies.take(global) {
+            Some(stored) => ahead.push(stored),
+            None => found.extend(at(namespace, global).await?.map(|stored| (global, stored))),
+        }
     }
+    if !ahead.is_empty() {
+        let shown = namespace.still_shown(&ahead).await?;
+        let ahead = ahead.into_iter().map(|stored| (stored.event().global, stored));
+        found.extend(ahead.filter(|(global, _)| shown.contains(global)));
+    }
+    Ok(found)
 }
 
 /// The message at a global position.

@@ -62,6 +62,10 @@ impl Files {
 
     /// Where a block of so many bytes and frames goes; `None` if the file is full.
     pub fn place(&self, len: usize, frames: usize) -> Option<Place> {
+        // But for the table, with which each file begins.
+        if !self.is_fresh() && self.shelf.is_retired(self.current.number) {
+            return None;
+        }
         self.place_within(len, frames, self.current.size.saturating_sub(self.kept()))
     }
 

@@ -1,12 +1,14 @@
-//! Who looks after what is stored is told when a file is full.
+//! Files that are full: whoever looks after what is stored is told, and what is erased is in none of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use std::path::Path;
+
 use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, Log, PartitionId};
 
-use crate::support::{FILE, append, options};
+use crate::support::{FILE, append, options, small_files, values};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_file_that_is_full_is_told() {
@@ -29,4 +31,68 @@ async fn each_file_that_is_full_is_told() {
     let full = log.counters().full_files as u64;
     assert!(full > 2);
     assert_eq!(rolls.load(Ordering::SeqCst), full);
+}
+
+/// Whether a file of a folder has these bytes.
+fn holds(folder: &Path, bytes: &[u8]) -> bool {
+    std::fs::read_dir(folder).unwrap().any(|entry| {
+        let content = std::fs::read(entry.unwrap().path()).unwrap_or_default();
+        content.windows(bytes.len()).any(|window| window == bytes)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_erased_is_in_no_file_and_the_rest_is_still_there() {
+    const SECRET: &[u8] = b"a secret of somebody";
+    let (own, busy) = (PartitionId::new(3, 0), PartitionId::new(3, 1));
+    for fill in [0, 3, 40] {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || EmbeddedLog::open(Arc::new(Folder::open(folder.path()).unwrap()), 7, &small_files()).unwrap();
+        let log = Arc::new(open());
+        for id in [own, busy] {
+            log.create(id, Durability::Os).await.unwrap();
+        }
+        let (mut kept, mut others) = (Vec::new(), Vec::new());
+        let mut secrets = Vec::new();
+        for n in 0..20u8 {
+            secrets.push(append(&log, own, &[SECRET, &[n]].concat()).await);
+            append(&log, own, &[b'k', n]).await;
+            kept.push(vec![b'k', n]);
+            for _ in 0..fill {
+                let other = vec![n; 8 << 10];
+                append(&log, busy, &other).await;
+                others.push(other);
+            }
+        }
+        log.sync().await.unwrap();
+        assert!(holds(folder.path(), SECRET), "fill {fill}");
+        // Somebody goes on writing.
+        let writing = log.clone();
+        let writer = tokio::spawn(async move {
+            let mut more = Vec::new();
+            for n in 0..50u8 {
+                more.push(vec![n; 4 << 10]);
+                append(&writing, busy, &[n; 4 << 10]).await;
+            }
+            more
+        });
+        log.roll().await.unwrap();
+        let erasing = log.clone();
+        let erased = tokio::task::spawn_blocking(move || {
+            erasing.rewrite(own, &|offset, _| !secrets.contains(&offset)).unwrap();
+            erasing.erase()
+        });
+        erased.await.unwrap().unwrap();
+        assert!(!holds(folder.path(), SECRET), "fill {fill}");
+        others.extend(writer.await.unwrap());
+        for _ in 0..2 {
+            assert_eq!(values(log.as_ref(), own), kept, "fill {fill}");
+            assert_eq!(values(log.as_ref(), busy), others, "fill {fill}");
+        }
+        log.close();
+        let log = open();
+        assert_eq!(values(&log, own), kept, "fill {fill}");
+        assert_eq!(values(&log, busy), others, "fill {fill}");
+        assert!(!holds(folder.path(), SECRET), "fill {fill}");
+    }
 }

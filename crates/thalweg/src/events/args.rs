@@ -57,7 +57,7 @@ Exit codes:
   65  something is damaged")]
     Verify(Verify),
     /// Free the space of messages that no reader sees any more
-    Scavenge(Server),
+    Scavenge(Scavenge),
     /// Print the version
     Version,
     /// Print this help, or that of a command
@@ -225,6 +225,15 @@ pub struct Verify {
     /// Of a folder that no process holds, in place of a server
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Scavenge {
+    #[command(flatten)]
+    pub server: Server,
+    /// Write all that is stored anew, and return when the bytes of what is deleted are in no file of the store
+    #[arg(long)]
+    pub erase: bool,
 }
 
 #[derive(Args)]

@@ -22,15 +22,7 @@ const LONG_PAGE: u64 = 10_000;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(options: &Export) -> Result<()> {
-    let client = Client::new(&options.server)?;
-    let last = newest(&client)?;
-    let mut export = Exported {
-        client,
-        last,
-        count: 0,
-        told: Instant::now(),
-        on_terminal: io::stderr().is_terminal(),
-    };
+    let mut export = Exported::new(options)?;
     let written = match &options.output {
         Some(path) => {
             let mut file = BufWriter::with_capacity(1 << 18, Output::create(path)?);
@@ -125,6 +117,17 @@ struct Exported {
 }
 
 impl Exported {
+    fn new(options: &Export) -> Result<Exported> {
+        let client = Client::new(&options.server)?;
+        Ok(Exported {
+            last: newest(&client)?,
+            client,
+            count: 0,
+            told: Instant::now(),
+            on_terminal: io::stderr().is_terminal(),
+        })
+    }
+
     fn all(&mut self, options: &Export, out: &mut impl Write) -> Result<()> {
         if !options.gzip {
             return self.categories(options, out);
@@ -179,7 +182,7 @@ impl Exported {
             Some(text) => Row::parse(&text)?.global == self.last,
             None => false,
         };
-        if is_there {
+        if is_there || newest(&self.client)? == self.last {
             bail!(
                 "the export is not complete: the server's pages ended at position {shown}, and it has messages up to {}",
                 self.last
@@ -192,3 +195,6 @@ impl Exported {
 fn within(time: i64, options: &Export) -> bool {
     options.since.is_none_or(|since| time >= since) && options.until.is_none_or(|until| time < until)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::args::{Server, Verify};
+use super::args::{Scavenge, Verify};
 use super::client::Client;
 use super::progress::Progress;
 use crate::out;
@@ -52,8 +52,12 @@ fn of_folder(folder: &Path) -> Result<Value> {
     Ok(json!({"messages": verified.messages, "bytes": verified.bytes, "faults": faults}))
 }
 
-pub fn scavenge(server: &Server) -> Result<()> {
-    let freed = Client::new(server)?.call("[\"sys.scavenge\"]")?;
+pub fn scavenge(options: &Scavenge) -> Result<()> {
+    let call = match options.erase {
+        true => "[\"sys.scavenge\",{\"erase\":true}]",
+        false => "[\"sys.scavenge\"]",
+    };
+    let freed = Client::new(&options.server)?.call(call)?;
     out::line(freed)?;
     Ok(())
 }

@@ -1,0 +1,66 @@
+//! Has bytes that were removed leave the disk. A rewrite leaves them where they are: in a full file until nobody needs that file
+//! any more, and in the same file under a new number until it is written over. So here the files are changed as a whole: the one
+//! that is written on is closed, all are written anew, and none of them is used again.
+//!
+//! To write zeros over the records in their place was rejected: a block with a hole in it is a damaged one to whoever reads it.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::embedded::EmbeddedLog;
+use crate::error::{LogError, Result};
+use crate::table::Change;
+
+/// A reader has a file for as long as it reads a few frames.
+const READERS_MAX: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(10);
+
+impl EmbeddedLog {
+    /// What was stored so far is in files that are full when it returns, and that are not used again.
+    pub async fn roll(&self) -> Result<()> {
+        let rolled = self.roll_once().await?;
+        // The newest full file is never removed, see the shelf: so one more comes behind those.
+        self.roll_once().await?;
+        self.rolled.fetch_max(rolled, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn roll_once(&self) -> Result<u64> {
+        let rolled = self.shelf.retire()?;
+        let any = self
+            .partitions
+            .read()
+            .values()
+            .next()
+            .map(|one| (one.id, one.durability()));
+        if let Some((id, durability)) = any {
+            // Changes nothing; its block finds no place but in a new file.
+            self.change(Change::Promises(id, durability)).await?;
+        }
+        Ok(rolled)
+    }
+
+    /// Writes anew what partitions have in files that were full at the last roll, and removes these. Blocks.
+    pub fn erase(&self) -> Result<()> {
+        let rolled = self.rolled.load(Ordering::Relaxed);
+        let left = self.upkeep.move_all_out(rolled)?;
+        let began = Instant::now();
+        while let Some(file) = self.one_of(&left)? {
+            if began.elapsed() > READERS_MAX {
+                let why = "somebody reads it for a long time; ask again later";
+                return Err(LogError::NotErased { file, why });
+            }
+            std::thread::sleep(LOOK);
+            self.upkeep.remove_dead_segments()?;
+            self.shelf.called();
+        }
+        Ok(())
+    }
+
+    /// A file of these that is still there.
+    fn one_of(&self, names: &[String]) -> Result<Option<String>> {
+        let there = self.shelf.disk.names();
+        let there = there.map_err(LogError::io("cannot list", self.folder()))?;
+        Ok(names.iter().find(|name| there.contains(name)).cloned())
+    }
+}
