@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::embedded::EmbeddedLog;
 use crate::error::{LogError, Result};
+use crate::status::LogStatus;
 use crate::table::Change;
 
 /// A reader has a file for as long as it reads a few frames.
@@ -49,6 +50,10 @@ impl EmbeddedLog {
             if began.elapsed() > READERS_MAX {
                 let why = "somebody reads it for a long time; ask again later";
                 return Err(LogError::NotErased { file, why });
+            }
+            // Whoever removes files has stopped then.
+            if let LogStatus::Poisoned(cause) = self.status() {
+                return Err(LogError::Poisoned { cause: cause.into() });
             }
             std::thread::sleep(LOOK);
             self.upkeep.remove_dead_segments()?;

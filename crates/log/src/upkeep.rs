@@ -34,6 +34,9 @@ const NEWEST: usize = 4;
 /// So many small segments are made one.
 const SMALL_SEGMENTS: usize = 16;
 
+/// A rewrite looks so often for files that were made meanwhile.
+const REWRITES_MAX: usize = 16;
+
 /// So many places of damage are known apart; what is found beyond them is neither told nor counted.
 const DAMAGED_MAX: usize = 4096;
 
@@ -280,25 +283,29 @@ impl Upkeep {
     /// Writes all full files of a partition anew without what `keep` does not want. Returns the offset before which no
     /// record was left out of sight.
     pub fn rewrite(&self, partition: &Arc<Partition>, keep: &Keep<'_>) -> Result<Offset> {
-        let mut files = self.shelf.sealed();
-        files.extend(self.shelf.segments());
         let (mut seen, mut leaves_out) = (Vec::new(), false);
-        for file in files.into_iter().filter(|file| !self.is_damaged(file)) {
-            let _files = self.may_change_files()?;
-            let made = match segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes)) {
-                // It stays as it is, unseen.
-                Err(error @ LogError::Corrupt { .. }) => {
-                    self.note(&error);
-                    continue;
-                }
-                made => made?,
-            };
-            self.moved_bytes.fetch_add(made.bytes, Ordering::Relaxed);
-            leaves_out |= !made.files.is_empty();
-            seen.extend(made.files);
-            seen.push(file);
+        // What is moved meanwhile, from a file that was to come, is in one that nobody knew.
+        for _ in 0..REWRITES_MAX {
+            let files = self.full_files_of(partition, &seen);
+            if files.is_empty() {
+                break;
+            }
+            for file in files {
+                let _files = self.may_change_files()?;
+                let made = match segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes)) {
+                    // It stays as it is, unseen.
+                    Err(error @ LogError::Corrupt { .. }) => {
+                        self.note(&error);
+                        continue;
+                    }
+                    made => made?,
+                };
+                self.moved_bytes.fetch_add(made.bytes, Ordering::Relaxed);
+                leaves_out |= !made.files.is_empty();
+                seen.extend(made.files);
+                seen.push(file);
+            }
         }
-        // Also what was moved meanwhile from a file that was to come into one that nobody knew.
         let mut unseen = None;
         partition.each_range(|range| {
             if unseen.is_none() && !seen.iter().any(|file| Arc::ptr_eq(file, &range.file)) {
@@ -316,6 +323,17 @@ impl Upkeep {
             partition.forget_before(unseen);
         }
         Ok(unseen)
+    }
+
+    /// Files that are full and whole and have something of a partition, but those that were seen.
+    fn full_files_of(&self, partition: &Partition, seen: &[Arc<LogFile>]) -> Vec<Arc<LogFile>> {
+        let mut files = self.shelf.sealed();
+        files.extend(self.shelf.segments());
+        files.retain(|file| {
+            let is_new = !seen.iter().any(|other| Arc::ptr_eq(other, file));
+            is_new && !self.is_damaged(file) && !partition.ranges_in(file).is_empty()
+        });
+        files
     }
 
     /// Moves all that is needed out of commit files before `number` and out of all segments that there are, as far as they are

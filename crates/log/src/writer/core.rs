@@ -554,6 +554,13 @@ impl Core {
         if self.group.is_empty() {
             return Ok(None);
         }
+        if self.files.is_retired() {
+            // It begins with the table, as each file does.
+            if self.files.is_fresh() {
+                self.write_table(now)?;
+            }
+            self.roll(purpose)?;
+        }
         let (len, frames) = (self.group.block_len(), self.group.frames());
         let mut rolled = 0;
         let place = loop {
@@ -568,13 +575,18 @@ impl Core {
                 return Err(self.files.too_large(len, frames));
             }
             rolled += 1;
-            self.files.roll(purpose, self.next, &mut self.synced)?;
-            // The full file was synced.
-            self.note_synced();
+            self.roll(purpose)?;
         };
         let group = std::mem::take(&mut self.group);
         let block = self.write(group, &place, now, sync)?;
         Ok(Some((block, place)))
+    }
+
+    fn roll(&mut self, purpose: Purpose) -> Result<()> {
+        self.files.roll(purpose, self.next, &mut self.synced)?;
+        // The full file was synced.
+        self.note_synced();
+        Ok(())
     }
 
     fn write(&mut self, mut group: Group, place: &Place, now: Micros, sync: bool) -> Result<Block> {

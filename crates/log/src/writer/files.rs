@@ -50,6 +50,11 @@ impl Files {
         self.first
     }
 
+    /// Nothing more is to be written to the current file.
+    pub fn is_retired(&self) -> bool {
+        self.shelf.is_retired(self.current.number)
+    }
+
     /// Nothing is in the current file yet.
     pub fn is_fresh(&self) -> bool {
         self.end == Some(0)
@@ -62,10 +67,6 @@ impl Files {
 
     /// Where a block of so many bytes and frames goes; `None` if the file is full.
     pub fn place(&self, len: usize, frames: usize) -> Option<Place> {
-        // But for the table, with which each file begins.
-        if !self.is_fresh() && self.shelf.is_retired(self.current.number) {
-            return None;
-        }
         self.place_within(len, frames, self.current.size.saturating_sub(self.kept()))
     }
 

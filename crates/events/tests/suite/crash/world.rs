@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_events::{DEFAULT, EmbeddedStore, EventsOptions, Namespace, NewNamespace, Scopes, Store as _, TokenDigest};
+use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::{Faults, Random, SimDisk};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
@@ -85,6 +86,14 @@ impl World {
 }
 
 impl World {
+    /// They are derived: a start makes them again from the log.
+    pub fn lose_indexes(&self) {
+        self.indexes.set_faults(Faults::default());
+        for name in self.indexes.names().unwrap() {
+            self.indexes.remove(&name).unwrap();
+        }
+    }
+
     /// Ends the process in the middle of whatever it does.
     pub async fn crash(&self, random: &mut Random) -> End {
         if random.one_in(3) {
