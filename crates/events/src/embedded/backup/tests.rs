@@ -480,3 +480,31 @@ async fn the_last_global_position_stays_known_though_its_message_is_scavenged() 
     let namespace = store.namespace("default").await.unwrap();
     assert_eq!(write(&namespace, "a-1", &["{}"]).await.first_global, 5);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_scavenged_is_in_no_restored_store_and_positions_go_on() {
+    let log = log_of(16 << 20);
+    let store = open(&log).await;
+    let own = make(&store, "n").await;
+    write(&own, "b-1", &["{\"n\":1}", "{\"n\":2}", "{\"n\":3}"]).await;
+    write(&own, "a-1", &["{}", "{}"]).await;
+    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    let newest = Retention {
+        max_count: Some(1),
+        ..Retention::default()
+    };
+    let of = RetentionOf::Stream("b-1");
+    own.set_retention(of, Some(newest)).await.unwrap();
+    assert_eq!(store.scavenge().await.unwrap().messages, 4);
+    own.set_retention(of, None).await.unwrap();
+    let store = restored(backup(&store).await).await;
+    let own = store.namespace("n").await.unwrap();
+    assert_eq!(messages(&own).await.len(), 1);
+    assert_eq!(
+        (own.version("a-1").await.unwrap(), own.version("b-1").await.unwrap()),
+        (1, 2)
+    );
+    let next = write(&own, "a-1", &["{}"]).await;
+    assert_eq!((next.first_position, next.first_global), (2, 6));
+    assert_eq!(store.verify().await.unwrap().faults, []);
+}
