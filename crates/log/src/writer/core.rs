@@ -554,7 +554,8 @@ impl Core {
         if self.group.is_empty() {
             return Ok(None);
         }
-        if self.files.is_retired() {
+        // A file that was being made when all were retired comes with an older number: it is left, too.
+        while self.files.is_retired() {
             // It begins with the table, as each file does.
             if self.files.is_fresh() {
                 self.write_table(now)?;
