@@ -339,10 +339,6 @@ async fn life(seed: u64, steps: u64) {
                 store.scavenge().await.unwrap();
                 model.streams.values_mut().for_each(StreamModel::scavenge);
             }
-            12 if chance.one_in(4) => {
-                store.erase().await.unwrap();
-                model.streams.values_mut().for_each(StreamModel::scavenge);
-            }
             12 => store.flush_indexes().await.unwrap(),
             13 if chance.one_in(2) => {
                 // Cut off behind the marks.

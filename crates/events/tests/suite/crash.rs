@@ -1,4 +1,4 @@
-//! Writers, a reader, and whoever writes, merges, scavenges and erases, all at once on simulated disks, until the process is killed or
+//! Writers, a reader, and whoever writes, merges and scavenges, all at once on simulated disks, until the process is killed or
 //! the power goes, life after life. What is found is held against what was told to each of them: nothing that was
 //! acknowledged is lost, nothing that was read is taken back, no gap and no repetition in a stream or in the whole, a batch
 //! is there whole or not at all, and each append found its stream at the version that it expected.

@@ -97,10 +97,9 @@ pub async fn until_the_end(running: &Running, world: &World, random: &mut Random
     let upkeep = async {
         while shared.acks.load(Ordering::SeqCst) < enough {
             let step = Duration::from_millis(1 + random.below(5));
-            match random.below(9) {
-                0 | 1 => drop(running.store.flush_indexes().await),
-                2 | 3 => drop(running.store.scavenge().await),
-                4 => drop(running.store.erase().await),
+            match random.below(4) {
+                0 => drop(running.store.flush_indexes().await),
+                1 => drop(running.store.scavenge().await),
                 _ => tokio::time::sleep(step).await,
             }
         }
