@@ -176,7 +176,10 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
     assert_eq!(upload.chunk(), "");
     assert_eq!(events.call(json!(["stream.version", "p-1"])), 2599);
     let nothing = events.import("", "");
-    assert_eq!(nothing, [json!({"done": true, "imported": 0, "elapsed": "0.0s", "read": 0})]);
+    assert_eq!(
+        nothing,
+        [json!({"done": true, "imported": 0, "elapsed": "0.0s", "read": 0})]
+    );
     // Exactly a thousand are one event more than fewer are.
     let told = events.import("", &(0..1000).map(|n| record("e-1", n, n + 3000)).collect::<String>());
     assert_eq!(told.last().unwrap()["imported"], 1000);

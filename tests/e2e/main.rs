@@ -30,6 +30,7 @@ mod lake_kill;
 mod lake_tools;
 mod lake_urls;
 mod log;
+mod log_damage;
 mod log_tools;
 mod opcua;
 mod opcua_chaos;

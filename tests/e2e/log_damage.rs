@@ -1,0 +1,144 @@
+//! Damage to whole files of the log of the real binary, found when it starts: it ends with exit code 65, names the file and the cure,
+//! and leaves every file as it was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use thalweg_tests::thalweg::{RUN, run};
+use thalweg_tests::{Api, Thalweg};
+
+const QUEUE: &str = "\
+log: {min_free: 16MiB, commit: {spare: 1}}
+queues:
+  list:
+    - {name: jobs, partitions: 1, max_bytes: 0, groups: [{name: g}]}
+";
+
+const MESSAGES: u64 = 1_200;
+
+/// A queue with more messages than the first commit file takes, stopped in good order or killed.
+fn stored(signal: &str) -> Thalweg {
+    let mut thalweg = Thalweg::start(QUEUE).unwrap();
+    let api = Api::new(&thalweg.address().unwrap());
+    let message = vec![b'x'; 20_000];
+    for _ in 0..MESSAGES {
+        api.send("POST", "/queues/jobs/messages", &[], &message).ok(201);
+    }
+    thalweg.process.signal(signal).unwrap();
+    let _ = thalweg.process.wait().unwrap();
+    thalweg
+}
+
+fn commit(number: u64) -> String {
+    format!("commit-{number:016}.log")
+}
+
+/// Length and last change of every file but the lock.
+fn look_at(log: &Path) -> BTreeMap<String, (u64, SystemTime)> {
+    let entries = std::fs::read_dir(log).unwrap().map(Result::unwrap);
+    let looks = entries.map(|entry| {
+        let metadata = entry.metadata().unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, (metadata.len(), metadata.modified().unwrap()))
+    });
+    looks.filter(|(name, _)| name != "LOCK").collect()
+}
+
+/// What is done to the bytes of a file; `None`: it is removed.
+type Damage = fn(&mut Vec<u8>) -> Option<()>;
+
+fn zeroed(bytes: &mut Vec<u8>) -> Option<()> {
+    bytes.fill(0);
+    Some(())
+}
+
+fn zeroed_in_front(bytes: &mut Vec<u8>) -> Option<()> {
+    bytes.get_mut(..4096)?.fill(0);
+    Some(())
+}
+
+fn shortened<const LEN: usize>(bytes: &mut Vec<u8>) -> Option<()> {
+    bytes.truncate(LEN);
+    Some(())
+}
+
+fn removed(_: &mut Vec<u8>) -> Option<()> {
+    None
+}
+
+#[test]
+fn a_start_that_misses_what_was_acknowledged_is_refused_names_the_file_and_changes_nothing() {
+    for signal in ["TERM", "KILL"] {
+        let mut thalweg = stored(signal);
+        let (folder, log) = (thalweg.folder.path().to_owned(), thalweg.data_dir().join("log"));
+        // The first file is small and full; the second one is written on.
+        let all: [(&str, u64, Damage); 7] = [
+            ("the oldest is zeroed", 0, zeroed),
+            ("the oldest begins with zeros", 0, zeroed_in_front),
+            ("the oldest is empty", 0, shortened::<0>),
+            ("the newest is gone", 1, removed),
+            ("the newest is zeroed", 1, zeroed),
+            ("the newest is cut short", 1, shortened::<{ 1 << 20 }>),
+            ("the newest begins with zeros", 1, zeroed_in_front),
+        ];
+        for (what, number, damage) in all {
+            let file = log.join(commit(number));
+            let whole = std::fs::read(&file).unwrap();
+            let mut bytes = whole.clone();
+            match damage(&mut bytes) {
+                Some(()) => std::fs::write(&file, &bytes).unwrap(),
+                None => std::fs::remove_file(&file).unwrap(),
+            }
+            let before = look_at(&log);
+            let refused = run(&folder, &RUN).unwrap();
+            let said = &refused.stderr;
+            assert_eq!(refused.status.code(), Some(65), "{signal}, {what}: {said}");
+            let cure = "thalweg log repair --accept-loss";
+            assert!(
+                said.contains("commit-") && said.contains(cure),
+                "{signal}, {what}: {said}"
+            );
+            // What is missed in front is missed wherever a start looks for it first.
+            assert!(
+                number == 0 || said.contains(&commit(number)),
+                "{signal}, {what}: {said}"
+            );
+            assert_eq!(look_at(&log), before, "{signal}, {what}: a file was changed");
+            let check = run(&folder, &["log", "check", "--data-dir", "data"]).unwrap();
+            assert_eq!(check.status.code(), Some(65), "{signal}, {what}: {}", check.stdout);
+            std::fs::write(&file, &whole).unwrap();
+        }
+        thalweg.restart().unwrap();
+        let api = Api::new(&thalweg.address().unwrap());
+        let queue = api.get("/queues/jobs").ok(200);
+        assert_eq!(queue["depth"], MESSAGES, "{queue}");
+        thalweg.process.signal("TERM").unwrap();
+        assert!(thalweg.process.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn what_a_repair_gives_up_of_the_newest_file_is_not_given_out_again() {
+    let mut thalweg = stored("TERM");
+    let (folder, log) = (thalweg.folder.path().to_owned(), thalweg.data_dir().join("log"));
+    std::fs::remove_file(log.join(commit(1))).unwrap();
+    let repaired = run(&folder, &["log", "repair", "--data-dir", "data", "--accept-loss"]).unwrap();
+    assert!(repaired.status.success(), "{}{}", repaired.stdout, repaired.stderr);
+    for words in ["blocks of which nothing is left", "offsets later", "the log is whole"] {
+        assert!(
+            repaired.stdout.contains(words),
+            "{words:?} is missing in {}",
+            repaired.stdout
+        );
+    }
+    thalweg.restart().unwrap();
+    let api = Api::new(&thalweg.address().unwrap());
+    let answer = api.send("POST", "/queues/jobs/messages", &[], b"new").ok(201);
+    let offset = answer["offset"]
+        .as_u64()
+        .or_else(|| answer["messages"][0]["offset"].as_u64());
+    assert!(offset.is_some_and(|offset| offset >= MESSAGES), "{answer}");
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
+}
