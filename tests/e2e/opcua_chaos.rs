@@ -151,6 +151,45 @@ fn answers_that_take_long_lose_nothing() {
     stop_and_account(&mut thalweg);
 }
 
+/// Servers differ in what they do with a wish for a message that they do not have: some refuse it, some answer with an empty
+/// one.
+#[test]
+fn connections_that_are_cut_again_and_again_are_got_over_with_every_server() {
+    let others = ["--port", "0", "--nodes", "20", "--period", "0.25"];
+    for (kind, arguments, node) in [
+        (Kind::Asyncua, others.to_vec(), "ns=2;s=Plant"),
+        (Kind::NodeOpcua, others.to_vec(), "ns=1;s=Plant"),
+        (Kind::Simulator, arguments(&["--port", "0"]), PLANT),
+    ] {
+        let server = Server::start(kind, &arguments).unwrap();
+        let (proxy, endpoint) = Proxy::of_endpoint(&server.endpoint).unwrap();
+        let mut thalweg = Thalweg::start(&flow(&endpoint, node, SUBSCRIBED)).unwrap();
+        thalweg.wait_ready().unwrap();
+        all_flow(&thalweg, 20, 3);
+        proxy.cut_after(Duration::from_secs(6));
+        let before = reconnects(&thalweg);
+        eventually(|| {
+            let again = reconnects_since(&thalweg, before);
+            anyhow::ensure!(
+                again >= 4.0,
+                "{kind:?}: {again} of 4 reconnects; {:?}",
+                thalweg.request("/ready")
+            );
+            Ok(())
+        })
+        .unwrap();
+        proxy.cut_no_more();
+        all_flow(&thalweg, 20, 8);
+        thalweg.wait_ready().unwrap();
+        // node-opcua sends the present values again when a session goes on, so its counters stand still there.
+        if !matches!(kind, Kind::NodeOpcua) {
+            holes_are_marked(&thalweg);
+        }
+        items_add_up(&thalweg);
+        stop_and_account(&mut thalweg);
+    }
+}
+
 #[test]
 fn a_server_that_comes_back_with_lower_limits_is_asked_for_less_at_once() {
     for subscribed in [true, false] {

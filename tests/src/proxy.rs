@@ -1,11 +1,12 @@
-//! A TCP proxy that behaves as networks do: it delays, and it lets connections fall silent without closing them.
+//! A TCP proxy that behaves as networks do: it delays, it lets connections fall silent without closing them, and it cuts
+//! them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -19,9 +20,13 @@ pub struct Proxy {
 struct State {
     /// Connections of earlier numbers are silent.
     silent_before: AtomicU64,
+    /// Connections of earlier numbers are cut.
+    cut_before: AtomicU64,
     connections: AtomicU64,
     /// Before each piece of bytes goes on.
     delay_ms: AtomicU64,
+    /// How long a new connection lasts; 0: for as long as both ends like.
+    lasts_ms: AtomicU64,
 }
 
 impl Proxy {
@@ -59,9 +64,18 @@ impl Proxy {
     }
 
     pub fn delay(&self, each: Duration) {
-        self.state
-            .delay_ms
-            .store(u64::try_from(each.as_millis()).unwrap_or(u64::MAX), SeqCst);
+        self.state.delay_ms.store(millis(each), SeqCst);
+    }
+
+    /// From now on each new connection is cut after so long, and those that exist at once.
+    pub fn cut_after(&self, each: Duration) {
+        self.state.lasts_ms.store(millis(each), SeqCst);
+        self.state.cut_before.store(self.state.connections.load(SeqCst), SeqCst);
+    }
+
+    /// Connections last again.
+    pub fn cut_no_more(&self) {
+        self.state.lasts_ms.store(0, SeqCst);
     }
 
     pub fn connections(&self) -> u64 {
@@ -69,8 +83,14 @@ impl Proxy {
     }
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn join(client: TcpStream, server: TcpStream, state: &Arc<State>) -> Result<()> {
     let number = state.connections.fetch_add(1, SeqCst);
+    let (ends, cuts) = ([client.try_clone()?, server.try_clone()?], state.clone());
+    thread::spawn(move || cut_when_it_is_time(&ends, number, &cuts));
     let pairs = [(client.try_clone()?, server.try_clone()?), (server, client)];
     for (from, to) in pairs {
         let state = state.clone();
@@ -79,6 +99,18 @@ fn join(client: TcpStream, server: TcpStream, state: &Arc<State>) -> Result<()> 
         });
     }
     Ok(())
+}
+
+/// Ends with the process where the connection ends by itself; tests make few.
+fn cut_when_it_is_time(ends: &[TcpStream; 2], number: u64, state: &State) {
+    let (start, lasts) = (Instant::now(), state.lasts_ms.load(SeqCst));
+    let is_over = || lasts > 0 && start.elapsed() >= Duration::from_millis(lasts);
+    while !is_over() && number >= state.cut_before.load(SeqCst) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    for end in ends {
+        let _closed = end.shutdown(std::net::Shutdown::Both);
+    }
 }
 
 fn forward(mut from: TcpStream, mut to: TcpStream, number: u64, state: &State) -> Result<()> {

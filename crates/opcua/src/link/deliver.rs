@@ -7,6 +7,7 @@ use thalweg_flow::SinkClosed;
 use thalweg_record::{DropReason, FilterReason, Ticks};
 
 use super::Link;
+use super::held::HeldGap;
 use super::items::{ItemIndex, Items, Stage, Way};
 use crate::channel::{Body, CallError};
 use crate::failures::What;
@@ -111,22 +112,39 @@ impl Link {
             from: lost.since.unwrap_or(now),
             to: now,
         };
-        let touched = lost.items.into_iter().filter_map(Items::of_handle).collect();
-        self.gap_of_items(GapReason::Overflow, gap, &touched);
+        let items = lost.items.into_iter().filter_map(Items::of_handle);
+        let nodes: hashbrown::HashSet<NodeIndex> = items
+            .filter_map(|index| self.items.get(index))
+            .map(|item| item.node)
+            .collect();
+        // What is lost is older than all that waits.
+        let count = self
+            .items
+            .set_gap(&mut self.gaps, gap, |item| nodes.contains(&item.node));
+        self.count_gap(GapReason::Overflow, gap, count);
     }
 
     /// Paths are final: what was held goes first.
     pub(super) async fn release_held(&mut self) -> Result<(), SinkClosed> {
         const BATCH: usize = 10_000;
-        let mut held = self.held.take();
-        let mut rest = held.drain(..);
-        loop {
-            self.values.extend(rest.by_ref().take(BATCH));
-            if self.values.is_empty() {
-                return Ok(());
+        let (values, gaps) = self.held.take();
+        let (mut rest, mut passed) = (values.into_iter(), 0);
+        for gap in gaps.into_iter().map(Some).chain([None]) {
+            let until = gap.as_ref().map_or(usize::MAX, |gap| gap.behind);
+            loop {
+                self.values.extend(rest.by_ref().take(BATCH.min(until - passed)));
+                if self.values.is_empty() {
+                    break;
+                }
+                passed += self.values.len();
+                self.pass_on().await?;
             }
-            self.pass_on().await?;
+            if let Some(HeldGap { gap, nodes, .. }) = gap {
+                self.items
+                    .set_gap(&mut self.gaps, gap, |item| nodes.contains(&item.node));
+            }
         }
+        Ok(())
     }
 
     /// One publish answer's values, whose handles are still in `self.values`.

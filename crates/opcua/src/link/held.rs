@@ -1,9 +1,12 @@
 //! Values that came before the paths of tags were final. They wait as they would in the server's queues: the last few of
-//! each item, the older ones are lost. All together have a limit in bytes, since a first browse may take hours.
+//! each item, the older ones are lost. All together have a limit in bytes, since a first browse may take hours. A gap that
+//! is found meanwhile keeps its place among them.
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_record::Ticks;
 
+use crate::gaps::Gap;
+use crate::node_table::NodeIndex;
 use crate::value::Content;
 use crate::value::answers::HandledValue;
 
@@ -13,9 +16,23 @@ const BYTES_MAX: usize = 128 << 20;
 /// Fewer values are not looked through.
 const COMPACT_AT_MIN: usize = 20_000;
 
+/// Gaps with a place of their own. Further ones are joined with the last of them.
+const GAPS_MAX: usize = 16;
+
+/// A gap of some tags.
+#[derive(Debug)]
+pub(super) struct HeldGap {
+    /// How many of the values that wait lie before it.
+    pub behind: usize,
+    pub gap: Gap,
+    pub nodes: HashSet<NodeIndex>,
+}
+
 #[derive(Debug)]
 pub(super) struct Held {
     values: Vec<HandledValue>,
+    /// In the order of their places.
+    gaps: Vec<HeldGap>,
     bytes: usize,
     bytes_max: usize,
     /// Looking through all values costs a pass, so it waits until there are twice as many as it kept last time.
@@ -36,6 +53,7 @@ impl Default for Held {
     fn default() -> Held {
         Held {
             values: Vec::new(),
+            gaps: Vec::new(),
             bytes: 0,
             bytes_max: BYTES_MAX,
             compact_at: COMPACT_AT_MIN,
@@ -54,6 +72,27 @@ impl Held {
         }
     }
 
+    /// Values of these tags are missing behind those that wait.
+    pub fn add_gap(&mut self, gap: Gap, nodes: HashSet<NodeIndex>) {
+        if nodes.is_empty() {
+            return;
+        }
+        if let Some(last) = self.gaps.last_mut().filter(|last| last.behind == self.values.len()) {
+            // Whoever had the earlier gap only has a longer one now, and nothing in between.
+            if last.nodes == nodes {
+                last.gap = last.gap.joined(gap);
+                return;
+            }
+        }
+        if self.gaps.len() < GAPS_MAX {
+            let behind = self.values.len();
+            self.gaps.push(HeldGap { behind, gap, nodes });
+        } else if let Some(last) = self.gaps.last_mut() {
+            last.gap = last.gap.joined(gap);
+            last.nodes.extend(nodes);
+        }
+    }
+
     fn compact(&mut self, per_item: usize) -> Lost {
         let mut lost = Lost::default();
         let mut seen: HashMap<u32, usize> = HashMap::new();
@@ -61,7 +100,12 @@ impl Held {
         let mut kept_bytes = 0;
         // Half, so that the next pass for want of memory is as far away as this one was.
         let room = self.bytes_max / 2;
-        for value in self.values.drain(..).rev() {
+        let places: Vec<usize> = self
+            .gaps
+            .iter_mut()
+            .map(|gap| std::mem::take(&mut gap.behind))
+            .collect();
+        for (place, value) in self.values.drain(..).enumerate().rev() {
             let count = seen.entry(value.0).or_insert(0);
             let size = bytes(&value);
             // The latest value stays whatever its size.
@@ -69,6 +113,9 @@ impl Held {
                 *count += 1;
                 kept_bytes += size;
                 kept.push(value);
+                for (gap, behind) in self.gaps.iter_mut().zip(&places) {
+                    gap.behind += usize::from(place < *behind);
+                }
                 continue;
             }
             // Nothing older of this item is kept either: its values stay without a hole.
@@ -88,8 +135,9 @@ impl Held {
     }
 
     /// All that waits, in the order of its arrival.
-    pub fn take(&mut self) -> Vec<HandledValue> {
-        std::mem::take(self).values
+    pub fn take(&mut self) -> (Vec<HandledValue>, Vec<HeldGap>) {
+        let held = std::mem::take(self);
+        (held.values, held.gaps)
     }
 }
 
@@ -125,7 +173,7 @@ mod tests {
     }
 
     fn numbers_of(held: &mut Held, handle: u32) -> Vec<i64> {
-        let values = held.take().into_iter().filter(|(of, _)| *of == handle);
+        let values = held.take().0.into_iter().filter(|(of, _)| *of == handle);
         values.map(|(_, value)| value.stamps.source_time.0).collect()
     }
 
@@ -148,7 +196,7 @@ mod tests {
         assert_eq!((lost.values, lost.since), (total - 4, Some(Ticks(1))));
         assert_eq!(lost.items.into_iter().collect::<Vec<_>>(), [1]);
         let last = COMPACT_AT_MIN as i64;
-        let values = held.take();
+        let (values, _) = held.take();
         assert_eq!(values.iter().filter(|(handle, _)| *handle == 2).count(), 1);
         assert_eq!(values.last(), Some(&number(1, last)));
     }
@@ -182,6 +230,47 @@ mod tests {
         assert_eq!(numbers_of(&mut held, 1), [1]);
     }
 
+    fn gap(from: i64, to: i64) -> Gap {
+        let [from, to] = [from, to].map(Ticks);
+        Gap { from, to }
+    }
+
+    #[test]
+    fn gaps_keep_their_places_also_when_older_values_are_dropped() {
+        let mut held = Held::default();
+        let mut last = 0;
+        let mut fill = |held: &mut Held, count: i64| {
+            for _ in 0..count {
+                last += 1;
+                held.add(&mut vec![number(1, last)], 100);
+            }
+        };
+        let few = COMPACT_AT_MIN as i64 - 50;
+        fill(&mut held, few);
+        held.add_gap(gap(1, 2), HashSet::from([7]));
+        fill(&mut held, 60);
+        held.add_gap(gap(3, 4), HashSet::from([7]));
+        held.add_gap(gap(4, 5), HashSet::from([7]));
+        let (values, gaps) = held.take();
+        let before = |gap: &HeldGap| values[..gap.behind].last().map(|(_, value)| value.stamps.source_time.0);
+        assert!(values.len() < COMPACT_AT_MIN);
+        let places: Vec<_> = gaps.iter().map(|gap| (before(gap), gap.gap)).collect();
+        assert_eq!(places, [(Some(few), gap(1, 2)), (Some(few + 60), gap(3, 5))]);
+    }
+
+    #[test]
+    fn very_many_gaps_are_joined() {
+        let mut held = Held::default();
+        for n in 0..100 {
+            held.add(&mut vec![number(1, n)], 100);
+            held.add_gap(gap(n, n + 1), HashSet::from([n as u32]));
+        }
+        let (_, gaps) = held.take();
+        let last = gaps.last().unwrap();
+        assert_eq!((gaps.len(), last.behind, last.gap), (GAPS_MAX, GAPS_MAX, gap(15, 100)));
+        assert_eq!(last.nodes.len(), 100 - GAPS_MAX + 1);
+    }
+
     /// With many items nearly nothing can be dropped; looking through them all at each addition would take for ever.
     #[test]
     fn passes_become_rarer_as_more_is_kept() {
@@ -197,6 +286,6 @@ mod tests {
             at = held.compact_at;
         }
         assert!((3..10).contains(&passes), "{passes}");
-        assert_eq!(held.take().len(), 1_000_000);
+        assert_eq!(held.take().0.len(), 1_000_000);
     }
 }

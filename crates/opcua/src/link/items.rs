@@ -13,6 +13,9 @@ use crate::node_table::{NO_NODE, NodeIndex};
 /// Position in the table.
 pub(super) type ItemIndex = u32;
 
+/// Of an item that is in no subscription.
+const NO_SUBSCRIPTION: u16 = u16::MAX;
+
 /// How a tag's values come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -49,7 +52,7 @@ pub(super) struct Item {
     pub node: NodeIndex,
     pub way: Way,
     pub stage: Stage,
-    /// The number of the subscription within the link.
+    /// The number of the subscription within the link that it was asked for in, or `NO_SUBSCRIPTION`.
     pub subscription: u16,
     /// The server's id of the item.
     pub monitored_id: u32,
@@ -92,7 +95,7 @@ impl Items {
             node,
             way: Way::Nowhere,
             stage: Stage::Waiting,
-            subscription: 0,
+            subscription: NO_SUBSCRIPTION,
             monitored_id: 0,
             filtering: Filtering::Server,
             without_filter: false,
@@ -194,8 +197,13 @@ impl Items {
 
     /// A subscription is no more, and those behind it have moved up.
     pub fn slot_removed(&mut self, removed: u16) {
-        for item in self.items.iter_mut().filter(|item| item.subscription > removed) {
-            item.subscription -= 1;
+        for item in &mut self.items {
+            match item.subscription {
+                NO_SUBSCRIPTION => {}
+                number if number == removed => item.subscription = NO_SUBSCRIPTION,
+                number if number > removed => item.subscription -= 1,
+                _ => {}
+            }
         }
     }
 

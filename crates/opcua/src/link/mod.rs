@@ -50,7 +50,7 @@ use crate::failures::Failures;
 use crate::gaps::{Gap, GapReason, Gaps};
 use crate::health::Health;
 use crate::metrics::{Metrics, Reconnect};
-use crate::node_table::NodeTable;
+use crate::node_table::{NO_NODE, NodeTable};
 use crate::poll::Poller;
 use crate::server_facts::ServerFacts;
 use crate::session::Session;
@@ -346,7 +346,22 @@ impl Link {
 
     /// A loss of continuity of many items, counted and logged once, to be marked by each on its next value.
     fn gap(&mut self, reason: GapReason, gap: Gap, touched: impl Fn(&items::Item) -> bool) {
-        let count = self.items.set_gap(&mut self.gaps, gap, touched);
+        let count = match self.paths_final {
+            true => self.items.set_gap(&mut self.gaps, gap, touched),
+            // Behind the values that wait, which are older.
+            false => {
+                let items = self.items.iter().map(|(_, item)| item);
+                let nodes = items.filter(|item| item.node != NO_NODE && touched(item));
+                let nodes: hashbrown::HashSet<_> = nodes.map(|item| item.node).collect();
+                let count = nodes.len();
+                self.held.add_gap(gap, nodes);
+                count
+            }
+        };
+        self.count_gap(reason, gap, count);
+    }
+
+    fn count_gap(&self, reason: GapReason, gap: Gap, count: usize) {
         if count == 0 {
             return;
         }

@@ -120,20 +120,19 @@ impl Link {
         let Some(heard_at) = self.subscriptions.get(number).map(|old| old.heard_at) else {
             return;
         };
-        let was_created_in_it = |item: &Item| {
-            item.way == Way::Monitor && item.stage == Stage::Created && usize::from(item.subscription) == number
-        };
+        let was_asked_for_in_it = |item: &Item| item.way == Way::Monitor && usize::from(item.subscription) == number;
         let created: Vec<ItemIndex> = self
             .items
             .iter()
-            .filter(|(_, item)| was_created_in_it(item))
+            .filter(|(_, item)| was_asked_for_in_it(item) && item.stage == Stage::Created)
             .map(|(index, _)| index)
             .collect();
         let gap = Gap {
             from: heard_at,
             to: Ticks::now(),
         };
-        self.gap(GapReason::Recreated, gap, was_created_in_it);
+        // Those of which the server has not said that they exist may have sent values, too.
+        self.gap(GapReason::Recreated, gap, was_asked_for_in_it);
         created.into_iter().for_each(|index| self.enqueue(index));
     }
 }
