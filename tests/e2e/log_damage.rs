@@ -45,26 +45,25 @@ fn look_at(log: &Path) -> BTreeMap<String, (u64, SystemTime)> {
     looks.filter(|(name, _)| name != "LOCK").collect()
 }
 
-/// What is done to the bytes of a file; `None`: it is removed.
-type Damage = fn(&mut Vec<u8>) -> Option<()>;
-
-fn zeroed(bytes: &mut Vec<u8>) -> Option<()> {
-    bytes.fill(0);
-    Some(())
+/// What becomes of a file.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Removed,
+    Zeroed,
+    ZeroedInFront,
+    CutTo(usize),
 }
 
-fn zeroed_in_front(bytes: &mut Vec<u8>) -> Option<()> {
-    bytes.get_mut(..4096)?.fill(0);
-    Some(())
-}
-
-fn shortened<const LEN: usize>(bytes: &mut Vec<u8>) -> Option<()> {
-    bytes.truncate(LEN);
-    Some(())
-}
-
-fn removed(_: &mut Vec<u8>) -> Option<()> {
-    None
+impl Damage {
+    fn apply(self, file: &Path, mut bytes: Vec<u8>) {
+        match self {
+            Damage::Removed => return std::fs::remove_file(file).unwrap(),
+            Damage::Zeroed => bytes.fill(0),
+            Damage::ZeroedInFront => bytes[..4096].fill(0),
+            Damage::CutTo(len) => bytes.truncate(len),
+        }
+        std::fs::write(file, &bytes).unwrap();
+    }
 }
 
 #[test]
@@ -73,23 +72,18 @@ fn a_start_that_misses_what_was_acknowledged_is_refused_names_the_file_and_chang
         let mut thalweg = stored(signal);
         let (folder, log) = (thalweg.folder.path().to_owned(), thalweg.data_dir().join("log"));
         // The first file is small and full; the second one is written on.
-        let all: [(&str, u64, Damage); 7] = [
-            ("the oldest is zeroed", 0, zeroed),
-            ("the oldest begins with zeros", 0, zeroed_in_front),
-            ("the oldest is empty", 0, shortened::<0>),
-            ("the newest is gone", 1, removed),
-            ("the newest is zeroed", 1, zeroed),
-            ("the newest is cut short", 1, shortened::<{ 1 << 20 }>),
-            ("the newest begins with zeros", 1, zeroed_in_front),
-        ];
-        for (what, number, damage) in all {
-            let file = log.join(commit(number));
+        for (number, damage) in [
+            (0, Damage::Zeroed),
+            (0, Damage::ZeroedInFront),
+            (0, Damage::CutTo(0)),
+            (1, Damage::Removed),
+            (1, Damage::Zeroed),
+            (1, Damage::CutTo(1 << 20)),
+            (1, Damage::ZeroedInFront),
+        ] {
+            let (file, what) = (log.join(commit(number)), format!("{number} {damage:?}"));
             let whole = std::fs::read(&file).unwrap();
-            let mut bytes = whole.clone();
-            match damage(&mut bytes) {
-                Some(()) => std::fs::write(&file, &bytes).unwrap(),
-                None => std::fs::remove_file(&file).unwrap(),
-            }
+            damage.apply(&file, whole.clone());
             let before = look_at(&log);
             let refused = run(&folder, &RUN).unwrap();
             let said = &refused.stderr;

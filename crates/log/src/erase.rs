@@ -59,7 +59,9 @@ impl EmbeddedLog {
             self.upkeep.remove_dead_segments()?;
             self.shelf.called();
         }
-        Ok(())
+        // Nor does a power cut bring them back.
+        let synced = self.shelf.disk.sync_names();
+        synced.map_err(LogError::io("cannot sync the names in", self.folder()))
     }
 
     /// A file of these that is still there.

@@ -619,6 +619,9 @@ impl Recovered {
             spare.remove(disk)?;
             self.report.short_spares += 1;
         }
+        // One that comes back would stand in the row of files in use.
+        disk.sync_names()
+            .map_err(LogError::io("cannot sync the names in", "the log"))?;
         match self.files.last() {
             // What a killed process had handed to the kernel is served from now on: it has to stay.
             Some(file) => file.sync(),

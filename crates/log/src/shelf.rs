@@ -197,11 +197,19 @@ impl Shelf {
         let ready = std::mem::take(&mut state.ready);
         state.news = true;
         self.changed.notify_all();
+        // Before the next file gets its name: an empty file between those in use would hide what stands behind it.
+        let disk = self.disk.as_ref();
+        let gone = ready.into_iter().try_for_each(|file| file.remove(disk)).and_then(|()| {
+            disk.sync_names()
+                .map_err(LogError::io("cannot sync the names in", &self.policy.folder))
+        });
         drop(state);
-        for file in ready {
-            file.remove(self.disk.as_ref())?;
-        }
-        Ok(new)
+        gone.map(|()| new).map_err(|error| {
+            let cause = error.to_string().into();
+            let poisoned = LogError::Poisoned { cause };
+            self.tell_poison(&poisoned);
+            poisoned
+        })
     }
 
     pub fn is_retired(&self, number: u64) -> bool {
@@ -315,9 +323,8 @@ impl Shelf {
         // disk as much as all that is committed. Not while it is full: messages are taken again when there is room.
         let most = if self.refuses().is_some() { spare } else { 2 * spare };
         let ready = self.state.lock().ready.len();
-        let is_usable = file.size == self.policy.file_bytes && !self.is_retired(file.number);
-        if is_usable && ready < most && !file.may_deceive() {
-            let number = self.number();
+        let is_usable = file.size == self.policy.file_bytes && ready < most && !file.may_deceive();
+        if is_usable && let Some(number) = self.number_for(&file) {
             let file = file.recycle(self.disk.as_ref(), number)?;
             self.put_ready(file);
             return Ok(());
@@ -408,6 +415,16 @@ impl Shelf {
                 None
             }
         }
+    }
+
+    /// A new number for a file that is to be used again; `None` if all files of its time were retired.
+    fn number_for(&self, file: &LogFile) -> Option<u64> {
+        let mut state = self.state.lock();
+        if self.is_retired(file.number) {
+            return None;
+        }
+        state.next_number += 1;
+        Some(state.next_number - 1)
     }
 
     fn number(&self) -> u64 {

@@ -51,8 +51,9 @@ pub(crate) fn read(disk: &dyn Disk, names: &[String]) -> Result<Option<Superbloc
     let mut generations = Vec::with_capacity(SLOTS as usize);
     for at in (0..SLOTS).map(|slot| slot * PAGE as u64) {
         let mut bytes = vec![0; LEN];
-        // What cannot be read is damaged.
-        let len = file.read_at(&mut bytes, at).unwrap_or_default();
+        let len = file
+            .read_at(&mut bytes, at)
+            .map_err(LogError::io("cannot read", NAME))?;
         bytes.truncate(len);
         found.newer = found.newer.or_else(|| Some((at, Superblock::newer(&bytes)?)));
         let slot = Superblock::decode(&bytes);

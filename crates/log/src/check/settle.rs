@@ -110,9 +110,19 @@ impl Settled {
             let live = self.files.iter().rposition(|(_, role)| *role == Role::Live);
             return live.into_iter().for_each(|n| self.lost_tail(n, next, mark));
         };
-        let is_named = |file: &&mut (Outline, Role)| file.0.file.number == named.file;
-        if let Some((_, role)) = self.files.iter_mut().find(is_named) {
-            *role = Role::Destroyed;
+        let live = self
+            .files
+            .iter()
+            .rposition(|(_, role)| *role == Role::Live)
+            .map_or(0, |n| n + 1);
+        let mut is_there = false;
+        for (outline, role) in self.files.iter_mut().skip(live) {
+            if outline.file.number <= named.file {
+                *role = Role::Destroyed;
+            }
+            is_there |= outline.file.number == named.file;
+        }
+        if is_there {
             return;
         }
         self.findings.push(Finding {

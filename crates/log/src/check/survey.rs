@@ -1,6 +1,9 @@
 //! Everything that is stored, read once: which frames of which file are whole, which partitions there are, from where each
 //! of their offsets is read, and which cannot be read. A check reports it, a repair acts on it.
 
+mod untraced;
+mod whole_files;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +19,7 @@ use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::{FileKind, Holding};
-use crate::format::{PAGE, block, record};
+use crate::format::{PAGE, block};
 use crate::ids::{Offset, PartitionId, Sequence};
 use crate::index::Entry;
 use crate::open::{self, Piece};
@@ -78,8 +81,8 @@ pub(crate) struct Survey {
     /// Something that was said of partitions is lost.
     pub table_damaged: bool,
     pub findings: Vec<Finding>,
-    /// The first of files that have changed names: only their owner can give them back.
-    pub misnamed: Option<LogError>,
+    /// What only its owner can put right: files that have changed names, or of two logs where nothing says which one it is.
+    pub by_hand: Option<LogError>,
     pub names: Vec<String>,
     bytes: u64,
     blocks: u64,
@@ -162,10 +165,7 @@ impl Survey {
             meta_next: reading.facts.next,
             table_damaged: reading.facts.damaged || !reading.facts.has_snapshot && !reading.facts.seen.is_empty(),
             findings: reading.findings,
-            misnamed: reading
-                .misplaced
-                .into_iter()
-                .find(|error| matches!(error, LogError::Misnamed { .. })),
+            by_hand: reading.misplaced.into_iter().find(is_by_hand),
             names,
             bytes: size,
             blocks: reading.blocks,
@@ -177,43 +177,6 @@ impl Survey {
         survey.grade();
         survey.leave_open();
         Ok(survey)
-    }
-
-    /// What damage to the end of the log may have taken without a trace. Of what stood before, the table at the start of the next
-    /// file tells.
-    fn look_for_untraced(&mut self, newest: Option<&Superblock>) {
-        let is_live = |file: &&Surveyed| file.role == Role::Live && file.last_sound().is_some();
-        let last = self.commits.iter().rposition(|file| is_live(&file));
-        let number = |n: usize| self.commits.get(n).map(|file| file.outline.file.number);
-        let named = newest.and_then(|newest| self.commits.iter().find(|file| file.outline.file.number == newest.file));
-        let found = named.map_or(0, |file| file.holds.values().map(|held| held.next - held.first).sum());
-        let last_sound = last.and_then(|n| self.commits.get(n)).and_then(Surveyed::last_sound);
-        let bytes = match (last, last_sound) {
-            (Some(last), Some(sequence)) if sequence >= self.mark => {
-                let open = self.commits.get(last).filter(|file| !file.outline.footer.is_whole());
-                let size = named.map_or(u64::MAX, |file| file.outline.file.size);
-                let cut_off = newest.map_or(0, |newest| newest.file_bytes.saturating_sub(size));
-                open.map_or(0, Surveyed::unsound_bytes) + cut_off
-            }
-            // From there on anything may have stood.
-            _ => {
-                let behind = self.commits.iter().skip(last.unwrap_or_default());
-                let is_gone = newest.filter(|newest| last.and_then(number).is_none_or(|last| last <= newest.file));
-                let sizes = behind
-                    .filter(|file| file.role != Role::Spare)
-                    .map(|file| file.outline.file.size);
-                sizes.sum::<u64>() + is_gone.map_or(0, |newest| newest.file_bytes)
-            }
-        };
-        if bytes == 0 {
-            return;
-        }
-        self.unaccounted = newest.map_or(0, |newest| newest.offsets.saturating_sub(found));
-        self.skipped = match newest.is_some_and(|newest| newest.closed) {
-            true => self.unaccounted,
-            // More may have been stored than the superblock knew of, but never more than there was room for.
-            false => self.unaccounted.max(bytes / record::LEN_LEAST),
-        };
     }
 
     /// From where each offset of each partition is read, as a start would have it.
@@ -437,6 +400,14 @@ impl Survey {
     }
 }
 
+fn is_by_hand(error: &LogError) -> bool {
+    match error {
+        LogError::Misnamed { .. } => true,
+        LogError::Foreign { beside, .. } => beside != superblock::NAME,
+        _ => false,
+    }
+}
+
 fn of_records(id: PartitionId, (from, to): Span, (file, position): (String, u64), kind: FindingKind) -> Finding {
     Finding {
         file,
@@ -449,68 +420,6 @@ fn of_records(id: PartitionId, (from, to): Span, (file, position): (String, u64)
 }
 
 impl Reading<'_> {
-    fn superblock(&mut self, found: Option<&SuperblockFound>) {
-        let Some(found) = found else { return };
-        let mut say = |position: u64, bytes: u64, kind: FindingKind, is_error: bool| {
-            self.findings.push(Finding {
-                file: superblock::NAME.to_owned(),
-                position,
-                bytes,
-                kind,
-                records: None,
-                is_error,
-            });
-        };
-        if let Some((at, newer)) = found.newer {
-            return say(at, newer.bytes(), FindingKind::NewerFormat(newer), true);
-        }
-        for at in &found.damaged {
-            let kind = FindingKind::BadSuperblock;
-            say(*at, crate::format::superblock::LEN as u64, kind, found.newest.is_none());
-        }
-    }
-
-    /// What is of another log is neither read nor believed; a repair sets it aside.
-    fn foreign(&mut self, file: &mut Surveyed) -> bool {
-        let log_file = file.outline.file.clone();
-        let own = |error: &&LogError| match error {
-            LogError::Foreign { file, .. } | LogError::Misnamed { file, .. } => *file == log_file.name,
-            _ => false,
-        };
-        let Some(why) = self.misplaced.iter().find(own) else {
-            return false;
-        };
-        let (kind, is_foreign) = (
-            FindingKind::Misplaced(why.to_string()),
-            matches!(why, LogError::Foreign { .. }),
-        );
-        self.found(&log_file, (0, log_file.size), kind, true);
-        if !is_foreign {
-            return false;
-        }
-        file.obstacle = true;
-        file.bad.push((0, log_file.size));
-        true
-    }
-
-    /// A file that is no whole number of pages, or has less of them than the superblock says.
-    fn cut_short(&mut self, file: &mut Surveyed, newest: Option<&Superblock>) {
-        let log_file = file.outline.file.clone();
-        let had = newest
-            .filter(|newest| newest.file == log_file.number)
-            .map(|newest| newest.file_bytes);
-        let is_short = match (had, newest) {
-            (Some(had), _) => log_file.size < had,
-            // Without a superblock, a file behind the end may have been the newest.
-            (None, None) => file.role == Role::Spare && recovery::is_cut_short(&log_file),
-            (None, Some(_)) => false,
-        };
-        if is_short {
-            file.obstacle = true;
-            self.found(&log_file, (log_file.size, 0), FindingKind::CutShort { had }, true);
-        }
-    }
-
     fn commits(&mut self, settled: Settled, newest: Option<&Superblock>) -> Vec<Surveyed> {
         let last_live = settled.files.iter().rposition(|(_, role)| *role == Role::Live);
         self.findings.extend(settled.findings);
@@ -790,18 +699,6 @@ impl Surveyed {
         let mut segment = Surveyed::new(outline, Role::Live);
         segment.outline.newer = segment.outline.newer.or_else(|| segment.newer_frame());
         Ok(segment)
-    }
-
-    /// The sequence of the last block that can be read.
-    fn last_sound(&self) -> Option<Sequence> {
-        let sound = self.outline.stretches.iter().rfind(|stretch| stretch.sound);
-        sound.map(|stretch| stretch.last)
-    }
-
-    /// Bytes in which blocks stood of which nothing can be read.
-    fn unsound_bytes(&self) -> u64 {
-        let unsound = self.outline.stretches.iter().filter(|stretch| !stretch.sound);
-        unsound.map(|stretch| stretch.end - stretch.at).sum()
     }
 
     /// What is in the file, as its index says; or, where that does not tell, as its frames say.

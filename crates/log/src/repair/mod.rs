@@ -81,8 +81,8 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -
             });
         }
     }
-    if let Some(misnamed) = survey.misnamed.clone().filter(|_| accept_loss) {
-        return Err(misnamed);
+    if let Some(by_hand) = survey.by_hand.clone().filter(|_| accept_loss) {
+        return Err(by_hand);
     }
     if !accept_loss || !needs_repair(&before) {
         return Ok(Repaired { before, done: None });

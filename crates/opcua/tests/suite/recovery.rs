@@ -42,10 +42,10 @@ fn holes_are_marked(collector: &Collector) -> usize {
     let mut marked = 0;
     for tag in 1..=TAGS {
         let messages = collector.of(&format!("ns=3;s=FastUInt{tag}"));
-        let number = |at: usize| payload(&messages[at]).parse::<u32>().unwrap();
-        for at in 1..messages.len() {
-            let is_marked = meta(&messages[at], "opcua_gap") == "true";
-            let (before, now) = (number(at - 1), number(at));
+        let number = |message| payload(message).parse::<u32>().unwrap();
+        for (earlier, later) in messages.iter().zip(messages.iter().skip(1)) {
+            let is_marked = meta(later, "opcua_gap") == "true";
+            let (before, now) = (number(earlier), number(later));
             assert!(
                 now == before + 1 || (is_marked && now > before),
                 "FastUInt{tag}: {before}, {now}"

@@ -217,6 +217,7 @@ async fn goes_on(place: Place, disk: &Arc<Ram>, told: &Told) {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "a case that fails is the one that was told last")]
 #[tokio::test]
 async fn no_damaged_frame_of_the_catalogue_costs_a_message_or_keeps_a_start_away() {
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 3));

@@ -61,23 +61,19 @@ async fn optimize(lake: &Path, stats: Option<String>, leave_out: &str) -> String
 /// The same rows, which happened a second apart, the last one first. All are of one service.
 fn in_no_order(rows: &RecordBatch) -> RecordBatch {
     let seconds = || (0..rows.num_rows() as i64).rev().map(|at| FIRST_SECOND + at);
-    let columns = rows
-        .schema()
-        .fields()
-        .iter()
-        .zip(rows.columns())
-        .map(|(field, column)| {
-            let column: ArrayRef = match field.name().as_str() {
-                "time_unix_nano" => Arc::new(Int64Array::from_iter_values(seconds().map(|at| at * 1_000_000_000))),
-                "time" => {
-                    let times = TimestampMicrosecondArray::from_iter_values(seconds().map(|at| at * 1_000_000));
-                    Arc::new(times.with_timezone("UTC"))
-                }
-                _ => column.clone(),
-            };
-            column
-        });
-    RecordBatch::try_new(rows.schema(), columns.collect()).unwrap()
+    let schema = rows.schema();
+    let columns = schema.fields().iter().zip(rows.columns()).map(|(field, column)| {
+        let column: ArrayRef = match field.name().as_str() {
+            "time_unix_nano" => Arc::new(Int64Array::from_iter_values(seconds().map(|at| at * 1_000_000_000))),
+            "time" => {
+                let times = TimestampMicrosecondArray::from_iter_values(seconds().map(|at| at * 1_000_000));
+                Arc::new(times.with_timezone("UTC"))
+            }
+            _ => column.clone(),
+        };
+        column
+    });
+    RecordBatch::try_new(schema.clone(), columns.collect()).unwrap()
 }
 
 /// The footer of a file says so, and so it is.
