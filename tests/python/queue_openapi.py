@@ -8,8 +8,8 @@ Checked is that nothing makes the server fail, and that statuses, media types an
 any names, which mostly do not exist, once with those of a queue and a group that do, with messages, leases and dead letters,
 and then with what takes these away.
 Left out is what never ends (events), what stops the rest (pausing) and what the tool cannot write (lines of JSON).
-The document is the server's own but for three things: its examples name that queue; a claim waits for no second, since that
-took most of the time of a run; and dead letters are posted to nobody but this machine.
+The document is the server's own but for three things: its examples name that queue and its leases; a claim
+waits for no second, since that took most of the time of a run; and dead letters are posted to nobody but this machine.
 """
 
 import json
@@ -25,6 +25,8 @@ REMOVING = ["purgeDeadLetters", "purgeQueue", "deleteGroup", "deleteQueue"]
 TOOL = Path(sys.executable).with_name("schemathesis")
 QUEUE, GROUP = "schemathesis", "work"
 MESSAGES, LEASED, DEAD = 500, 30, 5
+# What names a lease in the receipts of the examples, behind message and delivery.
+TAG = "16.1.6927a51e"
 WAIT_MS_MAX = 20
 WEBHOOK = "http://127.0.0.1:1/dead"
 ANY_NAMES = "request-timeout = 70.0\n"
@@ -42,7 +44,8 @@ def ask(method, url, body=b""):
 
 
 def fill(api):
-    """A queue whose messages wait, are leased, and have died. The examples of the document settle the leased ones."""
+    """A queue whose messages wait, are leased, and have died. The examples of the document settle the leased ones,
+    whose tag is returned."""
     queue = f"{api}/queues/{QUEUE}"
     ask("PUT", queue, b'{"partitions": 1}')
     ask("PUT", f"{queue}/groups/{GROUP}", b"{}")
@@ -55,10 +58,14 @@ def fill(api):
     settled = ask("POST", f"{queue}/groups/{GROUP}/settle", json.dumps({"reject": dead}).encode())
     if len(receipts) != LEASED or settled["settled"] != DEAD:
         sys.exit(f"the queue was not filled as it must be: {len(receipts)} leased, {settled}")
+    return receipts[-1].split(":", 4)[4]
 
 
-def write_document(api, path):
+def write_document(api, path, tag=TAG):
     text = json.dumps(ask("GET", f"{api}/openapi.json")).replace("pumps", QUEUE).replace("alarms", GROUP)
+    if TAG not in text:
+        sys.exit(f"no example has a receipt that ends with {TAG}")
+    text = text.replace(TAG, tag)
     document = json.loads(text.replace('"wait": "1s"', f'"wait": "{WAIT_MS_MAX}ms"'))
     schemas = document["components"]["schemas"]
     schemas["Claim"]["properties"]["wait"].update(pattern="^[0-9]ms$", minimum=0, maximum=WAIT_MS_MAX)
@@ -98,7 +105,7 @@ def main(base, examples):
         document = Path(folder) / "openapi.json"
         write_document(api, document)
         parts = {"any_names": run(api, document, examples, ANY_NAMES, without)}
-        fill(api)
+        write_document(api, document, fill(api))
         before = ask("GET", f"{api}/queues/{QUEUE}/groups/{GROUP}")
         parts["known_names"] = run(api, document, examples, KNOWN_NAMES, keeping)
         after = ask("GET", f"{api}/queues/{QUEUE}/groups/{GROUP}")

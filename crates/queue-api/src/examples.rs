@@ -67,7 +67,10 @@ pub fn answer(schema: &str) -> Option<Value> {
         "Messages" => json!({"messages": [message()], "next": 18}),
         "Message" => message(),
         "Claimed" => json!({"messages": [delivery()]}),
-        "Events" => json!(format!("event: message\nid: pumps:0:17:1\ndata: {}\n\n", delivery())),
+        "Events" => json!(format!(
+            "event: message\nid: pumps:0:17:1:16.1.6927a51e\ndata: {}\n\n",
+            delivery()
+        )),
         "Settled" => json!({
             "settled": 3,
             "failed": [{

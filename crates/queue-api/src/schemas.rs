@@ -27,7 +27,12 @@ const INSTANT: &str = concat!(
 );
 const NAME: &str = "^[A-Za-z0-9_.-]{1,128}$";
 const MESSAGE: &str = "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}$";
-const RECEIPT: &str = "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}:[1-9][0-9]{0,8}$";
+/// Those of earlier versions end with the delivery; they are read and echoed, and name nothing any more.
+const RECEIPT: &str = concat!(
+    "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}:[1-9][0-9]{0,8}",
+    r"(:[0-9]{1,9}\.[0-9]{1,9}\.(0|[1-9a-f][0-9a-f]{0,15}))?$"
+);
+const RECEIPT_FORM: &str = "<queue>:<partition>:<offset>:<delivery>:<number>.<group>.<lease>";
 const START: &str = "^(earliest|latest|offset:[0-9]{1,18}|time:[0-9].*)$";
 const START_FORM: &str = "earliest, latest, offset:N or time:T";
 const PROPERTY: &str = "^[^=]+=.*$";
@@ -246,8 +251,7 @@ fn messages() -> Value {
 }
 
 fn verdicts() -> Value {
-    let receipt =
-        || json!({"type": "string", "pattern": RECEIPT, "description": "<queue>:<partition>:<offset>:<delivery>"});
+    let receipt = || json!({"type": "string", "pattern": RECEIPT, "description": RECEIPT_FORM});
     let reason = || json!({"type": "string", "maxLength": 1024});
     let entry = |properties: Value| json!({"oneOf": [receipt(), object(&["r"], properties)]});
     let failed = json!({"r": receipt(), "code": {"type": "string"}, "detail": {"type": "string"}});

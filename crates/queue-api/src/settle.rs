@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn every_verdict_has_its_list() {
-        let body = br#"{"ack": ["q:0:1:1"], "nack": [{"r": "q:0:2:1", "delay": "5s", "reason": "busy"}],
+        let body = br#"{"ack": ["q:0:1:1", "q:0:6:2:16.1.6927a51e"],
+            "nack": [{"r": "q:0:2:1", "delay": "5s", "reason": "busy"}],
             "reject": [{"r": "q:0:3:1", "reason": "bad"}, "q:0:4:1"], "extend": [{"receipt": "q:0:5:1", "visibility": 2000}]}"#;
         let verdicts: Vec<String> = read(body)
             .unwrap()
@@ -139,6 +140,7 @@ mod tests {
             verdicts,
             [
                 "q:0:1:1 Ack",
+                "q:0:6:2:16.1.6927a51e Ack",
                 "q:0:2:1 Nack { delay: Some(5s), reason: Some(\"busy\") }",
                 "q:0:3:1 Reject { reason: Some(\"bad\") }",
                 "q:0:4:1 Reject { reason: None }",
@@ -152,6 +154,7 @@ mod tests {
         for (body, expected) in [
             ("", "nothing to settle"),
             (r#"{"ack": ["x"]}"#, "ack[0]: \"x\" is no receipt"),
+            (r#"{"ack": ["q:0:1:1:16.1"]}"#, "ack[0]: \"q:0:1:1:16.1\" is no receipt"),
             (r#"{"ack": "q:0:1:1"}"#, "ack: expected a list of receipts"),
             (
                 r#"{"nack": [{"r": "q:0:1:1"}, {"delay": 1}]}"#,

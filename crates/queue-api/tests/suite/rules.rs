@@ -106,10 +106,9 @@ fn figures_of_a_group_cover_what_nobody_has_claimed_yet_and_what_streams_did() {
         server.produce("q", text);
     }
     server.post("/queues/q/groups/g/claim", &json!({"max": 1}));
-    server.post("/queues/q/groups/s/claim", &json!({"max": 3}));
-    let first = server.first("q");
-    let verdicts = json!({"ack": [format!("q:0:{first}:1")], "reject": [format!("q:0:{}:1", first + 1)]});
-    server.post("/queues/q/groups/s/settle", &verdicts);
+    let claimed = server.post("/queues/q/groups/s/claim", &json!({"max": 3})).ok(200);
+    let [done, bad] = [0_usize, 1].map(|n| claimed["messages"][n]["receipt"].clone());
+    server.post("/queues/q/groups/s/settle", &json!({"ack": [done], "reject": [bad]}));
     let work = server.get("/queues/q/groups/g").json;
     assert_eq!(
         (&work["ready"], &work["leased"], work.get("lag")),
@@ -132,12 +131,16 @@ fn receipts_of_deliveries_that_never_were_settle_nothing() {
         let failed = settled.json["failed"].as_array().unwrap();
         failed.iter().map(|failed| failed["code"].clone()).collect()
     };
-    // The group is there, and nobody has claimed.
-    server.send("PUT", "/queues/q/groups/g", &[], "{}").ok(201);
+    let claimed = server.post("/queues/q/groups/g/claim", &json!({"max": 1})).ok(200);
+    let once = claimed["messages"][0]["receipt"].as_str().unwrap().to_owned();
     let first = server.first("q");
-    assert_eq!(codes(&[&format!("q:0:{}:1", first + 1)]), ["not_leased"]);
-    let [once, never] = [1, 9].map(|number| format!("q:0:{first}:{number}"));
-    assert_eq!(server.claim_receipts("q", "g"), [once.as_str()]);
+    let tag = once.strip_prefix(&format!("q:0:{first}:1:")).unwrap();
+    let (tagless, never) = (format!("q:0:{first}:1"), format!("q:0:{first}:9:{tag}"));
+    let later = format!("q:0:{}:1:{tag}", first + 1);
+    // Whether a claim has come to it or not.
+    assert_eq!(codes(&[&later]), ["not_leased"]);
+    assert!(server.claim_all("q", "g").is_empty());
+    assert_eq!(codes(&[&later, &tagless]), ["not_leased", "gone"]);
     assert_eq!(codes(&[&once, &never, &once]), ["gone"]);
 }
 
