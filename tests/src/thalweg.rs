@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
@@ -30,17 +31,21 @@ pub struct Finished {
     pub stderr: String,
 }
 
+/// What has not ended then goes on for ever: a start that had to be refused, for one.
+const RUN_PATIENCE: Duration = Duration::from_secs(300);
+
 /// Runs `thalweg` with arguments in `folder` until it ends.
 pub fn run(folder: &Path, arguments: &[&str]) -> Result<Finished> {
-    let output = Command::new(binary())
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .context("cannot start thalweg; build it first: cargo build --release")?;
+    let output = tempfile::tempdir()?;
+    let command = &mut Command::new(binary());
+    let mut process = Process::start("run", output.path(), command.args(arguments).current_dir(folder))
+        .context("build it first: cargo build --release")?;
+    process.close_stdin();
+    let status = process.wait_within(RUN_PATIENCE)?;
     Ok(Finished {
-        status: output.status,
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        status,
+        stdout: process.stdout(),
+        stderr: process.stderr(),
     })
 }
 
