@@ -109,6 +109,9 @@ pub trait Log: Send + Sync + 'static {
     /// What the frame that holds an offset or what follows it says of itself, without reading it; `None` if there is none.
     fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>>;
 
+    /// When the newest block was written that a start found, in log time (see [`clock`](crate::clock)).
+    fn last_commit_time(&self) -> Micros;
+
     /// The offset of the newest checkpoint.
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>>;
 
@@ -225,6 +228,10 @@ impl Log for EmbeddedLog {
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         EmbeddedLog::offset_at(self, id, time)
+    }
+
+    fn last_commit_time(&self) -> Micros {
+        self.report().last_commit_time
     }
 
     fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>> {

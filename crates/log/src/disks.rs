@@ -33,7 +33,6 @@ use crate::shelf::OnRoll;
 use crate::status::LogStatus;
 use crate::superblock;
 use crate::writer::core::Offsets;
-use crate::writer::thread::now;
 
 /// On each disk: which of how many it is.
 const MEMBER: PartitionId = PartitionId::new(0, 1);
@@ -460,7 +459,7 @@ async fn write_member(log: &EmbeddedLog, member: Member) -> Result<Member> {
         log.create(MEMBER, Durability::Fsync).await?;
     }
     let mut told = Records::new();
-    told.push(&RecordRef::of(now(), member.text().as_bytes()))?;
+    told.push(&RecordRef::of(log.now(), member.text().as_bytes()))?;
     let appended = log
         .append(Unit::default().and_of(Kind::State, MEMBER, told), None)
         .await?;
@@ -584,6 +583,11 @@ impl Log for Disks {
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         self.log_of(id)?.offset_at(id, time)
+    }
+
+    fn last_commit_time(&self) -> Micros {
+        let times = self.logs.iter().map(|log| log.report().last_commit_time);
+        times.max().unwrap_or_default()
     }
 
     fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>> {

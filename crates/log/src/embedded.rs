@@ -15,6 +15,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
+use crate::clock::{Clock as _, LogClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
@@ -34,7 +35,7 @@ use crate::table::{Change, META, PARTITIONS_MAX};
 use crate::upkeep::{Book, SCRUBBED, Upkeep, UpkeepPolicy};
 use crate::writer::core::{Offsets, Parts, Submission};
 use crate::writer::group::Part;
-use crate::writer::thread::{Pace, Writer, now};
+use crate::writer::thread::{Pace, Writer};
 
 /// Read at once by a scan.
 const SCAN_BYTES: usize = 1 << 20;
@@ -57,6 +58,7 @@ pub struct Fence {
 
 pub struct EmbeddedLog {
     writer: Arc<Writer>,
+    clock: Arc<LogClock>,
     pub(crate) partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) upkeep: Arc<Upkeep>,
@@ -90,6 +92,7 @@ impl EmbeddedLog {
         let recovery_us = Histogram::new(8);
         recovery_us.observe_time(began.elapsed());
         let pace = Pace {
+            clock: options.clock.clone(),
             linger: options.linger,
             waiting_bytes_max: options.waiting_bytes_max,
         };
@@ -101,6 +104,7 @@ impl EmbeddedLog {
             files_max: options.files_max,
             io_bytes_per_second: options.io_bytes_per_second,
             scrub: options.scrub,
+            clock: options.clock.clone(),
         };
         let upkeep = Arc::new(Upkeep::new(shelf.clone(), partitions.clone(), policy));
         // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
@@ -133,6 +137,7 @@ impl EmbeddedLog {
         ];
         Ok(EmbeddedLog {
             writer,
+            clock: options.clock.clone(),
             partitions,
             shelf,
             upkeep,
@@ -157,6 +162,11 @@ impl EmbeddedLog {
     /// open.
     pub fn poisoned(&self) -> impl Future<Output = Option<Arc<str>>> + Send + 'static {
         self.writer.over()
+    }
+
+    /// Log time.
+    pub(crate) fn now(&self) -> Micros {
+        self.clock.now()
     }
 
     /// What was found at the start.
@@ -355,7 +365,7 @@ impl EmbeddedLog {
 
     /// A fact about partitions, durable when this returns.
     pub(crate) async fn change(&self, change: Change) -> Result<()> {
-        let records = change_records(change)?;
+        let records = change_records(change, self.clock.now())?;
         let bytes = records.bytes();
         let part = Part::of(&self.meta, Kind::Meta, records);
         self.submit([part].into(), Durability::Fsync, bytes).await.map(drop)
@@ -453,7 +463,7 @@ impl EmbeddedLog {
     fn journal_change(&self, change: Change) -> Result<()> {
         let mut value = Vec::with_capacity(32);
         change.encode(&mut value);
-        let record = RecordRef::of(now(), &value);
+        let record = RecordRef::of(self.clock.now(), &value);
         if self.meta.journal(Kind::Meta, &mut |records| records.push(&record))? {
             self.writer.journaled(&self.meta);
         }
@@ -595,11 +605,11 @@ fn check_offered(durability: Durability) -> Result<()> {
     }
 }
 
-fn change_records(change: Change) -> Result<Records> {
+fn change_records(change: Change, now: Micros) -> Result<Records> {
     let mut value = Vec::with_capacity(32);
     change.encode(&mut value);
     let mut records = Records::new();
-    records.push(&RecordRef::of(now(), &value))?;
+    records.push(&RecordRef::of(now, &value))?;
     Ok(records)
 }
 

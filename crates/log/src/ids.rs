@@ -5,7 +5,7 @@ use std::fmt;
 /// Position of a record in its partition: strictly increasing, with gaps.
 pub type Offset = u64;
 
-/// Microseconds since 1970, UTC.
+/// Microseconds since 1970, UTC, or of log time, see [`clock`](crate::clock).
 pub type Micros = i64;
 
 /// Number of a block across all files of a log; each is one more than the one before.

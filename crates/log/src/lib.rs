@@ -13,6 +13,7 @@ extern crate self as thalweg_log;
 mod absent;
 mod cache;
 mod check;
+pub mod clock;
 mod contract;
 #[cfg(any(test, feature = "contract-suite"))]
 pub mod contract_suite;

@@ -1,6 +1,9 @@
 //! What a log is opened with.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::clock::LogClock;
 
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -31,6 +34,8 @@ pub struct LogOptions {
     pub io_bytes_per_second: u64,
     /// All that is stored is read and checked once in so long; zero: never.
     pub scrub: Duration,
+    /// Tells the time of what is stored. A process has one for all disks of its log.
+    pub clock: Arc<LogClock>,
     /// A damaged log is repaired at the start: what is lost is given up. Otherwise it does not open.
     pub recover_skip: bool,
 }
@@ -52,6 +57,7 @@ impl Default for LogOptions {
             index_bytes_max: 32 << 20,
             io_bytes_per_second: 64 << 20,
             scrub: Duration::from_hours(7 * 24),
+            clock: Arc::default(),
             recover_skip: false,
         }
     }

@@ -18,7 +18,8 @@ use crate::file::{self, LogFile};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{FileKind, Holding, Trailer};
-use crate::ids::Sequence;
+use crate::ids::{Micros, Sequence};
+use crate::table::META;
 use crate::index::{Entry, FileIndex};
 use crate::superblock::{self, Superblock, SuperblockFound};
 
@@ -63,6 +64,8 @@ pub struct Report {
     /// Of blocks that were being written when it happened.
     pub torn_bytes: u64,
     pub last_sequence: Sequence,
+    /// When the newest block was written, as far as its file tells, in log time; zero: there is none.
+    pub last_commit_time: Micros,
     /// Records that were damaged and given up at this start, see [`LogOptions`](crate::LogOptions).
     pub given_up: u64,
     /// The log was closed in good order, and nothing was written since.
@@ -313,7 +316,15 @@ impl Walk {
         Ok(Visited::InUse)
     }
 
+    /// Not of blocks behind the end, of which nothing is kept.
+    fn note_time(&mut self, time: Micros) {
+        self.report.last_commit_time = self.report.last_commit_time.max(time);
+    }
+
     fn push(&mut self, file: LogFile, first: Sequence, holdings: Vec<Holding>) {
+        // The log's own records are stamped with its own time, the first of them when the file was begun.
+        let own = holdings.iter().find(|holding| holding.partition == META);
+        own.into_iter().for_each(|own| self.note_time(own.max_time));
         self.files.push(Arc::new(file));
         self.holdings.push(holdings);
         self.firsts.push(first);
@@ -405,6 +416,7 @@ impl Walk {
                 entries,
             });
             self.report.blocks_read += 1;
+            self.note_time(header.commit_time);
             at += u64::from(header.block_len);
             expected += 1;
         }

@@ -13,11 +13,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
+use crate::clock::{Clock as _, LogClock};
 use crate::ids::{Offset, PartitionId};
 use crate::partition::Partition;
 use crate::segment::{self, Keep, Move, SHARED_BELOW};
 use crate::shelf::Shelf;
-use crate::writer::thread::now;
 
 use scrub::Scrub;
 pub(crate) use scrub::{Book, SCRUBBED};
@@ -40,12 +40,13 @@ const REWRITES_MAX: usize = 16;
 /// So many places of damage are known apart; what is found beyond them is neither told nor counted.
 const DAMAGED_MAX: usize = 4096;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct UpkeepPolicy {
     pub files_max: usize,
     pub io_bytes_per_second: u64,
     /// Zero: never.
     pub scrub: Duration,
+    pub clock: Arc<LogClock>,
 }
 
 type Partitions = Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>;
@@ -187,7 +188,7 @@ impl Upkeep {
     fn rest(&self, scrub: &mut Scrub<'_>) -> bool {
         let until = Instant::now() + LOOK;
         loop {
-            let idle = scrub.due_in(self, now());
+            let idle = scrub.due_in(self, self.policy.clock.now());
             let mut state = self.state.lock();
             if !state.closing && !state.news && !idle.is_zero() {
                 self.changed.wait_until(&mut state, until.min(Instant::now() + idle));
@@ -199,7 +200,7 @@ impl Upkeep {
                 return true;
             }
             drop(state);
-            scrub.piece(self, now());
+            scrub.piece(self, self.policy.clock.now());
         }
     }
 

@@ -12,7 +12,7 @@ use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{FileKind, Holding, TRAILER_LEN, Trailer};
 use crate::format::newer::Newer;
-use crate::ids::Sequence;
+use crate::ids::{Micros, Sequence};
 
 /// Files are looked through in pieces of this.
 const PIECE: usize = 1 << 20;
@@ -68,6 +68,8 @@ pub(crate) struct Known {
     pub mark: Sequence,
     /// The highest sequence of any block, part of the log or not.
     pub highest: Sequence,
+    /// When the newest of them was written, in log time.
+    pub newest_time: Micros,
 }
 
 impl Footer {
@@ -295,6 +297,7 @@ impl Walk<'_> {
         if sound {
             self.known.mark = self.known.mark.max(header.synced);
             self.known.highest = self.known.highest.max(header.sequence);
+            self.known.newest_time = self.known.newest_time.max(header.commit_time);
         }
         sound.then_some(header)
     }

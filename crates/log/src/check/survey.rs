@@ -20,7 +20,7 @@ use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::{FileKind, Holding};
 use crate::format::{PAGE, block};
-use crate::ids::{Offset, PartitionId, Sequence};
+use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::Entry;
 use crate::open::{self, Piece};
 use crate::partition::Range;
@@ -75,6 +75,8 @@ pub(crate) struct Survey {
     pub last: Sequence,
     /// Of any block that is stored, part of the log or not.
     pub highest: Sequence,
+    /// When the newest block was written that is left, in log time.
+    pub newest_time: Micros,
     pub table: Table,
     /// The next offset of the partition of the log itself.
     pub meta_next: Offset,
@@ -161,6 +163,7 @@ impl Survey {
             mark: known.mark,
             last,
             highest: known.highest.max(known.mark).max(last),
+            newest_time: known.newest_time,
             table: Table::default(),
             meta_next: reading.facts.next,
             table_damaged: reading.facts.damaged || !reading.facts.has_snapshot && !reading.facts.seen.is_empty(),

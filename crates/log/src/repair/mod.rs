@@ -28,7 +28,7 @@ use crate::index::{Entry, FileIndex};
 use crate::partition::Range;
 use crate::superblock::{self, Superblock, SuperblockFile};
 use crate::table::{Known, META, Table};
-use crate::writer::thread::now;
+use crate::clock::wall_now;
 use rescue::Rescue;
 
 /// Room for blocks in the file that the log goes on with, beside the table of partitions.
@@ -296,7 +296,7 @@ impl Repair<'_> {
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;
         // Without one block the log has lost its name, too.
-        let log_id = survey.log_id.unwrap_or_else(|| now() as u64);
+        let log_id = survey.log_id.unwrap_or_else(|| wall_now() as u64);
         for spare in survey.commits.iter().filter(|file| file.role == Role::Spare) {
             self.remove(&spare.outline.file)?;
         }
@@ -346,7 +346,12 @@ impl Repair<'_> {
                 )
             })
             .collect();
-        let (mut value, mut body, time) = (Vec::new(), Vec::new(), now());
+        // No later than what it stands behind: the next start goes on from here.
+        let time = match self.survey.newest_time {
+            0 => wall_now(),
+            newest => newest,
+        };
+        let (mut value, mut body) = (Vec::new(), Vec::new());
         Table::encode(rows.into_iter(), &mut value);
         RecordRef::of(time, &value).encode(&mut body);
         let frame = FrameHeader {

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot::error::TryRecvError;
@@ -15,8 +15,8 @@ use tokio::sync::{Notify, oneshot};
 use super::core::{Core, Parts, Submission};
 use super::group::{Part, Slot};
 use crate::durability::Durability;
+use crate::clock::{Clock as _, LogClock};
 use crate::error::{LogError, Result};
-use crate::ids::Micros;
 use crate::measure::Measures;
 use crate::partition::Partition;
 
@@ -34,8 +34,10 @@ const DOUBTS: u32 = 16;
 /// The kernel may wake the writer so much later than it asked for: by default as late as the whole linger.
 const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(2_000).expect("it is not zero");
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pace {
+    /// Says when a block was written.
+    pub clock: Arc<LogClock>,
     /// The longest wait for a group to become as large as the last one; zero: never.
     pub linger: Duration,
     /// Bytes that may wait; more have to wait outside.
@@ -300,7 +302,7 @@ impl Shared {
                 expected.came = 0;
                 let count = || expected.came = self.inbox.lock().waiting.len();
                 let began = Instant::now();
-                expected.answered = core.commit_with(&mut waiting, now(), count);
+                expected.answered = core.commit_with(&mut waiting, self.pace.clock.now(), count);
                 self.measures.commit_us.observe_time(began.elapsed());
                 marked = false;
             }
@@ -318,7 +320,7 @@ impl Shared {
                     let _ = done.send(Err(LogError::Closed));
                 }
                 drop(inbox);
-                core.close(now());
+                core.close(self.pace.clock.now());
                 self.tell_poison(&core);
                 self.inbox.lock().closed = true;
                 self.over.notify_waiters();
@@ -371,7 +373,7 @@ impl Shared {
                 drop(inbox);
                 core.sync_if_due();
                 if rested && !*marked && core.has_news() {
-                    core.rest(now());
+                    core.rest(self.pace.clock.now());
                     *marked = true;
                 }
                 // Failing, both poison the log.
@@ -442,9 +444,4 @@ fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission
         done: None,
         for_files: false,
     })
-}
-
-pub(crate) fn now() -> Micros {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_micros() as Micros
 }

@@ -1,0 +1,320 @@
+//! The time of a log: it goes on as time passes, whatever becomes of the wall clock.
+//!
+//! Leases, delays and lifetimes are counted in *log time*: microseconds that were those of the wall clock when the log was made,
+//! and follow a monotonic clock since. Records carry log time. A step of the wall clock changes nothing but the difference
+//! between the two, which is looked at every second and stored in the log ([`Jumps`]), so that a time that is shown or named by a
+//! person can be told from one that was counted. A start goes on behind the newest block, later by what the wall clock says that
+//! the stop took; a clock that says less took no time.
+
+mod jumps;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::RwLock;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::contract::{Log, ReadWant};
+use crate::durability::Durability;
+use crate::error::{LogError, Result};
+use crate::format::frame::Kind;
+use crate::format::record::{RecordRef, records};
+use crate::ids::{Micros, PartitionId};
+use crate::records::{Records, Unit};
+
+pub use jumps::{Jump, Jumps};
+
+/// Where the jumps are stored. Made with the first of them.
+pub(crate) const CLOCK: PartitionId = PartitionId::new(0, 3);
+
+/// A wall clock that is off by less did not jump.
+const JUMP_LEAST: Micros = 1_000_000;
+/// Two readings of the monotonic clock that are further apart say nothing of the wall clock between them.
+const READ_WITHIN: Micros = 50_000;
+const READINGS: usize = 10;
+
+/// What queues, subscriptions and retention ask for the time.
+pub trait Clock: Send + Sync + 'static {
+    /// Log time: never less than before, and not the wall clock's.
+    fn now(&self) -> Micros;
+
+    /// The same, some milliseconds behind at most, for what is decided in seconds.
+    fn roughly_now(&self) -> Micros {
+        self.now()
+    }
+
+    /// How far the wall clock is and was from log time.
+    fn jumps(&self) -> Arc<Jumps> {
+        Jumps::none()
+    }
+
+    /// What the wall clock showed at a log time.
+    fn wall_at(&self, time: Micros) -> Micros {
+        self.jumps().wall_at(time)
+    }
+
+    /// When the wall clock will show a time, or last came to show it.
+    fn at_wall(&self, wall: Micros) -> Micros {
+        self.jumps().at_wall(wall)
+    }
+
+    /// How long ago the wall clock showed a time; zero for one that it has yet to show. Of several times it is the last.
+    fn since_wall(&self, wall: Micros) -> Micros {
+        self.jumps().since_wall(wall, self.now())
+    }
+}
+
+/// What a machine has to tell the time by.
+pub trait TimeSource: Send + Sync + 'static {
+    /// Microseconds since 1970, UTC, as somebody or something has set them.
+    fn wall(&self) -> Micros;
+
+    /// Microseconds since some moment, never set, also while the machine is suspended.
+    fn elapsed(&self) -> Micros;
+
+    /// The same, some milliseconds behind at most.
+    fn roughly_elapsed(&self) -> Micros {
+        self.elapsed()
+    }
+}
+
+/// This machine's clocks.
+#[derive(Debug, Default)]
+pub struct MachineTime {
+    /// How long the machine was suspended, as of the last look at the wall clock.
+    suspended: AtomicI64,
+}
+
+impl TimeSource for MachineTime {
+    fn wall(&self) -> Micros {
+        let suspended = elapsed_of(BOOT) - elapsed_of(ClockId::Monotonic);
+        self.suspended.store(suspended, Ordering::Relaxed);
+        wall_now()
+    }
+
+    fn elapsed(&self) -> Micros {
+        elapsed_of(BOOT)
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn roughly_elapsed(&self) -> Micros {
+        // The time of the last tick of the kernel, at a fifth of the cost: the processor's counter is not read.
+        elapsed_of(ClockId::MonotonicCoarse) + self.suspended.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const BOOT: ClockId = ClockId::Boottime;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const BOOT: ClockId = ClockId::Monotonic;
+
+fn elapsed_of(clock: ClockId) -> Micros {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+    tv_sec * 1_000_000 + tv_nsec / 1000
+}
+
+/// What the machine's wall clock shows.
+pub fn wall_now() -> Micros {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_micros() as Micros,
+        Err(before) => -(before.duration().as_micros() as Micros),
+    }
+}
+
+/// The wall clock, taken for log time: for what lives no longer than one look at it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Micros {
+        wall_now()
+    }
+}
+
+/// The time of one log. Until [`resume`](LogClock::resume) it goes on from the wall clock as it was found.
+pub struct LogClock {
+    source: Arc<dyn TimeSource>,
+    /// Log time less what has elapsed.
+    base: AtomicI64,
+    jumps: RwLock<Arc<Jumps>>,
+    /// The newest jumps could not be stored yet.
+    unstored: AtomicBool,
+    /// Whoever changes the jumps.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for LogClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogClock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+impl Default for LogClock {
+    fn default() -> LogClock {
+        LogClock::new(Arc::new(MachineTime::default()))
+    }
+}
+
+impl Clock for LogClock {
+    fn now(&self) -> Micros {
+        self.source.elapsed() + self.base.load(Ordering::Relaxed)
+    }
+
+    fn roughly_now(&self) -> Micros {
+        self.source.roughly_elapsed() + self.base.load(Ordering::Relaxed)
+    }
+
+    fn jumps(&self) -> Arc<Jumps> {
+        self.jumps.read().clone()
+    }
+}
+
+impl LogClock {
+    pub fn new(source: Arc<dyn TimeSource>) -> LogClock {
+        let clock = LogClock {
+            source,
+            base: AtomicI64::new(0),
+            jumps: RwLock::new(Jumps::none()),
+            unstored: AtomicBool::new(false),
+            changing: tokio::sync::Mutex::default(),
+        };
+        let (wall, elapsed) = clock.read();
+        clock.base.store(wall - elapsed, Ordering::Relaxed);
+        clock
+    }
+
+    /// Goes on where the log stopped. To be called before anything is decided by the time. Returns the jump that happened while
+    /// nobody looked, if the wall clock has come to show less than before: more than before is the time that the stop took.
+    pub async fn resume(&self, log: &dyn Log) -> Result<Option<Jump>> {
+        let changing = self.changing.lock().await;
+        let stored = stored(log)?;
+        if matches!(stored, Stored::Lost) {
+            tracing::warn!("the jumps of the clock are lost: the time that the stop took is not counted");
+        }
+        self.go_on(stored, log.last_commit_time());
+        drop(changing);
+        self.look(log).await
+    }
+
+    fn go_on(&self, stored: Stored, last_commit: Micros) {
+        let (wall, elapsed) = self.read();
+        let jumps = match stored {
+            Stored::Never => Jumps::none(),
+            Stored::Jumps(jumps) => Arc::new(jumps),
+            // How the two differed is not known, so nothing may be counted by the difference.
+            Stored::Lost => Arc::new(Jumps::starting_with(wall.saturating_sub(last_commit))),
+        };
+        let last_jump = jumps.newest().map_or(Micros::MIN, |jump| jump.at);
+        let time = last_jump.max(last_commit).max(wall.saturating_sub(jumps.offset()));
+        self.base.store(time - elapsed, Ordering::Relaxed);
+        *self.jumps.write() = jumps;
+    }
+
+    /// Compares the wall clock with what has elapsed; a jump counts when it returns and is stored. To be called every second.
+    pub async fn look(&self, log: &dyn Log) -> Result<Option<Jump>> {
+        let _changing = self.changing.lock().await;
+        let jump = self.take_in();
+        if self.unstored.load(Ordering::Relaxed) {
+            self.store(log).await?;
+            self.unstored.store(false, Ordering::Relaxed);
+        }
+        Ok(jump)
+    }
+
+    /// What the wall clock is ahead of log time, in microseconds, as it was last looked at.
+    pub fn offset(&self) -> Micros {
+        self.jumps().offset()
+    }
+
+    /// A jump, if there was one. It counts from now on, whatever becomes of its record: time goes on if a disk is full.
+    fn take_in(&self) -> Option<Jump> {
+        let (wall, elapsed) = self.read();
+        let at = elapsed + self.base.load(Ordering::Relaxed);
+        let (before, offset) = (self.offset(), wall.saturating_sub(at));
+        if before.abs_diff(offset) < JUMP_LEAST.unsigned_abs() {
+            return None;
+        }
+        let jump = Jump { at, before, offset };
+        let jumps = self.jumps().and(jump);
+        *self.jumps.write() = Arc::new(jumps);
+        self.unstored.store(true, Ordering::Relaxed);
+        Some(jump)
+    }
+
+    /// Wall clock and elapsed time of one moment.
+    fn read(&self) -> (Micros, Micros) {
+        let reading = || {
+            let (before, wall, after) = (self.source.elapsed(), self.source.wall(), self.source.elapsed());
+            (after - before, wall, before + (after - before) / 2)
+        };
+        let mut best = reading();
+        for _ in 0..READINGS {
+            if best.0 <= READ_WITHIN {
+                break;
+            }
+            best = reading().min(best);
+        }
+        (best.1, best.2)
+    }
+
+    async fn store(&self, log: &dyn Log) -> Result<()> {
+        let strictest = [Durability::Fsync, Durability::Interval, Durability::Os, Durability::Memory];
+        let durability = strictest.into_iter().find(|wanted| log.caps().durabilities.contains(wanted));
+        match log.bounds(CLOCK) {
+            Err(LogError::NoPartition(_)) => log.create(CLOCK, durability.unwrap_or(Durability::Fsync)).await?,
+            known => drop(known?),
+        }
+        let mut record = Records::new();
+        record.push(&RecordRef::of(self.now(), &self.jumps().encode()))?;
+        let appended = log.append(Unit::default().and_of(Kind::State, CLOCK, record), None).await?;
+        // Each record has all that counts.
+        match appended.offsets.first() {
+            Some(offset) => log.trim(CLOCK, *offset),
+            None => Ok(()),
+        }
+    }
+}
+
+enum Stored {
+    /// The clock of this log has not jumped.
+    Never,
+    Jumps(Jumps),
+    /// It has, and nobody knows how.
+    Lost,
+}
+
+fn stored(log: &dyn Log) -> Result<Stored> {
+    let bounds = match log.bounds(CLOCK) {
+        Err(LogError::NoPartition(_)) => return Ok(Stored::Never),
+        bounds => bounds?,
+    };
+    let (mut from, mut newest) = (bounds.first, Stored::Lost);
+    while from < bounds.next {
+        let want = ReadWant {
+            bytes: 1 << 20,
+            synced: false,
+        };
+        let frames = match log.read(CLOCK, from, want) {
+            // Somebody has already been told, and has said that it may be given up.
+            Err(LogError::Gap { to, .. }) => {
+                (from, newest) = (to, Stored::Lost);
+                continue;
+            }
+            frames => frames?,
+        };
+        if frames.is_empty() {
+            break;
+        }
+        for frame in &frames {
+            for record in records(&frame.body) {
+                let jumps = record.ok().and_then(|record| Jumps::decode(record.value));
+                newest = jumps.map_or(Stored::Lost, Stored::Jumps);
+            }
+            from = frame.header.next();
+        }
+    }
+    Ok(newest)
+}

@@ -1,0 +1,281 @@
+use std::path::Path;
+use std::sync::atomic::AtomicI64;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::disk::Folder;
+use crate::embedded::EmbeddedLog;
+use crate::options::LogOptions;
+
+const SECOND: Micros = 1_000_000;
+const DAY: Micros = 86_400 * SECOND;
+/// Some day in 2026.
+const TODAY: Micros = 1_795_000_000 * SECOND;
+
+/// A wall clock that is set and one that is not.
+#[derive(Default)]
+struct Hands {
+    wall: AtomicI64,
+    elapsed: AtomicI64,
+}
+
+impl TimeSource for Hands {
+    fn wall(&self) -> Micros {
+        self.wall.load(Ordering::SeqCst)
+    }
+
+    fn elapsed(&self) -> Micros {
+        self.elapsed.load(Ordering::SeqCst)
+    }
+}
+
+impl Hands {
+    fn at(wall: Micros) -> Arc<Hands> {
+        let hands = Hands::default();
+        hands.wall.store(wall, Ordering::SeqCst);
+        Arc::new(hands)
+    }
+
+    fn pass(&self, time: Micros) {
+        self.wall.fetch_add(time, Ordering::SeqCst);
+        self.elapsed.fetch_add(time, Ordering::SeqCst);
+    }
+
+    fn set(&self, by: Micros) {
+        self.wall.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+/// A log in a folder whose machine shows this time, and its clock.
+async fn start(folder: &Path, hands: &Arc<Hands>) -> (EmbeddedLog, Arc<LogClock>, Option<Jump>) {
+    let clock = Arc::new(LogClock::new(hands.clone()));
+    let options = LogOptions {
+        file_bytes: 1 << 20,
+        first_file_bytes: 1 << 20,
+        spare: 1,
+        min_free_bytes: Some(0),
+        clock: clock.clone(),
+        ..LogOptions::default()
+    };
+    let log = EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap();
+    let jump = clock.resume(&log).await.unwrap();
+    (log, clock, jump)
+}
+
+/// Something is stored now.
+async fn store(log: &EmbeddedLog, clock: &LogClock) {
+    let id = PartitionId::new(1, 0);
+    if !log.partitions().contains(&id) {
+        log.create(id, Durability::Fsync).await.unwrap();
+    }
+    let mut records = Records::new();
+    records.push(&RecordRef::of(clock.now(), b"x")).unwrap();
+    log.append(Unit::of(id, records), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_gateway_that_boots_in_1970_and_is_set_right_counts_what_passed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let hands = Hands::at(20 * SECOND);
+    let (log, clock, _) = start(folder.path(), &hands).await;
+    let sent = clock.now();
+    store(&log, &clock).await;
+    hands.pass(60 * SECOND);
+    hands.set(TODAY);
+    let jump = clock.look(&log).await.unwrap().unwrap();
+    assert_eq!(jump.by(), TODAY);
+    assert_eq!(clock.look(&log).await.unwrap(), None, "it is seen once");
+    assert_eq!(clock.now() - sent, 60 * SECOND);
+    assert_eq!(clock.wall_at(clock.now()), TODAY + 80 * SECOND, "what is shown is right");
+    hands.pass(5 * SECOND);
+    store(&log, &clock).await;
+    log.close();
+
+    // Without a battery it is 1970 again; the stop took nobody knows how long.
+    for boot in 0..3 {
+        let hands = Hands::at(10 * SECOND);
+        let (log, clock, jump) = start(folder.path(), &hands).await;
+        assert!(jump.is_some_and(|jump| jump.by() < -300 * DAY), "boot {boot}");
+        assert_eq!(clock.now() - sent, (65 + 60 * boot) * SECOND, "boot {boot}");
+        hands.pass(30 * SECOND);
+        hands.set(TODAY + 30 * DAY);
+        assert!(clock.look(&log).await.unwrap().is_some());
+        hands.pass(30 * SECOND);
+        store(&log, &clock).await;
+        log.close();
+    }
+
+    // One with a battery knows how long it stood.
+    let hands = Hands::at(TODAY + 30 * DAY + 70 * SECOND + DAY);
+    let (log, clock, jump) = start(folder.path(), &hands).await;
+    assert_eq!(jump, None);
+    assert_eq!(clock.now() - sent, 245 * SECOND + DAY);
+    log.close();
+}
+
+#[tokio::test]
+async fn a_clock_that_is_days_ahead_and_set_back_changes_no_time_that_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let hands = Hands::at(TODAY);
+    let (log, clock, jump) = start(folder.path(), &hands).await;
+    assert_eq!((jump, clock.now()), (None, TODAY));
+    hands.set(8 * DAY);
+    clock.look(&log).await.unwrap();
+    assert_eq!(clock.now(), TODAY);
+    let (wrong, named) = (clock.wall_at(clock.now()), TODAY + 8 * DAY + 60 * SECOND);
+    assert_eq!(clock.at_wall(named), TODAY + 60 * SECOND, "a time that a person named follows the wall clock");
+    hands.pass(10 * SECOND);
+    hands.set(-8 * DAY);
+    clock.look(&log).await.unwrap();
+    assert_eq!(clock.now(), TODAY + 10 * SECOND);
+    assert_eq!(clock.at_wall(named), TODAY + 8 * DAY + 60 * SECOND);
+    assert_eq!(clock.since_wall(wrong), 10 * SECOND, "what was stamped with the wrong time is as old as it is");
+    assert_eq!(clock.wall_at(TODAY + 5 * SECOND), TODAY + 8 * DAY + 5 * SECOND, "it shows what it was stamped with");
+    log.close();
+}
+
+#[tokio::test]
+async fn a_clock_that_never_jumped_leaves_nothing_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let hands = Hands::at(TODAY);
+    let (log, clock, _) = start(folder.path(), &hands).await;
+    for by in [JUMP_LEAST - 1, -JUMP_LEAST / 2, 0] {
+        hands.pass(SECOND);
+        hands.set(by);
+        assert_eq!(clock.look(&log).await.unwrap(), None);
+        hands.set(-by);
+    }
+    assert_eq!(log.partitions(), []);
+    log.close();
+}
+
+#[tokio::test]
+async fn without_its_jumps_a_log_counts_no_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let hands = Hands::at(SECOND);
+    let (log, clock, _) = start(folder.path(), &hands).await;
+    hands.set(TODAY);
+    clock.look(&log).await.unwrap();
+    // As a repair leaves it that has given the record up.
+    log.trim(CLOCK, log.bounds(CLOCK).unwrap().next).unwrap();
+    store(&log, &clock).await;
+    let before = clock.now();
+    log.close();
+    let hands = Hands::at(TODAY + DAY);
+    let (log, clock, _) = start(folder.path(), &hands).await;
+    assert_eq!(clock.now(), before, "56 years would let everything expire");
+    assert_eq!(clock.wall_at(clock.now()), TODAY + DAY);
+    log.close();
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Passes(Micros),
+    Set(Micros),
+    Looks,
+    Stamps,
+    /// So long; and what is added to the wall clock meanwhile.
+    Stops(Micros, Micros),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let step = prop_oneof![
+        -400 * DAY..400 * DAY,
+        -5 * SECOND..5 * SECOND,
+        Just(-TODAY),
+        Just(TODAY),
+        Just(0)
+    ];
+    prop_oneof![
+        4 => (0..3 * DAY).prop_map(Event::Passes),
+        2 => (0..3 * SECOND).prop_map(Event::Passes),
+        3 => step.clone().prop_map(Event::Set),
+        4 => Just(Event::Looks),
+        4 => Just(Event::Stamps),
+        1 => (0..3 * DAY, step).prop_map(|(long, by)| Event::Stops(long, by)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #[test]
+    fn log_time_goes_on_as_time_passes_whatever_the_wall_clock_does(events in prop::collection::vec(event(), 1..60)) {
+        let mut hands = Hands::at(TODAY);
+        let mut clock = LogClock::new(hands.clone());
+        // What has truly passed in log time, by all stops that could be counted.
+        let mut passed = 0;
+        let mut stamps: Vec<(Micros, Micros)> = Vec::new();
+        for event in events {
+            match event {
+                Event::Passes(time) => {
+                    hands.pass(time);
+                    passed += time;
+                }
+                Event::Set(by) => hands.set(by),
+                Event::Looks => {
+                    clock.take_in();
+                    let off = clock.wall_at(clock.now()) - hands.wall();
+                    prop_assert!(off.abs() < JUMP_LEAST, "what is shown is off by {off}");
+                }
+                Event::Stamps => {
+                    clock.take_in();
+                    stamps.push((clock.now(), clock.wall_at(clock.now())));
+                    hands.pass(1);
+                    passed += 1;
+                }
+                Event::Stops(long, by) => {
+                    let stored = match clock.jumps().is_empty() {
+                        true => Stored::Never,
+                        false => Stored::Jumps(Jumps::decode(&clock.jumps().encode()).unwrap()),
+                    };
+                    let (last, shown) = (clock.now(), clock.wall_at(clock.now()));
+                    hands = Hands::at(hands.wall() + long + by);
+                    clock = LogClock::new(hands.clone());
+                    clock.go_on(stored, last);
+                    let took = clock.now() - last;
+                    prop_assert_eq!(took, (hands.wall() - shown).max(0), "a stop takes what the wall clock says, or nothing");
+                    passed += took;
+                }
+            }
+            prop_assert_eq!(clock.now(), TODAY + passed);
+            for (time, wall) in &stamps {
+                prop_assert_eq!(clock.wall_at(*time), *wall, "a stamp is what it was");
+                let age = clock.since_wall(*wall);
+                prop_assert!((0..=clock.now() - time).contains(&age), "older than it is: {age}");
+                let named = clock.at_wall(*wall);
+                prop_assert!(named >= *time || (clock.wall_at(named) - wall).abs() < JUMP_LEAST);
+            }
+        }
+    }
+
+    #[test]
+    fn jumps_are_read_as_they_were_written_and_no_bytes_break_them(
+        jumps in prop::collection::vec((0..1000i64, any::<i64>()), 0..600), cut in 0..4000usize, bytes in prop::collection::vec(any::<u8>(), 0..80),
+    ) {
+        let mut table = Jumps::starting_with(7);
+        let mut at = 0;
+        for (later, offset) in &jumps {
+            at += later;
+            table = table.and(Jump { at, before: table.offset(), offset: *offset });
+        }
+        let written = table.encode();
+        prop_assert_eq!(Jumps::decode(&written), Some(table.clone()));
+        if cut < written.len() {
+            prop_assert_eq!(Jumps::decode(&written[..cut]), None);
+        }
+        if let Some(found) = Jumps::decode(&bytes) {
+            prop_assert_eq!(found.encode(), bytes);
+        }
+        // However many were forgotten, the last ones are known.
+        if let Some((_, offset)) = jumps.last() {
+            prop_assert_eq!(table.wall_at(at), at.saturating_add(*offset));
+        }
+    }
+}
+
+/// More than CI has time for: `THALWEG_CLOCK_CASES=10000`.
+fn cases() -> u32 {
+    let wanted = std::env::var("THALWEG_CLOCK_CASES").ok();
+    wanted.and_then(|cases| cases.parse().ok()).unwrap_or(300)
+}
