@@ -74,7 +74,7 @@ async fn all(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response>
     let limit = queue.settings().max_message_size;
     let mut messages = Vec::with_capacity(lines.len());
     for (n, line) in lines {
-        let message = read(n, line, limit).inspect_err(|problem| count_too_large(queue, problem));
+        let message = read(n, line, limit, queue.clock()).inspect_err(|problem| count_too_large(queue, problem));
         messages.push(message?);
     }
     let produced = queue.produce_all(messages).await?;
@@ -85,7 +85,8 @@ async fn all(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response>
 
 async fn each(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response> {
     let limit = queue.settings().max_message_size;
-    let read: Vec<(usize, Result<NewMessage>)> = lines.into_iter().map(|(n, line)| (n, read(n, line, limit))).collect();
+    let read = |(n, line)| (n, read(n, line, limit, queue.clock()));
+    let read: Vec<(usize, Result<NewMessage>)> = lines.into_iter().map(read).collect();
     let results = stream::iter(read).map(|(n, message)| async move {
         let produced = match message {
             Ok(message) => queue.produce(message).await.map_err(Problem::from),
@@ -106,8 +107,8 @@ async fn each(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response
     Ok(answer::json(&body))
 }
 
-fn read(n: usize, line: &[u8], limit: u64) -> Result<NewMessage> {
-    read_line(line)
+fn read(n: usize, line: &[u8], limit: u64, clock: &dyn Clock) -> Result<NewMessage> {
+    read_line(line, clock)
         .and_then(|message| within(message, limit))
         .map_err(|problem| problem.within(format_args!("line {n}")))
 }
@@ -122,7 +123,7 @@ fn within(message: NewMessage, limit: u64) -> Result<NewMessage> {
     Err(Problem::too_large(detail))
 }
 
-fn read_line(line: &[u8]) -> Result<NewMessage> {
+fn read_line(line: &[u8], clock: &dyn Clock) -> Result<NewMessage> {
     let text = std::str::from_utf8(line)
         .map_err(|error| Problem::invalid(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
     let members = Members::of(text, String::new(), FIELDS)?;
@@ -148,7 +149,7 @@ fn read_line(line: &[u8]) -> Result<NewMessage> {
         ttl: ttl.as_deref(),
         dedup_id: dedup_id.as_deref(),
     };
-    message(payload, properties, said)
+    message(payload, properties, said, clock)
 }
 
 fn key(members: &Members<'_>) -> Result<Option<Bytes>> {
@@ -171,12 +172,14 @@ fn time(members: &Members<'_>, name: &str) -> Result<Option<String>> {
 mod tests {
     use proptest::prelude::*;
 
+    use thalweg_queue::SystemClock;
+
     use super::*;
 
     #[test]
     fn a_line_says_all_that_headers_can() {
         let line = br#"{"json": {"v": 1.0}, "key": "a", "ttl": 1500, "delay": "1m", "dedup_id": "7", "properties": {"unit": "bar"}}"#;
-        let message = read(1, line, 100).unwrap();
+        let message = read(1, line, 100, &SystemClock).unwrap();
         assert_eq!(message.payload.as_ref(), br#"{"v": 1.0}"#);
         assert_eq!(message.key.as_deref(), Some(&b"a"[..]));
         assert_eq!(message.ttl.unwrap().as_millis(), 1500);
@@ -185,7 +188,7 @@ mod tests {
         assert_eq!(properties.get("unit"), Some("bar"));
         assert_eq!(properties.get("content-type"), Some("application/json"));
         assert!(message.not_before.is_some());
-        assert_eq!(read(1, br#"{"json": null}"#, 100).unwrap().payload.as_ref(), b"null");
+        assert_eq!(read(1, br#"{"json": null}"#, 100, &SystemClock).unwrap().payload.as_ref(), b"null");
     }
 
     #[test]
@@ -229,7 +232,7 @@ mod tests {
             (b"[]", "invalid_config", "line 4: expected a JSON object"),
             (b"\xff", "invalid_config", "line 4: not UTF-8 at byte 0"),
         ] {
-            let problem = read(4, line, 10).unwrap_err();
+            let problem = read(4, line, 10, &SystemClock).unwrap_err();
             assert_eq!(problem.code, code);
             assert!(problem.detail.starts_with(expected), "{}", problem.detail);
         }
@@ -238,8 +241,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_line_breaks_the_reader(line in proptest::collection::vec(any::<u8>(), 0..80), text in "[{}\\[\\]\":,a-z0-9\\\\ ]{0,60}") {
-            let _ = read(1, &line, 100);
-            let _ = read(1, text.as_bytes(), 100);
+            let _ = read(1, &line, 100, &SystemClock);
+            let _ = read(1, text.as_bytes(), 100, &SystemClock);
         }
     }
 }

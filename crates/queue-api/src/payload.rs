@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use thalweg_log::Micros;
 use thalweg_log::format::record::PropertiesRef;
-use thalweg_queue::{Delivery, Message, MessageId, Queue};
+use thalweg_queue::{Clock, Delivery, Message, MessageId, Queue};
 
 use crate::json::Members;
 use crate::problem::{Problem, Result};
@@ -67,9 +67,9 @@ pub fn delivery(out: &mut String, queue: &Queue, delivery: &Delivery) {
     place(out, &receipt.id);
     let _ = write!(out, ",\"delivery\":{}", delivery.delivery);
     if delivery.deadline > 0 {
-        instant(out, "deadline", delivery.deadline);
+        instant(out, "deadline", queue.clock().wall_at(delivery.deadline));
     }
-    content(out, &delivery.message);
+    content(out, queue.clock(), &delivery.message);
     out.push('}');
 }
 
@@ -92,9 +92,9 @@ fn place(out: &mut String, id: &MessageId) {
     let _ = write!(out, ",\"partition\":{},\"offset\":{}", id.partition, id.offset);
 }
 
-fn content(out: &mut String, message: &Message) {
-    instant(out, "enqueued_at", message.time);
-    if let Some(at) = message.not_before {
+fn content(out: &mut String, clock: &dyn Clock, message: &Message) {
+    instant(out, "enqueued_at", clock.wall_at(message.time));
+    if let Some(at) = message.deliver_at.or(message.not_before.map(|at| clock.wall_at(at))) {
         instant(out, "deliver_at", at);
     }
     if let Some(ttl_ms) = message.ttl_ms {

@@ -11,7 +11,7 @@ use thalweg_log::Micros;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::settings::MESSAGE_BYTES_MAX;
 use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
-use thalweg_queue::{Clock as _, MessageId, NewMessage, Produced, Queue, SystemClock};
+use thalweg_queue::{Clock, MessageId, NewMessage, Produced, Queue};
 
 use crate::answer;
 use crate::call::Call;
@@ -30,7 +30,7 @@ pub async fn one(mut call: Call) -> Result<Response> {
     let limit_of = format!("the most that queue {} takes (max_message_size)", queue.name());
     let payload = call.body(limit, &limit_of).await;
     let payload = payload.inspect_err(|problem| count_too_large(&queue, problem))?;
-    let message = with_headers(payload, &call.headers)?;
+    let message = with_headers(payload, &call.headers, queue.clock())?;
     let produced = queue.produce(message).await?;
     let mut body = place(&queue, produced);
     body["durability"] = queue.durability().name().into();
@@ -63,7 +63,7 @@ pub fn place(queue: &Queue, produced: Produced) -> Value {
     place
 }
 
-fn with_headers(payload: Bytes, headers: &HeaderMap) -> Result<NewMessage> {
+fn with_headers(payload: Bytes, headers: &HeaderMap, clock: &dyn Clock) -> Result<NewMessage> {
     let mut properties: Vec<(String, String)> = Vec::new();
     for (name, value) in headers {
         if let Some(name) = name.as_str().strip_prefix(PROPERTY_HEADER) {
@@ -91,7 +91,7 @@ fn with_headers(payload: Bytes, headers: &HeaderMap) -> Result<NewMessage> {
             return Err(Problem::invalid(format!("{name}: given twice")));
         }
     }
-    message(payload, properties, said)
+    message(payload, properties, said, clock)
 }
 
 fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>> {
@@ -113,8 +113,14 @@ pub struct Said<'a> {
     pub dedup_id: Option<&'a str>,
 }
 
-pub fn message(payload: Bytes, properties: Vec<(String, String)>, said: Said<'_>) -> Result<NewMessage> {
-    let not_before = not_before(&said)?;
+/// What the message is, said at a time of the queue's clock.
+pub fn message(
+    payload: Bytes,
+    properties: Vec<(String, String)>,
+    said: Said<'_>,
+    clock: &dyn Clock,
+) -> Result<NewMessage> {
+    let (not_before, deliver_at) = delayed(&said, clock)?;
     let ttl = said.ttl.map(parse_ttl).transpose();
     let ttl: Option<Duration> = ttl.map_err(|error| Problem::invalid(error.to_string()))?;
     if let Some(key) = &said.key
@@ -139,24 +145,27 @@ pub fn message(payload: Bytes, properties: Vec<(String, String)>, said: Said<'_>
             .collect::<Properties>(),
         ttl,
         not_before,
+        deliver_at,
         dedup_id: said.dedup_id.map(Box::from),
     })
 }
 
-fn not_before(said: &Said<'_>) -> Result<Option<Micros>> {
-    let now = SystemClock.now();
+/// For so long, or up to a time that the wall clock shows.
+fn delayed(said: &Said<'_>, clock: &dyn Clock) -> Result<(Option<Micros>, Option<Micros>)> {
     let wrong = |error: thalweg_queue::times::TimeError| Problem::invalid(error.to_string());
     match (said.delay, said.deliver_at) {
-        (None, None) => Ok(None),
+        (None, None) => Ok((None, None)),
         (Some(_), Some(_)) => Err(Problem::invalid("delay and deliver-at: give one of them")),
         // One in the past is due, and its life begins now, not then.
         (None, Some(at)) => {
+            let now = clock.wall_at(clock.now());
             let at = parse_deliver_at(at, now).map_err(wrong)?;
-            Ok(Some(at).filter(|at| *at > now))
+            Ok((None, Some(at).filter(|at| *at > now)))
         }
         (Some(delay), None) => {
             let delay = parse_delay(delay).map_err(wrong)?;
-            Ok(Some(now + delay.as_micros() as Micros).filter(|_| !delay.is_zero()))
+            let until = clock.now() + delay.as_micros() as Micros;
+            Ok((Some(until).filter(|_| !delay.is_zero()), None))
         }
     }
 }

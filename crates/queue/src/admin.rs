@@ -27,7 +27,7 @@ pub enum SeekTo {
         partition: Option<u32>,
         offset: Offset,
     },
-    /// At the first message that was appended then or later.
+    /// At the first message that was appended then or later, by the wall clock.
     Time(Micros),
 }
 
@@ -100,7 +100,7 @@ impl Queue {
                 SeekTo::Earliest => store.first()?,
                 SeekTo::Latest => store.next()?,
                 SeekTo::Offset { offset, .. } => offset.clamp(store.first()?, store.next()?),
-                SeekTo::Time(time) => at_time(store.clone(), time).await?,
+                SeekTo::Time(wall) => at_time(store.clone(), self.clock.jumps().first_at_wall(wall)).await?,
             });
         }
         // Delivery numbers begin anew: receipts from before must not name what is handed out then.

@@ -387,6 +387,7 @@ impl Queue {
                     dropped: dropped.as_deref(),
                     group,
                     store,
+                    clock: self.clock.as_ref(),
                     partition,
                     consumer,
                     wanted,

@@ -18,7 +18,7 @@ use crate::dedup::Place;
 use crate::error::Result;
 use crate::group::Group;
 use crate::machine::Machine;
-use crate::message::{Life, NewMessage};
+use crate::message::{Life, NewMessage, not_before};
 use crate::part::{Inner, NEVER, Part, State};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
@@ -319,7 +319,8 @@ impl Queue {
             let (first, next) = (store.first()?, store.next()?);
             self.log
                 .scan(self.data_id(partition), first, next, &mut |offset, record| {
-                    let begins = record.not_before.map_or(record.time, |at| at.max(record.time));
+                    let due = not_before(record.not_before, record.deliver_at, self.clock.as_ref());
+                    let begins = due.map_or(record.time, |at| at.max(record.time));
                     let ttl = record.ttl_ms.and_then(|ttl| i64::try_from(ttl).ok()?.checked_mul(1000));
                     let expires_at = ttl.map_or(NEVER, |ttl| begins.saturating_add(ttl));
                     self.noted(ages.note(offset, expires_at, false));

@@ -24,7 +24,7 @@ const CHECKPOINT_RECORDS: u32 = 10_000;
 const CHECKPOINT_AFTER: Micros = 30_000_000;
 /// Dedup-ids whose window has passed are let go that often, when something else is due.
 const TRIM_IDS_EVERY: Micros = 60_000_000;
-/// The clock may be set while the task sleeps: it does not sleep longer.
+/// Nothing that was forgotten waits longer.
 const SLEEP_MAX: Micros = 300_000_000;
 
 /// When the task did what.
@@ -77,6 +77,7 @@ impl Queue {
             if self.removed.load(Ordering::Acquire) {
                 return;
             }
+            self.follow_the_wall_clock().await;
             let due = self.look_after(&mut times).await;
             let due = due.min(self.compact_by_and_by(&mut times));
             self.keeper.planned.store(due, Ordering::Release);
@@ -106,6 +107,7 @@ impl Queue {
     /// Has the task of the queue look for what is due, as it does by itself when the time comes; returns when it has.
     #[doc(hidden)]
     pub async fn look_after_now(self: &Arc<Queue>) {
+        self.follow_the_wall_clock().await;
         for group in self.groups() {
             self.look_after_group(&group, self.clock.now()).await;
         }

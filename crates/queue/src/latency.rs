@@ -84,6 +84,7 @@ mod tests {
                 properties: Properties::default(),
                 ttl_ms: None,
                 not_before,
+                deliver_at: None,
             },
         }
     }

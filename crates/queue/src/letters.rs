@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
 use thalweg_log::format::record::RecordRef;
+use thalweg_log::clock::Clock;
 use thalweg_log::{Micros, Offset, Records};
 
 use crate::admin::{LOOK_BYTES, read_from};
@@ -32,7 +33,7 @@ pub struct DeadFilter {
     pub group: Option<SmolStr>,
     pub reason: Option<SmolStr>,
     pub key: Option<Box<[u8]>>,
-    /// When they died.
+    /// When they died, by the wall clock.
     pub since: Option<Micros>,
     pub until: Option<Micros>,
     pub property: Option<(String, String)>,
@@ -60,7 +61,8 @@ pub enum ResendTo {
 }
 
 impl DeadFilter {
-    fn matches(&self, letter: &Message) -> bool {
+    fn matches(&self, letter: &Message, clock: &dyn Clock) -> bool {
+        let died = clock.wall_at(letter.time);
         let properties = letter.properties.as_ref();
         let is = |name: &str, wanted: &Option<SmolStr>| {
             wanted.as_ref().is_none_or(|wanted| {
@@ -76,8 +78,8 @@ impl DeadFilter {
                 .key
                 .as_ref()
                 .is_none_or(|key| letter.key.as_deref() == Some(&**key))
-            && self.since.is_none_or(|since| letter.time >= since)
-            && self.until.is_none_or(|until| letter.time < until)
+            && self.since.is_none_or(|since| died >= since)
+            && self.until.is_none_or(|until| died < until)
             && self
                 .property
                 .as_ref()
@@ -108,7 +110,7 @@ impl Queue {
                     page.next = page.letters.last().map(|letter| letter.offset);
                     return Ok(page);
                 }
-                if filter.matches(&letter) && !self.is_dropped(letter.offset) {
+                if filter.matches(&letter, self.clock.as_ref()) && !self.is_dropped(letter.offset) {
                     bytes += letter.bytes();
                     page.letters.push(letter);
                 }

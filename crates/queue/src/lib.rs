@@ -9,7 +9,6 @@ pub mod assignment;
 mod budget;
 mod catalog;
 mod claim;
-mod clock;
 mod compaction;
 mod dead;
 pub mod dedup;
@@ -49,7 +48,7 @@ mod waiting;
 
 pub use admin::SeekTo;
 pub use claim::{Asking, ClaimWant, Delivery};
-pub use clock::{Clock, SystemClock};
+pub use thalweg_log::clock::{Clock, SystemClock};
 pub use died::DeadLetterListener;
 pub use error::{QueueError, Result};
 pub use group::{Group, GroupCounters};

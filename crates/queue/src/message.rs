@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use thalweg_log::clock::Clock;
 use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Micros, Offset};
 
@@ -24,10 +25,12 @@ pub struct NewMessage {
     /// Messages of one key go to one partition and keep their order.
     pub key: Option<Bytes>,
     pub properties: Properties,
-    /// Less than that of the queue, from now or from `not_before`, whichever is later.
+    /// Less than that of the queue, from now or from `not_before` or `deliver_at`, whichever is later.
     pub ttl: Option<Duration>,
-    /// Not handed out before.
+    /// Not handed out before, in the queue's time ([`Clock::now`]).
     pub not_before: Option<Micros>,
+    /// The same by the wall clock, also if that is set meanwhile.
+    pub deliver_at: Option<Micros>,
     /// A second message with the same one inside of `dedup_window` is not stored.
     pub dedup_id: Option<Box<str>>,
 }
@@ -40,10 +43,10 @@ pub(crate) struct Life {
 }
 
 impl NewMessage {
-    pub(crate) fn life(&self) -> Life {
+    pub(crate) fn life(&self, clock: &dyn Clock) -> Life {
         Life {
             ttl: self.ttl,
-            not_before: self.not_before,
+            not_before: not_before(self.not_before, self.deliver_at, clock),
         }
     }
 
@@ -66,19 +69,22 @@ impl NewMessage {
 #[derive(Clone, Debug)]
 pub struct Message {
     pub offset: Offset,
-    /// When it was appended.
+    /// When it was appended, in the queue's time.
     pub time: Micros,
     pub payload: Bytes,
     pub key: Option<Bytes>,
     pub properties: Properties,
     /// From `time`, or from `not_before`, whichever is later.
     pub ttl_ms: Option<u64>,
+    /// Not handed out before, by what the queue's time was to `deliver_at` when this was read.
     pub not_before: Option<Micros>,
+    /// By the wall clock, as it was named.
+    pub deliver_at: Option<Micros>,
 }
 
 impl Message {
     /// A record of the frame body `body`.
-    pub fn within(body: &Bytes, record: &RecordRef<'_>, offset: Offset) -> Message {
+    pub fn within(body: &Bytes, record: &RecordRef<'_>, offset: Offset, clock: &dyn Clock) -> Message {
         Message {
             offset,
             time: record.time,
@@ -86,7 +92,8 @@ impl Message {
             key: record.key.map(|key| body.slice_ref(key)),
             properties: Properties::within(body, record.properties),
             ttl_ms: record.ttl_ms,
-            not_before: record.not_before,
+            not_before: not_before(record.not_before, record.deliver_at, clock),
+            deliver_at: record.deliver_at,
         }
     }
 
@@ -97,7 +104,8 @@ impl Message {
             key: self.key.as_deref(),
             properties: self.properties.as_ref(),
             ttl_ms: self.ttl_ms,
-            not_before: self.not_before,
+            not_before: self.not_before.filter(|_| self.deliver_at.is_none()),
+            deliver_at: self.deliver_at,
             value: &self.payload,
         }
     }
@@ -136,6 +144,11 @@ impl Message {
         let targeted = properties.get(TARGET_GROUP).is_none_or(|target| target == group);
         targeted && filter.is_none_or(|filter| matches(filter, properties.get(TOPIC).unwrap_or_default()))
     }
+}
+
+/// When a message may be handed out, in the queue's time. The wall clock may be set between two looks.
+pub(crate) fn not_before(by_log: Option<Micros>, by_wall: Option<Micros>, clock: &dyn Clock) -> Option<Micros> {
+    by_log.or_else(|| by_wall.map(|at| clock.at_wall(at)))
 }
 
 /// Whether an MQTT filter matches a topic: `+` is one level, `#` all that follow.
@@ -186,6 +199,7 @@ mod tests {
             properties: Properties::default(),
             ttl_ms: Some(500),
             not_before: None,
+            deliver_at: None,
         };
         assert!(!message.passing("a", None, 0).skip);
         assert_eq!(message.expires_at(), Some(1_500_000));

@@ -179,7 +179,7 @@ impl Queue {
             partition,
             offset: appended.offsets.first().copied().unwrap_or_default(),
         };
-        self.note_age(place, message.life(), ttl, now);
+        self.note_age(place, message.life(self.clock.as_ref()), ttl, now);
         self.lives(message, &self.settings_now(), ttl, now);
         Ok(place)
     }
@@ -395,7 +395,7 @@ impl Queue {
         let places: Vec<Place> = places.into_iter().map(place).collect();
         let settings = self.settings_now();
         for (place, (_, message)) in places.iter().zip(&messages) {
-            self.note_age(*place, message.life(), ttl, now);
+            self.note_age(*place, message.life(self.clock.as_ref()), ttl, now);
             self.lives(message, &settings, ttl, now);
         }
         if self.keeps_ids() {
@@ -415,7 +415,7 @@ impl Queue {
         for (partition, message) in messages {
             if let Some(store) = self.memory(partition) {
                 self.lives(&message, &settings, ttl, now);
-                let life = message.life();
+                let life = message.life(self.clock.as_ref());
                 let offset = store.append(message, ttl, now);
                 let place = Place { partition, offset };
                 self.note_age(place, life, ttl, now);
@@ -465,7 +465,7 @@ impl Queue {
         admission.done(1, bytes);
         self.lives(&message, &admission.settings, admission.settings.ttl, now);
         let over = admission.is_over_policy();
-        let (life, ttl) = (message.life(), admission.settings.ttl);
+        let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings.ttl);
         let offset = store.append(message, ttl, now);
         self.note_age(Place { partition, offset }, life, ttl, now);
         let groups = admission.groups.iter();
@@ -520,6 +520,7 @@ pub(crate) fn record_of(message: &NewMessage, ttl: Duration, now: Micros) -> Rec
         properties: message.properties.as_ref(),
         ttl_ms: ttl_ms(message, ttl),
         not_before: message.not_before,
+        deliver_at: message.deliver_at,
         value: &message.payload,
     }
 }

@@ -9,13 +9,13 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use thalweg_log::clock::{Clock, Jumps};
 use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, PartitionId};
 use tokio::sync::Notify;
 
 use crate::admission::{Admission, Room};
 use crate::budget::{self, Budget};
 use crate::claim::Delivery;
-use crate::clock::Clock;
 use crate::compaction::Progress;
 use crate::dedup::Dedup;
 use crate::error::{QueueError, Result};
@@ -147,6 +147,8 @@ pub(crate) struct Keeper {
     /// Of what is kept, and of what no consumer has been shown.
     pub kept: Aging,
     pub unclaimed: Aging,
+    /// By which the times are counted that the wall clock shows.
+    pub jumps: tokio::sync::Mutex<Arc<Jumps>>,
 }
 
 pub(crate) struct Parts {
@@ -198,6 +200,7 @@ impl Queue {
                 trim: AtomicBool::new(false),
                 kept: Aging::default(),
                 unclaimed: Aging::default(),
+                jumps: tokio::sync::Mutex::new(Jumps::none()),
             },
             has_letters,
             dropped: Mutex::default(),
@@ -356,12 +359,21 @@ impl Queue {
         if self.is_in_memory() {
             // Offsets go on from those of earlier processes, so that ids of their messages name none of this one; and they are
             // exact in JSON, where numbers are doubles.
-            return Store::Memory(MemoryStore::starting_at(self.clock.now().max(0) as Offset));
+            return Store::Memory(MemoryStore::starting_at(
+                self.clock.now().max(0) as Offset,
+                self.clock.clone(),
+            ));
         }
         Store::Log {
             log: self.log.clone(),
             id: self.data_id(partition),
+            clock: self.clock.clone(),
         }
+    }
+
+    /// Tells the times of its messages, and what the wall clock shows at them.
+    pub fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
     }
 
     pub(crate) fn not_found(&self) -> QueueError {

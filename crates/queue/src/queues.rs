@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smol_str::SmolStr;
+use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, PartitionId};
 use tokio::sync::Mutex;
 
 use crate::budget::Budget;
 use crate::catalog::Catalog;
-use crate::clock::Clock;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::leftovers;
@@ -263,6 +263,11 @@ impl Queues {
             home.save(&queue).await
         })
         .await
+    }
+
+    /// The wall clock was set: messages that wait for a time that it shows are looked at again. Returns before that is done.
+    pub fn clock_was_set(&self) {
+        self.all().iter().for_each(|queue| queue.look_at(0));
     }
 
     /// Writes the state of all groups as a whole, so that the next start reads little.

@@ -54,6 +54,78 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// If the wall clock was set, what is delayed up to a time that it shows, and what expires by that, has another time now. So it
+    /// has after a start: checkpoints have it by the clock as it was then.
+    pub(crate) async fn follow_the_wall_clock(self: &Arc<Queue>) {
+        let mut known = self.keeper.jumps.lock().await;
+        let jumps = self.clock.jumps();
+        if Arc::ptr_eq(&jumps, &known) {
+            return;
+        }
+        for group in self.groups() {
+            for (partition, part) in group.parts() {
+                self.delay_part_anew(&group, partition, part).await;
+            }
+        }
+        self.clone().learn_ages().await;
+        *known = jumps;
+    }
+
+    async fn delay_part_anew(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &Part) {
+        let delayed = match &mut part.inner.lock().state {
+            State::Work(machine) => machine.delayed(),
+            State::Stream(machine) => {
+                machine.delay_anew();
+                Vec::new()
+            }
+        };
+        let Some(store) = self.store(partition).cloned() else {
+            return;
+        };
+        let reader = group.clone();
+        let read = tokio::task::spawn_blocking(move || read_each(&store, &delayed, &reader)).await;
+        let messages = read.unwrap_or(Err(LogError::Closed)).unwrap_or_else(|error| {
+            tracing::warn!(
+                queue = %self.name(), group = %group.name(), partition, %error,
+                "delayed messages cannot be read: the clock was set, and they go by its old time"
+            );
+            Vec::new()
+        });
+        let now = self.clock.now();
+        let mut inner = part.inner.lock();
+        if let State::Work(machine) = &mut inner.state {
+            machine.delay_anew(&messages, now);
+        }
+        let stored = self.after(group, partition, part, &mut inner, now);
+        drop(inner);
+        if let Err(error) = stored {
+            tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
+        }
+        self.call_if_more(group, partition);
+    }
+}
+
+/// What a group has to know of some messages; those that are gone are left out. Blocks.
+fn read_each(store: &Store, offsets: &[Offset], group: &Group) -> Result<Vec<Passing>, LogError> {
+    let (mut cursor, mut found) = (Cursor::default(), Vec::with_capacity(offsets.len()));
+    for offset in offsets {
+        let next = match store.at(&mut cursor, *offset)? {
+            Next::Load => {
+                cursor = store.load(*offset)?;
+                store.at(&mut cursor, *offset)?
+            }
+            next => next,
+        };
+        if let Next::Message(message, hint) = next
+            && message.offset == *offset
+        {
+            found.push(message.passing(group.name(), group.settings.filter.as_deref(), hint));
+        }
+    }
+    Ok(found)
+}
+
 /// What a group has to know of the messages of a span, and before which offset they all are among them: the partition may
 /// end within the span, and go on as soon as that was seen. Blocks.
 fn read(store: &Store, span: Range<Offset>, group: &Group) -> Result<(Vec<Passing>, Offset), LogError> {

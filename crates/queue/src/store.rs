@@ -5,6 +5,7 @@ mod memory;
 
 use std::sync::Arc;
 
+use thalweg_log::clock::Clock;
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadWant};
 
 use crate::message::Message;
@@ -16,7 +17,12 @@ pub(crate) use memory::MemoryStore;
 const READ_BYTES: usize = 256 << 10;
 
 pub(crate) enum Store {
-    Log { log: Arc<dyn Log>, id: PartitionId },
+    Log {
+        log: Arc<dyn Log>,
+        id: PartitionId,
+        /// Says when a time comes that a producer named.
+        clock: Arc<dyn Clock>,
+    },
     Memory(MemoryStore),
 }
 
@@ -48,14 +54,14 @@ pub(crate) struct Span {
 impl Store {
     pub fn first(&self) -> Result<Offset, LogError> {
         match self {
-            Store::Log { log, id } => Ok(log.bounds(*id)?.first),
+            Store::Log { log, id, .. } => Ok(log.bounds(*id)?.first),
             Store::Memory(memory) => Ok(memory.bounds().0),
         }
     }
 
     pub fn next(&self) -> Result<Offset, LogError> {
         match self {
-            Store::Log { log, id } => Ok(log.bounds(*id)?.next),
+            Store::Log { log, id, .. } => Ok(log.bounds(*id)?.next),
             Store::Memory(memory) => Ok(memory.bounds().1),
         }
     }
@@ -71,7 +77,7 @@ impl Store {
     /// Of all messages, as [`Queue::size_of`](crate::queue::Queue::size_of) counts them.
     pub fn bytes(&self) -> Result<u64, LogError> {
         match self {
-            Store::Log { log, id } => {
+            Store::Log { log, id, .. } => {
                 let bounds = log.bounds(*id)?;
                 log.bytes(*id, bounds.first, bounds.next)
             }
@@ -83,7 +89,7 @@ impl Store {
     /// them; `None` at the end.
     pub fn span_at(&self, offset: Offset) -> Result<Option<Span>, LogError> {
         match self {
-            Store::Log { log, id } => {
+            Store::Log { log, id, .. } => {
                 let Some(frame) = log.frame_at(*id, offset)? else {
                     return Ok(None);
                 };
@@ -103,7 +109,7 @@ impl Store {
     /// The first offset whose message may have been appended at `time` or later.
     pub fn offset_at(&self, time: Micros) -> Result<Offset, LogError> {
         match self {
-            Store::Log { log, id } => log.offset_at(*id, time),
+            Store::Log { log, id, .. } => log.offset_at(*id, time),
             Store::Memory(memory) => Ok(memory.offset_at(time)),
         }
     }
@@ -116,7 +122,7 @@ impl Store {
     /// Lets go of what stands before `below`. Returns how many messages that were, and their bytes. One caller at a time.
     pub fn trim(&self, below: Offset) -> Result<(u64, u64), LogError> {
         match self {
-            Store::Log { log, id } => {
+            Store::Log { log, id, .. } => {
                 let bounds = log.bounds(*id)?;
                 let below = below.min(bounds.next);
                 if below <= bounds.first {
@@ -146,15 +152,15 @@ impl Store {
     ) -> Result<Next<M>, LogError> {
         match self {
             Store::Memory(memory) => Ok(memory.at(from, take)),
-            Store::Log { log, id } => {
-                if let Some(next) = cursor.at(from, &mut take) {
+            Store::Log { log, id, clock } => {
+                if let Some(next) = cursor.at(from, clock.as_ref(), &mut take) {
                     return next;
                 }
                 match log.newest(*id, from, READ_BYTES) {
                     Ok(Some(frames)) if frames.is_empty() => Ok(Next::End),
                     Ok(Some(frames)) => {
                         cursor.set(frames);
-                        cursor.at(from, take).unwrap_or(Ok(Next::End))
+                        cursor.at(from, clock.as_ref(), take).unwrap_or(Ok(Next::End))
                     }
                     Ok(None) => Ok(Next::Load),
                     Err(LogError::Gap { to, .. }) => Ok(Next::Gap { to, lost: false }),
@@ -172,7 +178,7 @@ impl Store {
     /// About so many bytes, the message at `from` at least. Blocks.
     pub fn load_some(&self, from: Offset, bytes: usize) -> Result<Cursor, LogError> {
         let mut cursor = Cursor::default();
-        if let Store::Log { log, id } = self {
+        if let Store::Log { log, id, .. } = self {
             let want = ReadWant { bytes, synced: false };
             match log.read(*id, from, want) {
                 Ok(frames) => cursor.set(frames),

@@ -327,6 +327,6 @@ fn message(queue: &Queue, delivery: &Delivery) -> Message {
     meta.set("partition", delivery.partition.to_string());
     meta.set("offset", found.offset.to_string());
     meta.set("delivery", delivery.delivery.to_string());
-    meta.set("enqueued-at", (found.time / 1000).to_string());
+    meta.set("enqueued-at", (queue.clock().wall_at(found.time) / 1000).to_string());
     out
 }

@@ -142,8 +142,7 @@ impl Output for QueueOutput {
             ))));
         };
         let (mut wanted, mut places, mut refused) = (Vec::with_capacity(messages.len()), Vec::new(), Vec::new());
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let now = now.unwrap_or_default().as_micros() as i64;
+        let now = queue.clock().now();
         let limit = queue.settings().max_message_size;
         for index in 0..messages.len() {
             match self.fields.message(&messages, index, now) {

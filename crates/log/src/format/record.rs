@@ -1,7 +1,7 @@
 //! Records within the body of a frame, one behind the other, so that joining bodies is joining bytes.
 //!
 //! A record: length of the rest as varint · flags 1 · time 8 · offset delta varint · key, properties (varint length and
-//! bytes each) · ttl varint · not-before 8 · value up to the end. What a flag does not announce is absent.
+//! bytes each) · ttl varint · not-before 8 · deliver-at 8 · value up to the end. What a flag does not announce is absent.
 //! Properties are names and values in turn, a varint length before each.
 
 use bytes::Bytes;
@@ -22,7 +22,8 @@ const HAS_PROPERTIES: u8 = 2;
 const HAS_TTL: u8 = 4;
 const HAS_NOT_BEFORE: u8 = 8;
 const HAS_DELTA: u8 = 16;
-const KNOWN: u8 = HAS_KEY | HAS_PROPERTIES | HAS_TTL | HAS_NOT_BEFORE | HAS_DELTA;
+const HAS_DELIVER_AT: u8 = 32;
+const KNOWN: u8 = HAS_KEY | HAS_PROPERTIES | HAS_TTL | HAS_NOT_BEFORE | HAS_DELTA | HAS_DELIVER_AT;
 
 /// A record as parts of the body it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +33,12 @@ pub struct RecordRef<'a> {
     pub delta: Option<u32>,
     pub key: Option<&'a [u8]>,
     pub properties: PropertiesRef<'a>,
-    /// Milliseconds, from the time of the record or from `not_before`.
+    /// Milliseconds, from the time of the record or from `not_before` or `deliver_at`.
     pub ttl_ms: Option<u64>,
+    /// Log time, as `time`.
     pub not_before: Option<Micros>,
+    /// The same by the wall clock, as somebody named it.
+    pub deliver_at: Option<Micros>,
     pub value: &'a [u8],
 }
 
@@ -48,6 +52,7 @@ impl<'a> RecordRef<'a> {
             properties: PropertiesRef::default(),
             ttl_ms: None,
             not_before: None,
+            deliver_at: None,
             value,
         }
     }
@@ -59,7 +64,7 @@ impl<'a> RecordRef<'a> {
             (self.key.is_some(), Flags::KEYS),
             (!self.properties.0.is_empty(), Flags::PROPERTIES),
             (self.ttl_ms.is_some(), Flags::TTL),
-            (self.not_before.is_some(), Flags::NOT_BEFORE),
+            (self.not_before.or(self.deliver_at).is_some(), Flags::NOT_BEFORE),
             (self.delta.is_some(), Flags::OFFSET_DELTAS),
         ] {
             if present {
@@ -92,7 +97,7 @@ impl<'a> RecordRef<'a> {
         if let Some(ttl) = self.ttl_ms {
             varint::put(out, ttl);
         }
-        if let Some(time) = self.not_before {
+        for time in [self.not_before, self.deliver_at].into_iter().flatten() {
             Put(out).i64(time);
         }
         out.extend_from_slice(self.value);
@@ -120,6 +125,9 @@ impl<'a> RecordRef<'a> {
         }
         if self.not_before.is_some() {
             add(HAS_NOT_BEFORE, size_of::<Micros>());
+        }
+        if self.deliver_at.is_some() {
+            add(HAS_DELIVER_AT, size_of::<Micros>());
         }
         (len, flags)
     }
@@ -149,6 +157,9 @@ impl<'a> RecordRef<'a> {
         }
         if has(HAS_NOT_BEFORE) {
             record.not_before = Some(take.i64()?);
+        }
+        if has(HAS_DELIVER_AT) {
+            record.deliver_at = Some(take.i64()?);
         }
         record.value = take.0;
         Some((record, rest))
@@ -289,7 +300,7 @@ mod tests {
             properties in prop::collection::vec(("[a-zä]{0,9}", ".{0,200}"), 0..4),
             value in prop::collection::vec(any::<u8>(), 0..400),
         ) -> Any {
-            Any { time, delta, key, properties, ttl_ms, not_before, value }
+            Any { time, delta, key, properties, ttl_ms, not_before, deliver_at, value }
         }
     }
 
@@ -301,6 +312,7 @@ mod tests {
             properties: properties.as_ref(),
             ttl_ms: any.ttl_ms,
             not_before: any.not_before,
+            deliver_at: any.deliver_at,
             value: &any.value,
         }
     }

@@ -1,5 +1,6 @@
 //! What a claim takes from one partition of a work group: first what was passed before and is ready, then what the cursor meets.
 
+use thalweg_log::clock::Clock;
 use thalweg_log::Offset;
 
 use super::{Delivery, Look, Wanted};
@@ -18,6 +19,7 @@ pub(super) struct Taker<'a> {
     pub dropped: Option<&'a Ranges>,
     pub group: &'a Group,
     pub store: &'a Store,
+    pub clock: &'a dyn Clock,
     pub partition: u32,
     pub consumer: u32,
     pub wanted: &'a mut Wanted,
@@ -109,7 +111,8 @@ impl Taker<'_> {
             machine.gone(offset, false, self.wanted.now);
             return Ok(Again::Took);
         }
-        let found = match cursor.again(offset, hint).or_else(|| older.again(offset, hint)) {
+        let again = |frames: &Cursor| frames.again(offset, hint, self.clock);
+        let found = match again(cursor).or_else(|| again(older)) {
             Some(message) => Next::Message(message, hint),
             None => self.store.at(older, offset)?,
         };

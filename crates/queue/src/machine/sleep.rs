@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use thalweg_log::{Micros, Offset};
 
-use super::entry::{Entry, State};
-use super::{Machine, Passing, Sleepers, Terminal};
+use super::entry::{Entry, NEVER, State};
+use super::{Found, Machine, Passing, Sleepers, Terminal};
 
 impl Machine {
     /// Offsets whose messages the caller should read and show to `rouse`, because one of them is due soon. The same again
@@ -41,6 +41,39 @@ impl Machine {
             }
         }
         self.sleepers.again_at(&span, wake);
+        self.check();
+    }
+
+    /// Messages with an entry that may not be handed out yet, in the order of their offsets.
+    pub fn delayed(&self) -> Vec<Offset> {
+        let delayed = self.store.entries.iter().filter(|(_, at)| at.state == State::Delayed);
+        let mut offsets: Vec<Offset> = delayed.map(|(_, at)| at.offset).collect();
+        offsets.sort_unstable();
+        offsets
+    }
+
+    /// The wall clock was set: what waits for a time that it shows waits for another one now. These are the messages of
+    /// [`delayed`](Machine::delayed), as they were read at `now`; those that sleep are to be read.
+    pub fn delay_anew(&mut self, messages: &[Passing], now: Micros) {
+        for message in messages {
+            let Found::Active(entry) = self.find(message.offset) else {
+                continue;
+            };
+            let at = self.store.entries.get_mut(entry);
+            if at.state != State::Delayed {
+                continue;
+            }
+            at.expires_at = message.expires_at.unwrap_or(NEVER);
+            at.due = message.not_before.unwrap_or(now);
+            let due = at.due;
+            self.wheel.cancel(&mut self.store.entries, entry);
+            if due > now {
+                self.wheel.arm(&mut self.store.entries, entry, due);
+            } else {
+                self.delay_is_over(entry);
+            }
+        }
+        self.sleepers.all_at(now);
         self.check();
     }
 

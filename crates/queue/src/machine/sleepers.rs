@@ -131,6 +131,14 @@ impl Sleepers {
         }
     }
 
+    /// All of them are to be read: the times at which they are due were changed.
+    pub fn all_at(&mut self, wake: Micros) {
+        for span in self.spans.values_mut() {
+            span.wake = wake;
+        }
+        self.by_wake = self.spans.keys().map(|span| (wake, *span)).collect();
+    }
+
     pub fn spans(&self) -> impl ExactSizeIterator<Item = (u64, &Span)> {
         self.spans.iter().map(|(span, at)| (*span, at))
     }

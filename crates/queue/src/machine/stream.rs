@@ -45,6 +45,8 @@ pub struct StreamMachine {
     delivered_to: Offset,
     /// This offset is not read before that time: after a nack with a delay, or since the message is delayed.
     pause: Option<(Offset, Micros)>,
+    /// It is there because that message may not be handed out earlier, not because one was given back.
+    pause_is_delay: bool,
     ahead_max: u64,
     /// For the group nothing is there before it.
     first: Offset,
@@ -71,6 +73,7 @@ impl StreamMachine {
             position: start,
             delivered_to: start,
             pause: None,
+            pause_is_delay: false,
             ahead_max,
             first: 0,
             lost_to: 0,
@@ -167,6 +170,12 @@ impl StreamMachine {
     pub fn wait_at(&mut self, offset: Offset, until: Micros) {
         self.skip_to(offset);
         self.pause = Some((offset, until));
+        self.pause_is_delay = true;
+    }
+
+    /// The wall clock was set: a message that waits for a time that it shows is looked at again.
+    pub fn delay_anew(&mut self) {
+        self.pause = self.pause.filter(|_| !self.pause_is_delay);
     }
 
     /// The message at `offset`, which would be next, is not for this group or has expired: done. False as of
@@ -250,6 +259,7 @@ impl StreamMachine {
         self.position = self.position.min(offset);
         self.delivered_to = offset;
         self.pause = (delay > 0).then(|| (offset, now.saturating_add(delay)));
+        self.pause_is_delay = false;
         Ok(())
     }
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smol_str::SmolStr;
+use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, LogError, PartitionId};
 use tokio::sync::Mutex;
 
 use super::{QueuesOptions, no_group};
 use crate::budget::Budget;
 use crate::catalog::{Catalog, Entry};
-use crate::clock::Clock;
 use crate::died::DeadLetterListener;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};

@@ -41,6 +41,7 @@ impl Letters {
         let store = Store::Log {
             log: queue.log.clone(),
             id: dead,
+            clock: queue.clock.clone(),
         };
         let mut letters = Letters::default();
         if let Err(error) = letters.read_from(queue, &store, since.saturating_sub(UNDER_WAY)) {

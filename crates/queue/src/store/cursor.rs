@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use thalweg_log::clock::Clock;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Frame, LogError, Offset};
@@ -38,7 +39,12 @@ impl Cursor {
     }
 
     /// The message at `from` or the first behind it, as far as these frames tell.
-    pub fn at<M>(&mut self, from: Offset, mut take: impl FnMut(Message) -> M) -> Option<Result<Next<M>, LogError>> {
+    pub fn at<M>(
+        &mut self,
+        from: Offset,
+        clock: &dyn Clock,
+        mut take: impl FnMut(Message) -> M,
+    ) -> Option<Result<Next<M>, LogError>> {
         if let Some((_, to)) = self.gap.filter(|(start, end)| (*start..*end).contains(&from)) {
             return Some(Ok(Next::Gap { to, lost: false }));
         }
@@ -82,7 +88,7 @@ impl Cursor {
                 .delta
                 .map_or(self.offset, |delta| frame.header.base + u64::from(delta));
             let position = self.position;
-            let message = (offset >= from).then(|| take(Message::within(&frame.body, &record, offset)));
+            let message = (offset >= from).then(|| take(Message::within(&frame.body, &record, offset, clock)));
             self.position = frame.body.len() - behind.len();
             self.offset = offset + 1;
             if let Some(message) = message {
@@ -92,7 +98,7 @@ impl Cursor {
     }
 
     /// The message at `offset`, whose record was found at `hint` before.
-    pub fn again(&self, offset: Offset, hint: u32) -> Option<Message> {
+    pub fn again(&self, offset: Offset, hint: u32, clock: &dyn Clock) -> Option<Message> {
         let at = self.frames.partition_point(|frame| frame.header.next() <= offset);
         let frame = self.frames.get(at).filter(|frame| frame.header.base <= offset)?;
         let (mut position, mut next) = (0, frame.header.base);
@@ -105,7 +111,7 @@ impl Cursor {
             let (record, behind) = RecordRef::take(rest)?;
             let own = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
             if own == offset {
-                return Some(Message::within(&frame.body, &record, offset));
+                return Some(Message::within(&frame.body, &record, offset, clock));
             }
             position = frame.body.len() - behind.len();
             next = own + 1;

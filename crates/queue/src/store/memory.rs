@@ -5,16 +5,18 @@
 //! have besides stands once per piece.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use thalweg_log::clock::Clock;
 use thalweg_log::format::record::Properties;
 use thalweg_log::{Micros, Offset};
 
 use super::{Next, Span};
-use crate::message::{Message, NewMessage};
+use crate::message::{Message, NewMessage, not_before};
 use crate::produce::ttl_ms;
 
 /// Messages of a piece.
@@ -25,6 +27,7 @@ pub(crate) struct MemoryStore {
     /// As inside, for who only wants to know whether it is worth looking.
     first: AtomicU64,
     next: AtomicU64,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Default)]
@@ -60,11 +63,12 @@ struct Extra {
     key: Option<Bytes>,
     properties: Properties,
     not_before: Option<Micros>,
+    deliver_at: Option<Micros>,
 }
 
 impl MemoryStore {
     /// Its first message will have this offset. A receipt of a store before this one must not name a message of this one.
-    pub fn starting_at(offset: Offset) -> MemoryStore {
+    pub fn starting_at(offset: Offset, clock: Arc<dyn Clock>) -> MemoryStore {
         let inner = Inner {
             base: offset,
             first: offset,
@@ -75,6 +79,7 @@ impl MemoryStore {
             inner: Mutex::new(inner),
             first: AtomicU64::new(offset),
             next: AtomicU64::new(offset),
+            clock,
         }
     }
 
@@ -119,7 +124,7 @@ impl MemoryStore {
             let to = inner.first;
             return Next::Gap { to, lost: false };
         }
-        match inner.get(from).map(take) {
+        match inner.get(from, self.clock.as_ref()).map(take) {
             Some(message) => Next::Message(message, 0),
             None => Next::End,
         }
@@ -190,7 +195,7 @@ impl Inner {
     }
 
     #[inline]
-    fn get(&self, offset: Offset) -> Option<Message> {
+    fn get(&self, offset: Offset, clock: &dyn Clock) -> Option<Message> {
         let (piece, slot) = self.slot(offset)?;
         let payload = slot.payload.clone();
         let ttl_ms = (slot.ttl_ms != FOREVER).then_some(slot.ttl_ms);
@@ -205,6 +210,7 @@ impl Inner {
                 properties: Properties::default(),
                 ttl_ms,
                 not_before: None,
+                deliver_at: None,
             },
             Some(extra) => Message {
                 offset,
@@ -213,7 +219,8 @@ impl Inner {
                 key: extra.key.clone(),
                 properties: extra.properties.clone(),
                 ttl_ms,
-                not_before: extra.not_before,
+                not_before: not_before(extra.not_before, extra.deliver_at, clock),
+                deliver_at: extra.deliver_at,
             },
         })
     }
@@ -230,7 +237,7 @@ impl Piece {
         };
         let key = message.key.filter(|key| !key.is_empty());
         let properties = message.properties;
-        if key.is_some() || !properties.is_empty() || message.not_before.is_some() {
+        if key.is_some() || !properties.is_empty() || message.not_before.or(message.deliver_at).is_some() {
             if self.extras.capacity() == 0 {
                 self.extras.reserve_exact(PIECE);
             }
@@ -238,6 +245,7 @@ impl Piece {
                 key,
                 properties,
                 not_before: message.not_before,
+                deliver_at: message.deliver_at,
             });
             slot.extra = self.extras.len() as u16;
         }
@@ -261,6 +269,8 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_log::clock::SystemClock;
+
     use super::*;
 
     fn put(store: &MemoryStore, range: std::ops::Range<u64>) -> Vec<Offset> {
@@ -274,7 +284,7 @@ mod tests {
 
     #[test]
     fn messages_are_found_by_their_offsets_until_they_are_trimmed() {
-        let store = MemoryStore::starting_at(0);
+        let store = MemoryStore::starting_at(0, Arc::new(SystemClock));
         assert_eq!(put(&store, 0..1003), (0..1003).collect::<Vec<_>>());
         assert_eq!((store.bounds(), store.bytes()), ((0, 1003), 8024));
         for offset in [0, 255, 256, 999, 1002] {
@@ -299,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_only_some_messages_have_comes_back_with_them() {
-        let store = MemoryStore::starting_at(0);
+        let store = MemoryStore::starting_at(0, Arc::new(SystemClock));
         let plain = NewMessage::of("plain");
         let rich = |n: u64| NewMessage {
             key: Some(Bytes::from(format!("key-{n}"))),

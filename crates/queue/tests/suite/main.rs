@@ -5,6 +5,7 @@
 
 mod catalog_damage;
 mod changes;
+mod clock;
 mod compaction;
 mod damage;
 mod dedup;

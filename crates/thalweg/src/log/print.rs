@@ -257,7 +257,7 @@ fn record_json(offset: u64, record: &RecordRef<'_>) -> Value {
         .collect();
     json!({
         "record": offset, "time": time_of(record.time), "key": record.key.map(shown), "properties": pairs,
-        "ttl_ms": record.ttl_ms, "not_before": record.not_before.map(time_of), "value": shown(record.value),
+        "ttl_ms": record.ttl_ms, "not_before": record.not_before.map(time_of), "deliver_at": record.deliver_at.map(time_of), "value": shown(record.value),
         "bytes": record.value.len(),
     })
 }

@@ -38,10 +38,10 @@ impl Clock for TestClock {
 }
 
 /// A process that has a log open, and the queues in it.
-pub struct Place {
+pub struct Place<C = TestClock> {
     pub queues: Queues,
     pub log: Arc<EmbeddedLog>,
-    pub clock: Arc<TestClock>,
+    pub clock: Arc<C>,
 }
 
 /// A new queue "q" in a folder that goes with the first of these.
@@ -122,7 +122,7 @@ pub async fn restarted(place: Place, folder: &Path) -> (Place, Arc<Queue>) {
     (place, queue)
 }
 
-impl Place {
+impl<C> Place<C> {
     /// That of [`begin`].
     pub fn queue(&self) -> Arc<Queue> {
         self.queues.get("q").unwrap()
@@ -147,6 +147,9 @@ impl Place {
         }
     }
 
+}
+
+impl Place {
     /// So much time goes by for the queues.
     pub fn later(&self, time: Duration) {
         self.clock.later(time);
