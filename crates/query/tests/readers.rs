@@ -176,7 +176,8 @@ async fn tables_that_another_program_rewrites_stay_what_they_are() {
     // While nobody rewrites them again.
     let folder = plant.close().await;
     engines.optimize(&TABLES).await;
-    assert!(Plant::foreign_files(folder.path()).await >= TABLES.len());
+    let of_rows = TABLES.iter().filter(|table| !table.ends_with("_rollup")).count();
+    assert!(Plant::foreign_files(folder.path()).await >= of_rows);
     assert!(agree(&engines, "files are of another writer").await == grown);
     orders_hold(&engines, "of another writer").await;
     compact_alone(folder.path()).await;

@@ -90,14 +90,15 @@ impl Engines {
 }
 
 impl Engines {
-    /// Lets the other program rewrite tables, each of which must have had something to rewrite.
+    /// Lets the other program rewrite tables. Each had something to rewrite; windows that were all made at once are in one file a day.
     pub async fn optimize(&self, tables: &[&'static str]) {
         let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
         let done = tokio::task::spawn_blocking(move || ask(OPTIMIZE, &paths))
             .await
             .unwrap();
         for (table, done) in tables.iter().zip(done) {
-            assert!(done["removed"].as_u64() > done["added"].as_u64(), "{table}: {done}");
+            let had_many = done["removed"].as_u64() > done["added"].as_u64();
+            assert!(had_many || (table.ends_with("_rollup") && done["removed"] == 0), "{table}: {done}");
         }
     }
 }
