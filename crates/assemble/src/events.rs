@@ -96,6 +96,9 @@ impl EventsServer {
         }
         let opened = Opened::open(options).await?;
         crate::metrics::register_logs(&metrics, opened.logs());
+        if let Some(clock) = opened.clock() {
+            crate::metrics::register_clock(&metrics, clock);
+        }
         let store = opened.store.clone();
         let new_token = make_default(store.as_ref(), token).await?;
         server.open(store.clone());

@@ -6,6 +6,7 @@
 
 pub mod bulk;
 mod checked;
+mod clock;
 mod components;
 mod data_dir;
 mod events;

@@ -9,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use thalweg_events::EventsError;
 use thalweg_events::backup::BackupError;
+use thalweg_log::clock::LogClock;
 use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::{Disks, EmbeddedLog, Log, LogError, LogOptions, LogStatus};
 use thalweg_queue::QueueError;
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
 
+use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
 use crate::log_memory::LogMemory;
 
@@ -26,6 +28,7 @@ const EXIT_CORRUPT: u8 = 65;
 
 pub(crate) struct OpenLog {
     disks: Arc<Disks>,
+    clock: Arc<WatchedClock>,
     /// Each folder has a lock of its own, also in the data folder: another process may name it in its `log.dirs`. Let go last.
     _locks: Vec<DataDir>,
 }
@@ -58,6 +61,7 @@ impl OpenLog {
             tokio::task::spawn_blocking(move || open(&folders, (&options, memory), &data_dir, (prepare, &runtime)))
                 .await;
         let opened = opened.context("the log was not opened")??;
+        opened.clock.watch(opened.log());
         for log in opened.disks.logs() {
             tell(log);
             watch(log, settings.on_poison);
@@ -68,6 +72,11 @@ impl OpenLog {
     /// As those see it who store in it.
     pub fn log(&self) -> Arc<dyn Log> {
         self.disks.clone().into_log()
+    }
+
+    /// Its time.
+    pub fn clock(&self) -> &Arc<WatchedClock> {
+        &self.clock
     }
 
     /// That of each disk.
@@ -101,6 +110,7 @@ fn open(
     data_dir: &Path,
     (prepare, runtime): (fn(&Folder) -> Result<()>, &tokio::runtime::Handle),
 ) -> Result<OpenLog> {
+    let clock = Arc::new(LogClock::default());
     let (mut disks, mut locks) = (Vec::new(), Vec::new());
     let mut taken: Vec<(&Path, (u64, u64))> = Vec::new();
     for folder in folders {
@@ -121,13 +131,18 @@ fn open(
             locks.push(DataDir::take_log(folder)?);
         }
         prepare(&disk)?;
-        disks.push((Arc::new(disk) as Arc<dyn Disk>, options(settings, memory, folder)));
+        disks.push((
+            Arc::new(disk) as Arc<dyn Disk>,
+            options(settings, memory, folder, &clock),
+        ));
     }
     let mut id = [0; 8];
     getrandom::fill(&mut id).context("the system gives no random numbers")?;
-    let opened = runtime.block_on(Disks::open(disks, u64::from_le_bytes(id), thalweg_queue::together))?;
+    let opened = Arc::new(runtime.block_on(Disks::open(disks, u64::from_le_bytes(id), thalweg_queue::together))?);
+    let clock = WatchedClock::resume(clock, opened.as_ref(), runtime)?;
     Ok(OpenLog {
-        disks: Arc::new(opened),
+        disks: opened,
+        clock: Arc::new(clock),
         _locks: locks,
     })
 }
@@ -155,8 +170,9 @@ fn node(folder: &Path) -> Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-fn options(settings: &LogSettings, memory: LogMemory, folder: &Path) -> LogOptions {
+fn options(settings: &LogSettings, memory: LogMemory, folder: &Path, clock: &Arc<LogClock>) -> LogOptions {
     LogOptions {
+        clock: clock.clone(),
         folder: folder.display().to_string(),
         spare: settings.commit.spare as usize,
         files_max: settings.commit.max_files as usize,

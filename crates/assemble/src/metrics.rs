@@ -8,6 +8,7 @@ use thalweg_log::{EmbeddedLog, Observed};
 use thalweg_queue::{Group, GroupStats, Queue};
 use thalweg_telemetry::{Distribution, Families, Metrics};
 
+use crate::clock::WatchedClock;
 use crate::queues::Store;
 
 /// Has the metrics of an open store told.
@@ -16,12 +17,20 @@ pub(crate) fn register(metrics: &Metrics, store: &Arc<Store>) {
         return;
     }
     register_logs(metrics, store.logs().to_vec());
+    if let Some(clock) = store.clock() {
+        register_clock(metrics, clock);
+    }
     let queues = store.clone();
     metrics.tell("mqtt_queue_depth", move |to| {
         for queue in queues.queues().iter().flat_map(thalweg_queue::Queues::all) {
             tell_queue(to, &queue);
         }
     });
+}
+
+pub(crate) fn register_clock(metrics: &Metrics, clock: &Arc<WatchedClock>) {
+    let clock = clock.clone();
+    metrics.tell("thalweg_clock_jump_seconds", move |to| clock.tell_metrics(to));
 }
 
 /// The same for the log of each disk alone.

@@ -17,10 +17,11 @@ use thalweg_config::{Config, Diagnostics, Pos};
 use thalweg_flow::Registry;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings, Recover};
-use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions, SystemClock};
+use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
 
+use crate::clock::WatchedClock;
 use crate::log::{OpenLog, is_damage};
 use crate::log_memory::LogMemory;
 
@@ -110,7 +111,10 @@ impl Section {
             auto_create: self.queues.auto_create,
             memory_bytes: self.memory_bytes as u64,
         };
-        Ok(Queues::open(log.log(), Arc::new(SystemClock), options).await?)
+        let queues = Queues::open(log.log(), log.log().clock(), options).await?;
+        let told = queues.clone();
+        log.clock().tell(move || told.clock_was_set());
+        Ok(queues)
     }
 }
 
@@ -146,6 +150,10 @@ impl Store {
         }
         buffers.push((queue.to_owned(), flow.to_owned()));
         None
+    }
+
+    pub fn clock(&self) -> Option<&Arc<WatchedClock>> {
+        self.opened.get().map(|opened| opened.log.clock())
     }
 
     /// The log of each disk.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use thalweg_events::{
     APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, EventsError, MessageId, Result, names,
-    time,
 };
+use thalweg_log::clock::Clock as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 
@@ -161,7 +161,7 @@ async fn commit(
         }
     };
     let mut plan = Plan::new(state.counters, state.streams, state.ids);
-    plan.now = time::now();
+    plan.now = links.clock.now();
     plan.chance = chance(events().filter(|event| event.id.is_none()).count())?;
     let done: Vec<_> = batch.iter().map(|appends| plan.add(appends)).collect();
     if plan.rows.messages.is_empty() {

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_events::{EventsError, Import, MessageId, Result, Uuid, names, time};
 
+use thalweg_log::clock::Clock as _;
+
 use crate::append::{COUNT_CATEGORIES, COUNT_NAMESPACE, INSERT_CATEGORIES, STREAMS, TRIM, known};
 use crate::links::{Lent, Param};
 use crate::namespace::PostgresNamespace;
@@ -116,7 +118,8 @@ impl PostgresNamespace {
         let ruled = targets.values().filter(|target| target.known.has_rule);
         let ruled: Vec<i64> = ruled.map(|target| target.number).collect();
         if !ruled.is_empty() {
-            link.query(TRIM, &[&before.space, &ruled, &time::now()]).await?;
+            link.query(TRIM, &[&before.space, &ruled, &self.links.clock.now()])
+                .await?;
         }
         Ok(after)
     }

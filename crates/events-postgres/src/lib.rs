@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod append;
+mod clock;
 mod database;
 mod failure;
 mod import;

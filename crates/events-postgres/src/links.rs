@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
+use crate::clock::DatabaseClock;
 use crate::database::Database;
 use crate::failure::{failed, reason};
 
@@ -28,6 +29,7 @@ pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 pub(crate) struct Links {
     pub database: Database,
+    pub clock: Arc<DatabaseClock>,
     idle: Mutex<Vec<Link>>,
     permits: Arc<Semaphore>,
     outage: Mutex<Option<Outage>>,
@@ -56,6 +58,7 @@ impl Links {
     pub fn new(database: Database, connections: usize) -> Arc<Links> {
         Arc::new(Links {
             database,
+            clock: Arc::default(),
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(connections.max(2))),
             outage: Mutex::default(),

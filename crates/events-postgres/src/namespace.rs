@@ -8,6 +8,7 @@ use thalweg_events::{
     Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Document, EventsError, Expected, Import, MessageId,
     Namespace, NamespaceInfo, Page, Result, Retention, RetentionOf, Stored, StreamInfo, StreamRead, Visible,
 };
+use thalweg_log::clock::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::append::{self, QUEUE, Waiting};
@@ -134,6 +135,10 @@ impl PostgresNamespace {
 }
 
 impl Namespace for PostgresNamespace {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.links.clock.clone()
+    }
+
     fn name(&self) -> &str {
         &self.identity.name
     }

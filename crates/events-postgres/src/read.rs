@@ -8,9 +8,11 @@ use std::collections::HashSet;
 
 use thalweg_events::{
     CategoryInfo, CategoryRead, Direction, Document, From, MessageId, NamespaceInfo, Page, Result, Stored, StreamInfo,
-    StreamRead, time,
+    StreamRead,
 };
 use tokio_postgres::Row;
+
+use thalweg_log::clock::Clock as _;
 
 use crate::links::Param;
 use crate::namespace::PostgresNamespace;
@@ -77,7 +79,7 @@ impl PostgresNamespace {
             let mut link = self.links.lend().await?;
             let asked = async {
                 let (state, question) = (link.prepare(STATE).await?, link.prepare(sql).await?);
-                let now = time::now();
+                let now = self.links.clock.now();
                 let client = link.client()?;
                 let state_parameters: [Param<'_>; 2] = [&self.identity.id, &now];
                 let (state, rows) = futures::join!(

@@ -2,12 +2,14 @@
 //! left without an owner, so that nobody sees them.
 
 use thalweg_events::{
-    DOCUMENT_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, EventsError, Expected, Result, Retention, RetentionOf, time,
+    DOCUMENT_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, EventsError, Expected, Result, Retention, RetentionOf,
 };
 use thalweg_log::Micros;
 use tokio_postgres::Row;
 
 use crate::append::{LOCK, TRIM, counters, known};
+use thalweg_log::clock::Clock as _;
+
 use crate::links::{Lent, Param};
 use crate::namespace::PostgresNamespace;
 use crate::plan::Counters;
@@ -49,7 +51,8 @@ impl PostgresNamespace {
         let before = self.lock(link).await?;
         let sql = "SELECT trim_stream($1, old.stream, $2) FROM (SELECT stream FROM streams \
              WHERE space = $1 AND expires_at < $2 ORDER BY expires_at LIMIT $3) AS old";
-        link.query(sql, &[&before.space, &time::now(), &EXPIRE]).await?;
+        link.query(sql, &[&before.space, &self.links.clock.now(), &EXPIRE])
+            .await?;
         self.commit_change(link, before).await
     }
 
@@ -112,7 +115,7 @@ impl PostgresNamespace {
         }
         let sql = "INSERT INTO streams (space, stream, category, name, version, messages, last_time, tombstone) \
              VALUES ($1, $2, $3, $4, -1, 0, $5, true)";
-        link.execute(sql, &[&space, &number, &found, &stream, &time::now()])
+        link.execute(sql, &[&space, &number, &found, &stream, &self.links.clock.now()])
             .await?;
         let sql = "UPDATE namespaces SET last_stream = $2, last_category = greatest(last_category, $3) WHERE id = $1";
         link.execute(sql, &[&self.identity.id, &number, &found]).await?;
@@ -155,7 +158,8 @@ impl PostgresNamespace {
             let sql = "UPDATE messages SET ages = true WHERE space = $1 AND stream = ANY($2) AND NOT ages";
             link.execute(sql, &[&before.space, &streams]).await?;
         }
-        link.query(TRIM, &[&before.space, &streams, &time::now()]).await?;
+        link.query(TRIM, &[&before.space, &streams, &self.links.clock.now()])
+            .await?;
         self.commit_change(&mut link, before).await
     }
 

@@ -9,10 +9,12 @@ use thalweg_events::{
     BackupPieces, BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken,
     Result, Scavenged, Store, Token, TokenInfo, Verified, time,
 };
+use thalweg_log::clock::Clock as _;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_postgres::Row;
 
+use crate::clock;
 use crate::database::Database;
 use crate::links::{Links, Param};
 use crate::listen;
@@ -73,6 +75,7 @@ impl PostgresStore {
         let mut link = links.lend().await?;
         schema::migrate(&mut link).await?;
         let is_relaxed = schema::is_relaxed(&mut link).await?;
+        links.clock.ask(&mut link).await?;
         drop(link);
         if is_relaxed {
             tracing::warn!(
@@ -91,6 +94,7 @@ impl PostgresStore {
         let tasks = vec![
             tokio::spawn(listen::listen(Arc::downgrade(&core))).abort_handle(),
             tokio::spawn(sweep::sweep_on(Arc::downgrade(&core))).abort_handle(),
+            tokio::spawn(clock::follow(Arc::downgrade(&core))).abort_handle(),
         ];
         Ok(PostgresStore {
             core,
@@ -253,7 +257,7 @@ impl Core {
         let before = namespace.lock(&mut link).await?;
         // What is too old by now is not there any more.
         let sql = "SELECT trim_stream($1, stream, $2) FROM streams WHERE space = $1 AND expires_at < $2";
-        link.query(sql, &[&before.space, &time::now()]).await?;
+        link.query(sql, &[&before.space, &self.links.clock.now()]).await?;
         link.execute("INSERT INTO retired_spaces (space) VALUES ($1)", &[&before.space])
             .await?;
         let sql = "DELETE FROM namespaces WHERE id = $1 RETURNING messages, pg_notify('thalweg_events', 'd ' || id)";

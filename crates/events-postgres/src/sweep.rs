@@ -3,8 +3,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use thalweg_events::{Fault, Namespace as _, Result, Scavenged, Verified, time};
+use thalweg_events::{Fault, Namespace as _, Result, Scavenged, Verified};
 use tokio_postgres::Row;
+
+use thalweg_log::clock::Clock as _;
 
 use crate::links::Lent;
 use crate::store::Core;
@@ -36,7 +38,7 @@ pub(crate) async fn scavenge(core: &Arc<Core>) -> Result<Scavenged> {
     // What is too old is removed by whoever reads next; here nobody may come.
     let sql = "SELECT DISTINCT n.name, n.messages FROM namespaces n JOIN streams s ON s.space = n.space \
          WHERE s.expires_at < $1";
-    let rows = link.query(sql, &[&time::now()]).await?;
+    let rows = link.query(sql, &[&core.links.clock.now()]).await?;
     drop(link);
     for row in &rows {
         let namespace = core.find(get(row, 0)?).await?;

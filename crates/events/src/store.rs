@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use thalweg_log::Micros;
+use thalweg_log::clock::Clock;
 use tokio::sync::watch;
 
 use crate::error::{EventsError, Result};
@@ -211,6 +212,9 @@ pub struct CategoryInfo {
 /// One namespace: its messages, in streams, and in one order over all of them.
 pub trait Namespace: Send + Sync + 'static {
     fn name(&self) -> &str;
+
+    /// Counts times that pass: of leases, and of what is kept for so long. All servers of one store have the same.
+    fn clock(&self) -> Arc<dyn Clock>;
 
     /// Stores all of it or nothing; each stream comes once. When it returns the messages are as durable as the store
     /// promises, and every read has them.

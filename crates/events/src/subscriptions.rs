@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_log::Micros;
+use thalweg_log::clock::Clock;
 use tokio::time::Instant;
 
 use crate::error::{EventsError, Result};
 use crate::event::Stored;
 use crate::store::Namespace;
 use crate::subscription::{Change, Info, Lease, Nack, Settings, Settled, Subscription};
-use crate::time;
 
 use handle::{Done, Handle, Op};
 
@@ -33,10 +33,10 @@ const HANDLES: usize = 1024;
 const POLL: Duration = Duration::from_secs(1);
 const PREFIX: &str = "subscription/";
 
-type Clock = Arc<dyn Fn() -> Micros + Send + Sync>;
-
+#[derive(Default)]
 pub struct Subscriptions {
-    clock: Clock,
+    /// Instead of that of each namespace.
+    clock: Option<Arc<dyn Clock>>,
     /// By namespace and name.
     handles: Mutex<HashMap<(String, String), Arc<Handle>>>,
 }
@@ -114,23 +114,22 @@ pub struct SubscriptionFigures {
     pub redelivered: u64,
 }
 
-impl Default for Subscriptions {
-    fn default() -> Self {
-        Subscriptions::new(Arc::new(time::now))
-    }
-}
-
 impl Subscriptions {
-    pub fn new(clock: Clock) -> Subscriptions {
+    fn clock_of(&self, namespace: &dyn Namespace) -> Arc<dyn Clock> {
+        self.clock.clone().unwrap_or_else(|| namespace.clock())
+    }
+
+    /// For which time passes as a clock says, in whatever store they are.
+    pub fn new(clock: Arc<dyn Clock>) -> Subscriptions {
         Subscriptions {
-            clock,
+            clock: Some(clock),
             handles: Mutex::default(),
         }
     }
 
     /// Durable when it returns.
     pub async fn create(&self, namespace: &Arc<dyn Namespace>, name: &str, settings: Settings) -> Result<()> {
-        let mut created = Subscription::new(settings, (self.clock)());
+        let mut created = Subscription::new(settings, self.clock_of(namespace.as_ref()).now());
         let cleared = namespace.watch().borrow().cleared;
         created.is_of(cleared);
         match namespace
@@ -152,7 +151,7 @@ impl Subscriptions {
             };
             let deleted = namespace.put_document(&document_name, None, known.revision).await?;
             if deleted.is_some() {
-                self.handle(namespace.name(), name).wake();
+                self.handle(namespace.as_ref(), name).wake();
                 return Ok(());
             }
         }
@@ -214,7 +213,7 @@ impl Subscriptions {
         let mut visible = namespace.watch();
         loop {
             visible.borrow_and_update();
-            let handle = self.handle(namespace.name(), name);
+            let handle = self.handle(namespace.as_ref(), name);
             let mut changed = handle.changed();
             let done = handle.ask(namespace, Op::Fetch(ask.clone())).await;
             let fetched = match self.known(namespace, name, done)? {
@@ -225,9 +224,11 @@ impl Subscriptions {
             if !fetched.messages.is_empty() || until <= now {
                 return Ok(fetched);
             }
-            let due = fetched
-                .due
-                .map(|due| due.saturating_sub((self.clock)()).max(0).unsigned_abs());
+            let due = fetched.due.map(|due| {
+                due.saturating_sub(self.clock_of(namespace.as_ref()).now())
+                    .max(0)
+                    .unsigned_abs()
+            });
             let pause = due.map_or(POLL, |micros| Duration::from_micros(micros).min(POLL));
             tokio::select! {
                 seen = visible.changed() => {
@@ -299,7 +300,7 @@ impl Subscriptions {
     }
 
     async fn ask(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<Done> {
-        let done = self.handle(namespace.name(), name).ask(namespace, op).await;
+        let done = self.handle(namespace.as_ref(), name).ask(namespace, op).await;
         self.known(namespace, name, done)
     }
 
@@ -312,16 +313,16 @@ impl Subscriptions {
         done
     }
 
-    fn handle(&self, namespace: &str, name: &str) -> Arc<Handle> {
+    fn handle(&self, namespace: &dyn Namespace, name: &str) -> Arc<Handle> {
         let mut handles = self.handles.lock();
-        let key = (namespace.to_owned(), name.to_owned());
+        let key = (namespace.name().to_owned(), name.to_owned());
         if let Some(handle) = handles.get(&key) {
             return handle.clone();
         }
         if handles.len() >= HANDLES {
             handles.retain(|_, handle| Arc::strong_count(handle) > 1);
         }
-        let handle = Arc::new(Handle::new(name, self.clock.clone()));
+        let handle = Arc::new(Handle::new(name, self.clock_of(namespace)));
         handles.insert(key, handle.clone());
         handle
     }

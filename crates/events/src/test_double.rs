@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use thalweg_log::clock::{Clock, SystemClock};
 use tokio::sync::watch;
 
 use crate::error::{EventsError, Result};
@@ -184,6 +185,10 @@ fn of_types(event: &EventRef<'_>, types: &[String]) -> bool {
 
 /// Only forward.
 impl Namespace for Double {
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
     fn name(&self) -> &str {
         &self.name
     }

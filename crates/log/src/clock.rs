@@ -67,6 +67,13 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
+/// Any function that tells the time, and goes by no wall clock.
+impl<F: Fn() -> Micros + Send + Sync + 'static> Clock for F {
+    fn now(&self) -> Micros {
+        self()
+    }
+}
+
 /// What a machine has to tell the time by.
 pub trait TimeSource: Send + Sync + 'static {
     /// Microseconds since 1970, UTC, as somebody or something has set them.
@@ -148,7 +155,9 @@ pub struct LogClock {
 
 impl std::fmt::Debug for LogClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LogClock").field("now", &self.now()).finish_non_exhaustive()
+        f.debug_struct("LogClock")
+            .field("now", &self.now())
+            .finish_non_exhaustive()
     }
 }
 
@@ -261,15 +270,24 @@ impl LogClock {
     }
 
     async fn store(&self, log: &dyn Log) -> Result<()> {
-        let strictest = [Durability::Fsync, Durability::Interval, Durability::Os, Durability::Memory];
-        let durability = strictest.into_iter().find(|wanted| log.caps().durabilities.contains(wanted));
+        let strictest = [
+            Durability::Fsync,
+            Durability::Interval,
+            Durability::Os,
+            Durability::Memory,
+        ];
+        let durability = strictest
+            .into_iter()
+            .find(|wanted| log.caps().durabilities.contains(wanted));
         match log.bounds(CLOCK) {
             Err(LogError::NoPartition(_)) => log.create(CLOCK, durability.unwrap_or(Durability::Fsync)).await?,
             known => drop(known?),
         }
         let mut record = Records::new();
         record.push(&RecordRef::of(self.now(), &self.jumps().encode()))?;
-        let appended = log.append(Unit::default().and_of(Kind::State, CLOCK, record), None).await?;
+        let appended = log
+            .append(Unit::default().and_of(Kind::State, CLOCK, record), None)
+            .await?;
         // Each record has all that counts.
         match appended.offsets.first() {
             Some(offset) => log.trim(CLOCK, *offset),

@@ -14,6 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::durability::Durability;
 use crate::embedded::{Appended, EmbeddedLog, Fence};
 use crate::error::Result;
@@ -108,6 +109,9 @@ pub trait Log: Send + Sync + 'static {
 
     /// What the frame that holds an offset or what follows it says of itself, without reading it; `None` if there is none.
     fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>>;
+
+    /// Tells log time.
+    fn clock(&self) -> Arc<dyn Clock>;
 
     /// When the newest block was written that a start found, in log time (see [`clock`](crate::clock)).
     fn last_commit_time(&self) -> Micros;
@@ -228,6 +232,10 @@ impl Log for EmbeddedLog {
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         EmbeddedLog::offset_at(self, id, time)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        EmbeddedLog::clock(self)
     }
 
     fn last_commit_time(&self) -> Micros {

@@ -16,6 +16,7 @@ use std::task::Poll;
 
 use parking_lot::RwLock;
 
+use crate::clock::{Clock, LogClock};
 use crate::contract::{BoxFuture, Log, LogCaps, ReadWant};
 use crate::disk::Disk;
 use crate::durability::Durability;
@@ -50,6 +51,7 @@ pub struct Disks {
     id: u64,
     logs: Vec<Arc<EmbeddedLog>>,
     together: Together,
+    clock: Arc<LogClock>,
     places: RwLock<Places>,
 }
 
@@ -147,10 +149,12 @@ impl Disks {
                 places.add(partition, together(partition), at);
             }
         }
+        let clock = logs.first().map(|log| log.clock()).unwrap_or_default();
         Ok(Disks {
             id,
             logs,
             together,
+            clock,
             places: RwLock::new(places),
         })
     }
@@ -583,6 +587,10 @@ impl Log for Disks {
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         self.log_of(id)?.offset_at(id, time)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
     }
 
     fn last_commit_time(&self) -> Micros {

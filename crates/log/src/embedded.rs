@@ -164,6 +164,10 @@ impl EmbeddedLog {
         self.writer.over()
     }
 
+    pub fn clock(&self) -> Arc<LogClock> {
+        self.clock.clone()
+    }
+
     /// Log time.
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()

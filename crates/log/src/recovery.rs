@@ -19,9 +19,9 @@ use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{FileKind, Holding, Trailer};
 use crate::ids::{Micros, Sequence};
-use crate::table::META;
 use crate::index::{Entry, FileIndex};
 use crate::superblock::{self, Superblock, SuperblockFound};
+use crate::table::META;
 
 /// Files are looked through in pieces of this.
 const PIECE: usize = 1 << 20;

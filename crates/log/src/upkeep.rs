@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
+use crate::clock::{Clock as _, LogClock};
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
-use crate::clock::{Clock as _, LogClock};
 use crate::ids::{Offset, PartitionId};
 use crate::partition::Partition;
 use crate::segment::{self, Keep, Move, SHARED_BELOW};

@@ -10,7 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
-use thalweg_queue::{NewMessage, Queue};
+use thalweg_queue::{Clock, NewMessage, Queue};
 
 use crate::answer;
 use crate::call::Call;
@@ -188,7 +188,13 @@ mod tests {
         assert_eq!(properties.get("unit"), Some("bar"));
         assert_eq!(properties.get("content-type"), Some("application/json"));
         assert!(message.not_before.is_some());
-        assert_eq!(read(1, br#"{"json": null}"#, 100, &SystemClock).unwrap().payload.as_ref(), b"null");
+        assert_eq!(
+            read(1, br#"{"json": null}"#, 100, &SystemClock)
+                .unwrap()
+                .payload
+                .as_ref(),
+            b"null"
+        );
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn stored(out: &mut String, queue: &Queue, partition: u32, message: &Message
     };
     out.push('{');
     place(out, &id);
-    content(out, message);
+    content(out, queue.clock(), message);
     out.push('}');
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
-use thalweg_log::format::record::RecordRef;
 use thalweg_log::clock::Clock;
+use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Micros, Offset, Records};
 
 use crate::admin::{LOOK_BYTES, read_from};

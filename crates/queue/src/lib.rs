@@ -48,7 +48,6 @@ mod waiting;
 
 pub use admin::SeekTo;
 pub use claim::{Asking, ClaimWant, Delivery};
-pub use thalweg_log::clock::{Clock, SystemClock};
 pub use died::DeadLetterListener;
 pub use error::{QueueError, Result};
 pub use group::{Group, GroupCounters};
@@ -61,3 +60,4 @@ pub use queue::{Counters, Queue};
 pub use queues::{Pause, Queues, QueuesOptions};
 pub use settle::{Settled, Verdict};
 pub use stats::{GroupStats, QueueStats};
+pub use thalweg_log::clock::{Clock, SystemClock};

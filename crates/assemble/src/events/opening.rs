@@ -13,6 +13,7 @@ use thalweg_log::disk::{Folder, Ram};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
 use super::{EventsPlace, ServeEvents, log_settings};
+use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;
@@ -72,6 +73,14 @@ impl Opened {
             Kept::InMemory(log) => vec![log.clone()],
             Kept::OnDisk(log, _) => log.logs().to_vec(),
             Kept::Elsewhere => Vec::new(),
+        }
+    }
+
+    /// Of a log on a disk; a database has its own time.
+    pub fn clock(&self) -> Option<&Arc<WatchedClock>> {
+        match &self.kept {
+            Kept::OnDisk(log, _) => Some(log.clock()),
+            Kept::InMemory(_) | Kept::Elsewhere => None,
         }
     }
 

@@ -13,6 +13,7 @@ use thalweg_events::{
     NewNamespace, NewToken, Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo,
     StreamRead, Token, TokenDigest, TokenInfo, Verified, Visible, WithGaps, time,
 };
+use thalweg_log::clock::{Clock, SystemClock};
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use tokio::sync::watch;
@@ -272,6 +273,10 @@ fn of(rule: RetentionOf<'_>) -> String {
 }
 
 impl Namespace for Watched {
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
     fn name(&self) -> &str {
         self.inner.name()
     }

@@ -19,6 +19,7 @@ use thalweg_flow::{
     BuildContext, BuildError, Flow, FlowEnvironment, FlowSpec, Output, OutputSpec, ParseContext, Registry, StopReport,
     WriteError,
 };
+use thalweg_log::clock::{Clock, SystemClock};
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_record::Message;
@@ -316,6 +317,10 @@ impl Store for WithDocuments {
 }
 
 impl Namespace for Documented {
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
     fn name(&self) -> &str {
         self.inner.name()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
+use thalweg_log::clock::Jumps;
 use thalweg_log::{Micros, Offset};
 
 use super::append::as_expected;
@@ -125,7 +126,9 @@ fn put<T: for<'a> Deserialize<'a>>(map: &mut HashMap<String, T>, name: &str, con
 pub(super) struct Hidden {
     /// `None`: nothing is.
     rules: Option<Arc<Rules>>,
+    /// Log time, and what the wall clock showed at it: messages are stamped by that.
     now: Micros,
+    jumps: Arc<Jumps>,
     floors: HashMap<String, u64>,
 }
 
@@ -150,7 +153,7 @@ impl Hidden {
     /// Messages of a stream that are older are hidden.
     fn oldest(&self, stream: &str) -> Option<Micros> {
         let age = self.rules.as_ref()?.for_stream(stream)?.max_age?;
-        Some(self.now.saturating_sub(age))
+        Some(self.jumps.least_wall_since(self.now.saturating_sub(age), self.now))
     }
 
     pub fn hides(&mut self, namespace: &EmbeddedNamespace, event: &EventRef<'_>, io: Io) -> Read<bool> {
@@ -225,10 +228,11 @@ impl EmbeddedNamespace {
     }
 
     pub(super) fn hidden(&self) -> Hidden {
-        let rules = self.rules();
+        let (rules, clock) = (self.rules(), self.place.log.clock());
         Hidden {
             rules: (!rules.is_empty()).then_some(rules),
-            now: (self.place.clock)(),
+            now: clock.now(),
+            jumps: clock.jumps(),
             floors: HashMap::new(),
         }
     }

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
+
+use thalweg_log::clock::Clock;
 use thalweg_log::{Log, LogError, Micros, PartitionId};
 use tokio::sync::{Notify, watch};
 
@@ -22,7 +24,8 @@ use crate::store::{
     NamespaceInfo, Page, Retention, RetentionOf, StreamInfo, StreamRead, Visible, WithGaps,
 };
 
-pub(crate) type Clock = Arc<dyn Fn() -> Micros + Send + Sync>;
+/// The wall clock, by which messages are stamped.
+pub(crate) type WallClock = Arc<dyn Fn() -> Micros + Send + Sync>;
 
 /// What all namespaces share.
 #[derive(Clone)]
@@ -30,7 +33,7 @@ pub(crate) struct Place {
     pub log: Arc<dyn Log>,
     /// The log is: no disk is ever waited for.
     pub in_memory: bool,
-    pub clock: Clock,
+    pub clock: WallClock,
     pub shelf: Arc<Shelf>,
     pub backups: Arc<Backups>,
 }
@@ -328,6 +331,10 @@ pub(super) fn or_gone(error: LogError, name: &str) -> EventsError {
 }
 
 impl Namespace for Arc<EmbeddedNamespace> {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.place.log.clock()
+    }
+
     fn name(&self) -> &str {
         &self.about.name
     }

@@ -6,11 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use thalweg_log::clock::Clock;
 use tokio::sync::{oneshot, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::reading::{BODIES_AGE_MAX, Bodies};
-use super::{Ask, Clock, Fetched, ParkedMessage, SubscriptionFigures, document};
+use super::{Ask, Fetched, ParkedMessage, SubscriptionFigures, document};
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
 use crate::subscription::{Change, Info, Lease, Nack, Settled, Subscription};
@@ -49,7 +50,7 @@ pub(super) enum Done {
 
 pub(super) struct Handle {
     pub name: String,
-    clock: Clock,
+    pub(super) clock: Arc<dyn Clock>,
     queue: Mutex<Queue>,
     /// Only the task has it.
     cached: Mutex<Option<Cached>>,
@@ -102,7 +103,7 @@ enum Round {
 }
 
 impl Handle {
-    pub fn new(name: &str, clock: Clock) -> Handle {
+    pub fn new(name: &str, clock: Arc<dyn Clock>) -> Handle {
         Handle {
             name: name.to_owned(),
             clock,
@@ -187,7 +188,7 @@ impl Handle {
             let bodies = cached.as_mut().map(|cached| &mut cached.bodies);
             bodies.is_some_and(|bodies| !bodies.forget_old(now))
         };
-        let now = (self.clock)();
+        let now = self.clock.now();
         if !is_left(&mut self.cached.lock(), now) || self.forgets.swap(true, SeqCst) {
             return;
         }
@@ -198,7 +199,7 @@ impl Handle {
                 let Some(handle) = handle.upgrade() else { return };
                 let mut cached = handle.cached.lock();
                 // While it is taken somebody asks.
-                if cached.is_some() && !is_left(&mut cached, (handle.clock)()) {
+                if cached.is_some() && !is_left(&mut cached, handle.clock.now()) {
                     handle.forgets.store(false, SeqCst);
                     return;
                 }
@@ -296,7 +297,7 @@ impl Handle {
             .as_ref()
             .filter(|figures| Weak::ptr_eq(&figures.namespace, &cached.namespace));
         let before = same.map_or(0, |figures| figures.redelivered);
-        let info = cached.state.info((self.clock)());
+        let info = cached.state.info(self.clock.now());
         *figures = Some(Figures {
             namespace: cached.namespace.clone(),
             position: info.position,
@@ -354,7 +355,7 @@ impl Handle {
     }
 
     async fn apply(&self, cached: &mut Cached, namespace: &Arc<dyn Namespace>, op: &Op) -> Result<Done> {
-        let now = (self.clock)();
+        let now = self.clock.now();
         let state = &mut cached.state;
         Ok(match op {
             Op::Fetch(ask) => Done::Fetched(self.fetch(cached, namespace.as_ref(), ask, now).await?),
@@ -375,7 +376,11 @@ impl Handle {
                 false => state.replay(globals, *max),
             }),
             Op::Parked { from, max } => Done::Parked(self.parked(cached, namespace.as_ref(), *from, *max).await?),
-            Op::Info => Done::Info(Box::new(state.info(now))),
+            Op::Info => {
+                let mut info = state.info(now);
+                info.created_at = self.clock.wall_at(info.created_at);
+                Done::Info(Box::new(info))
+            }
         })
     }
 }

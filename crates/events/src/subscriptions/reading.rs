@@ -160,7 +160,7 @@ impl Handle {
                 global: *global,
                 reason: parked.reason.clone(),
                 attempts: parked.attempts,
-                at: parked.at,
+                at: self.clock.wall_at(parked.at),
                 stored,
             });
         }

@@ -47,7 +47,10 @@ impl Jumps {
 
     /// The wall clock has always been so much ahead.
     pub(crate) fn starting_with(first: Micros) -> Jumps {
-        Jumps { first, list: Vec::new() }
+        Jumps {
+            first,
+            list: Vec::new(),
+        }
     }
 
     /// What the wall clock is ahead of log time by now.
@@ -100,6 +103,14 @@ impl Jumps {
         }
         let shown = self.times_of(wall).find(|time| *time <= now);
         shown.map_or(0, |time| now.saturating_sub(time))
+    }
+
+    /// The earliest time that it has shown from the log time `since` up to `now`: what was stamped earlier is older, and what is
+    /// not may be.
+    pub fn least_wall_since(&self, since: Micros, now: Micros) -> Micros {
+        let sets = self.list.iter().filter(|(at, _)| (since..=now).contains(at));
+        let shown = sets.map(|(at, offset)| at.saturating_add(*offset));
+        shown.fold(self.wall_at(since), Micros::min)
     }
 
     /// The log times at which the wall clock came to show a time or, being set, to show a later one; the last one first.

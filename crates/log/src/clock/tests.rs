@@ -87,7 +87,11 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_counts_what_passed_and_no
     assert_eq!(jump.by(), TODAY);
     assert_eq!(clock.look(&log).await.unwrap(), None, "it is seen once");
     assert_eq!(clock.now() - sent, 60 * SECOND);
-    assert_eq!(clock.wall_at(clock.now()), TODAY + 80 * SECOND, "what is shown is right");
+    assert_eq!(
+        clock.wall_at(clock.now()),
+        TODAY + 80 * SECOND,
+        "what is shown is right"
+    );
     hands.pass(5 * SECOND);
     store(&log, &clock).await;
     log.close();
@@ -124,14 +128,26 @@ async fn a_clock_that_is_days_ahead_and_set_back_changes_no_time_that_is_counted
     clock.look(&log).await.unwrap();
     assert_eq!(clock.now(), TODAY);
     let (wrong, named) = (clock.wall_at(clock.now()), TODAY + 8 * DAY + 60 * SECOND);
-    assert_eq!(clock.at_wall(named), TODAY + 60 * SECOND, "a time that a person named follows the wall clock");
+    assert_eq!(
+        clock.at_wall(named),
+        TODAY + 60 * SECOND,
+        "a time that a person named follows the wall clock"
+    );
     hands.pass(10 * SECOND);
     hands.set(-8 * DAY);
     clock.look(&log).await.unwrap();
     assert_eq!(clock.now(), TODAY + 10 * SECOND);
     assert_eq!(clock.at_wall(named), TODAY + 8 * DAY + 60 * SECOND);
-    assert_eq!(clock.since_wall(wrong), 10 * SECOND, "what was stamped with the wrong time is as old as it is");
-    assert_eq!(clock.wall_at(TODAY + 5 * SECOND), TODAY + 8 * DAY + 5 * SECOND, "it shows what it was stamped with");
+    assert_eq!(
+        clock.since_wall(wrong),
+        10 * SECOND,
+        "what was stamped with the wrong time is as old as it is"
+    );
+    assert_eq!(
+        clock.wall_at(TODAY + 5 * SECOND),
+        TODAY + 8 * DAY + 5 * SECOND,
+        "it shows what it was stamped with"
+    );
     log.close();
 }
 

@@ -15,6 +15,7 @@ use crate::check::held::{self, Span};
 use crate::check::settle::Role;
 use crate::check::survey::{Covered, Survey, Surveyed};
 use crate::check::{self, CheckReport, FindingKind, INDEX_BYTES, Progress};
+use crate::clock::wall_now;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
@@ -28,7 +29,6 @@ use crate::index::{Entry, FileIndex};
 use crate::partition::Range;
 use crate::superblock::{self, Superblock, SuperblockFile};
 use crate::table::{Known, META, Table};
-use crate::clock::wall_now;
 use rescue::Rescue;
 
 /// Room for blocks in the file that the log goes on with, beside the table of partitions.

@@ -14,8 +14,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Parts, Submission};
 use super::group::{Part, Slot};
-use crate::durability::Durability;
 use crate::clock::{Clock as _, LogClock};
+use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::measure::Measures;
 use crate::partition::Partition;

@@ -98,7 +98,10 @@ impl Engines {
             .unwrap();
         for (table, done) in tables.iter().zip(done) {
             let had_many = done["removed"].as_u64() > done["added"].as_u64();
-            assert!(had_many || (table.ends_with("_rollup") && done["removed"] == 0), "{table}: {done}");
+            assert!(
+                had_many || (table.ends_with("_rollup") && done["removed"] == 0),
+                "{table}: {done}"
+            );
         }
     }
 }

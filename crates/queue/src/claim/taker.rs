@@ -1,7 +1,7 @@
 //! What a claim takes from one partition of a work group: first what was passed before and is ready, then what the cursor meets.
 
-use thalweg_log::clock::Clock;
 use thalweg_log::Offset;
+use thalweg_log::clock::Clock;
 
 use super::{Delivery, Look, Wanted};
 use crate::error::Result;

@@ -114,7 +114,11 @@ async fn eight_days_forward_and_back_expire_nothing_and_freeze_nothing() {
         assert_eq!(depth(&queue), 2, "set by {by}");
         machine.pass(5 * SECOND).await;
     }
-    assert_eq!(texts(&claim_http(&queue, "g", 1).await), ["waiting"], "the other one is leased still");
+    assert_eq!(
+        texts(&claim_http(&queue, "g", 1).await),
+        ["waiting"],
+        "the other one is leased still"
+    );
     machine.set(-8 * DAY).await;
     machine.pass(11 * SECOND).await;
     // The pause before another attempt.
@@ -185,7 +189,11 @@ async fn take(queue: &Arc<Queue>) -> Vec<String> {
 
 #[tokio::test]
 async fn what_is_to_be_delivered_at_a_time_follows_the_wall_clock_and_a_delay_does_not() {
-    for (durability, again) in [(Durability::Fsync, false), (Durability::Fsync, true), (Durability::Memory, false)] {
+    for (durability, again) in [
+        (Durability::Fsync, false),
+        (Durability::Fsync, true),
+        (Durability::Memory, false),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let mut machine = Machine::boot(folder.path(), TODAY).await;
         let mut queue = machine
@@ -216,7 +224,11 @@ async fn what_is_to_be_delivered_at_a_time_follows_the_wall_clock_and_a_delay_do
         assert_eq!(take(&queue).await, ["at soon"], "{what}: it shows the time now");
         machine.set(3 * HOUR).await;
         machine.pass(0).await;
-        assert_eq!(take(&queue).await, ["at late"], "{what}: it was set forward over the time");
+        assert_eq!(
+            take(&queue).await,
+            ["at late"],
+            "{what}: it was set forward over the time"
+        );
         machine.pass(2 * HOUR).await;
         machine.pass(SECOND).await;
         assert_eq!(take(&queue).await, ["in late"], "{what}");

@@ -1,9 +1,9 @@
 use super::*;
+use crate::clock::wall_now as now;
 use crate::disk::sim::SimDisk;
 use crate::embedded::EmbeddedLog;
 use crate::status::LogStatus;
 use crate::test_support::{append, damage, open};
-use crate::clock::wall_now as now;
 
 const ID: PartitionId = PartitionId::new(1, 0);
 const DAY: Micros = 24 * 3600 * 1_000_000;

@@ -146,7 +146,6 @@ impl<C> Place<C> {
             false => self.kill(),
         }
     }
-
 }
 
 impl Place {

@@ -1,0 +1,125 @@
+//! The time of a process: log time, which goes on as time passes, and a look at the wall clock every second, whose jumps are
+//! logged, counted and told.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::Result;
+use parking_lot::Mutex;
+use thalweg_log::clock::{Jump, LogClock};
+use thalweg_log::{Log, Micros};
+use thalweg_telemetry::{Distribution, Families};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Bounds of `thalweg_clock_jump_seconds`.
+const SECONDS: [f64; 7] = [2.0, 10.0, 60.0, 3600.0, 86_400.0, 604_800.0, 31_536_000.0];
+
+type Told = Box<dyn Fn() + Send + Sync>;
+
+pub(crate) struct WatchedClock {
+    clock: Arc<LogClock>,
+    forward: Jumped,
+    back: Jumped,
+    told: Mutex<Vec<Told>>,
+}
+
+/// Jumps in one direction.
+#[derive(Default)]
+struct Jumped {
+    buckets: [AtomicU64; SECONDS.len()],
+    beyond: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl WatchedClock {
+    /// Goes on where the log stopped. Blocks.
+    pub fn resume(clock: Arc<LogClock>, log: &dyn Log, runtime: &tokio::runtime::Handle) -> Result<WatchedClock> {
+        let watched = WatchedClock {
+            clock,
+            forward: Jumped::default(),
+            back: Jumped::default(),
+            told: Mutex::default(),
+        };
+        if let Some(jump) = runtime.block_on(watched.clock.resume(log))? {
+            watched.note(jump);
+        }
+        Ok(watched)
+    }
+
+    /// Looks until this is dropped.
+    pub fn watch(self: &Arc<WatchedClock>, log: Arc<dyn Log>) {
+        let (watched, log) = (Arc::downgrade(self), Arc::downgrade(&log));
+        tokio::spawn(look_on(watched, log));
+    }
+
+    /// Has somebody told of jumps from now on. Must return at once.
+    pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) {
+        self.told.lock().push(Box::new(told));
+    }
+
+    pub fn tell_metrics(&self, to: &mut Families) {
+        for (direction, jumped) in [("forward", &self.forward), ("back", &self.back)] {
+            to.histogram(
+                "thalweg_clock_jump_seconds",
+                "By how much the wall clock was set. Nothing expires by that, and nothing waits longer.",
+                &[("direction", direction)],
+                &jumped.distribution(),
+            );
+        }
+    }
+
+    fn note(&self, jump: Jump) {
+        let by: Micros = jump.by();
+        let jumped = if by > 0 { &self.forward } else { &self.back };
+        jumped.observe(by.unsigned_abs());
+        tracing::warn!(
+            seconds = by as f64 / 1e6,
+            "the wall clock was set: leases, delays and lifetimes go on as time passes; what is to be delivered at a time goes by the new one"
+        );
+        self.told.lock().iter().for_each(|told| told());
+    }
+}
+
+async fn look_on(watched: Weak<WatchedClock>, log: Weak<dyn Log>) {
+    let mut was_stored = true;
+    loop {
+        tokio::time::sleep(EVERY).await;
+        let (Some(watched), Some(log)) = (watched.upgrade(), log.upgrade()) else {
+            return;
+        };
+        let before = watched.clock.offset();
+        let looked = watched.clock.look(log.as_ref()).await;
+        let offset = watched.clock.offset();
+        if before != offset {
+            let at = thalweg_log::clock::Clock::now(watched.clock.as_ref());
+            watched.note(Jump { at, before, offset });
+        }
+        if let Err(error) = &looked
+            && was_stored
+        {
+            tracing::warn!(%error, "that the clock was set cannot be stored yet; it is tried again");
+        }
+        was_stored = looked.is_ok();
+    }
+}
+
+impl Jumped {
+    fn observe(&self, micros: u64) {
+        let seconds = micros as f64 / 1e6;
+        let bucket = SECONDS.iter().position(|bound| seconds <= *bound);
+        let bucket = bucket.and_then(|n| self.buckets.get(n)).unwrap_or(&self.beyond);
+        bucket.fetch_add(1, Relaxed);
+        self.micros.fetch_add(micros, Relaxed);
+    }
+
+    fn distribution(&self) -> Distribution {
+        let counts = self.buckets.iter().map(|count| count.load(Relaxed));
+        Distribution {
+            buckets: SECONDS.into_iter().zip(counts).collect(),
+            beyond: self.beyond.load(Relaxed),
+            sum: self.micros.load(Relaxed) as f64 / 1e6,
+        }
+    }
+}
