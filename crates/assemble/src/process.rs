@@ -183,9 +183,9 @@ impl Process {
         {
             let ground = Ground {
                 queues,
-                log,
                 durability,
-                site: tables_site,
+                site: tables_site.with_clock(log.clock()),
+                log,
                 metrics: lake_metrics.clone(),
                 entries,
                 records,

@@ -9,10 +9,12 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use thalweg_events::{DEFAULT, EventsError, Namespace, Scopes, Store, Token, time};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::problem::{Problem, Result};
 use crate::{Server, query_value};
+
+/// A token that has expired is noticed at most so late.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Whoever asks, and what for.
 pub(crate) struct Caller {
@@ -22,8 +24,8 @@ pub(crate) struct Caller {
     scopes: Scopes,
     /// Ends when the token is revoked; in test mode there is none that could be.
     valid: Option<watch::Receiver<()>>,
-    /// When the token ends by itself.
-    expires: Option<Instant>,
+    /// When the token ends by itself, as somebody has named it: by the wall clock.
+    expires: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +79,17 @@ async fn revoked(valid: Option<watch::Receiver<()>>) {
     }
 }
 
-async fn expired(expires: Option<Instant>) {
-    match expires {
-        Some(expires) => tokio::time::sleep_until(expires).await,
-        None => std::future::pending().await,
+/// Looks again and again: the clock may be set over that time.
+async fn expired(expires: Option<i64>) {
+    let Some(expires) = expires else {
+        return std::future::pending().await;
+    };
+    loop {
+        let left = expires.saturating_sub(time::now());
+        if left <= 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_micros(left.unsigned_abs()).min(LOOK)).await;
     }
 }
 
@@ -115,14 +124,8 @@ async fn authenticate(store: &dyn Store, test_mode: bool, headers: &HeaderMap, q
         namespace: Some(grant.namespace),
         scopes: grant.scopes,
         valid: Some(grant.valid),
-        expires: grant.expires_at.and_then(instant),
+        expires: grant.expires_at,
     })
-}
-
-/// `None` for a time that is too far away to be waited for.
-fn instant(time: i64) -> Option<Instant> {
-    let left = time.saturating_sub(time::now()).max(0).unsigned_abs();
-    Instant::now().checked_add(Duration::from_micros(left))
 }
 
 async fn as_anyone(store: &dyn Store, name: &str) -> Result<Caller> {
@@ -210,9 +213,9 @@ mod tests {
         assert!(futures::poll!(ended.as_mut()).is_pending(), "a change is no end");
         drop(sender);
         ended.await;
-        caller(None, instant(time::now() + 1000)).ended().await;
-        caller(None, instant(0)).ended().await;
-        assert!(futures::poll!(caller(None, instant(i64::MAX)).ended()).is_pending());
+        caller(None, Some(time::now() + 1000)).ended().await;
+        caller(None, Some(0)).ended().await;
+        assert!(futures::poll!(caller(None, Some(i64::MAX)).ended()).is_pending());
         assert!(futures::poll!(caller(None, None).ended()).is_pending());
     }
 }

@@ -61,6 +61,12 @@ pub trait Clock: Send + Sync + 'static {
         self.jumps().at_wall(wall)
     }
 
+    /// What was stamped by the wall clock earlier than this is older than `age`. What was stamped later may be, if the clock was set.
+    fn oldest_wall(&self, age: Micros) -> Micros {
+        let now = self.now();
+        self.jumps().least_wall_since(now.saturating_sub(age), now)
+    }
+
     /// How long ago the wall clock showed a time; zero for one that it has yet to show. Of several times it is the last.
     fn since_wall(&self, wall: Micros) -> Micros {
         self.jumps().since_wall(wall, self.now())

@@ -22,7 +22,7 @@ use super::actions::{Action, Add, Metadata, Protocol, Remove, Txn, decode};
 const CHUNK: usize = 4096;
 
 /// Removed files are remembered for a week when the table does not say otherwise, for readers of older versions.
-const TOMBSTONES_DEFAULT_MS: i64 = 7 * DAY_MS;
+pub(super) const TOMBSTONES_DEFAULT_MS: i64 = 7 * DAY_MS;
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// The file that names the newest checkpoint: a hint, which may be missing or behind.

@@ -12,9 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
+use thalweg_log::clock::{Clock, SystemClock};
 
 use super::actions::{Action, Format, Metadata, Protocol, decode, encode};
-use super::checkpoint::{self, LastCheckpoint, State};
+use super::checkpoint::{self, LastCheckpoint, State, TOMBSTONES_DEFAULT_MS};
 use super::snapshot::{Detail, Snapshot, Unsupported, changes_of};
 use crate::store::{DiskFault, FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
 
@@ -98,6 +99,8 @@ pub struct DeltaLog {
     prefix: StorePath,
     /// Of a table on an object store.
     remote: Option<Arc<Remote>>,
+    /// Says what is old enough to go.
+    clock: Arc<dyn Clock>,
     /// Commits beside whoever holds the lake, as one of the writers that a table may have.
     is_guest: bool,
     /// The oldest commit that may still be there.
@@ -114,6 +117,7 @@ impl DeltaLog {
             store: Arc::new(store),
             prefix,
             remote: None,
+            clock: Arc::new(SystemClock),
             is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
         })
@@ -126,6 +130,7 @@ impl DeltaLog {
             store: remote.store.clone(),
             prefix,
             remote: Some(remote),
+            clock: Arc::new(SystemClock),
             is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
         }
@@ -135,6 +140,16 @@ impl DeltaLog {
     /// enough for that; what it has not committed when it ends is nobody's, since it continues nothing.
     pub(crate) fn for_guest(self) -> DeltaLog {
         DeltaLog { is_guest: true, ..self }
+    }
+
+    pub(crate) fn with_clock(self, clock: Arc<dyn Clock>) -> DeltaLog {
+        DeltaLog { clock, ..self }
+    }
+
+    /// What was stamped before this, in milliseconds since 1970, is older than `age`, whatever the wall clock was set to meanwhile.
+    pub(crate) fn oldest_ms(&self, age: Duration) -> i64 {
+        let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+        self.clock.oldest_wall(age).div_euclid(1000)
     }
 
     /// Its folder, or the URL that it has on an object store: for people there, and nothing to open.
@@ -411,8 +426,12 @@ impl DeltaLog {
             // Another writer's checkpoint is newer.
             return Ok(());
         }
-        let now = unix_ms(SystemTime::now());
         let retention = state.log_retention_ms();
+        // Early, if the clock was set in what is kept: nothing goes before its time.
+        let longest = u64::try_from(retention.unwrap_or(0).max(TOMBSTONES_DEFAULT_MS)).unwrap_or(0);
+        let now = self
+            .oldest_ms(Duration::from_millis(longest))
+            .saturating_add_unsigned(longest);
         let (bytes, last) = tokio::task::spawn_blocking(move || state.encode(version, now))
             .await
             .map_err(|source| object_store::Error::JoinError { source })?
@@ -466,7 +485,8 @@ impl DeltaLog {
             return Ok(());
         }
         let table = self.table.clone();
-        let newest = tokio::task::spawn_blocking(move || sweep(&table, staged_age))
+        let before = UNIX_EPOCH + Duration::from_millis(u64::try_from(self.oldest_ms(staged_age) + 1).unwrap_or(0));
+        let newest = tokio::task::spawn_blocking(move || sweep(&table, before))
             .await
             .map_err(|source| object_store::Error::JoinError { source })?;
         let Some(version) = newest else { return Ok(()) };
@@ -505,19 +525,14 @@ impl DeltaLog {
     }
 }
 
-fn unix_ms(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Deletes old temporary files in the log and one level below the table; returns the newest commit's number.
-fn sweep(table: &Path, staged_age: Duration) -> Option<i64> {
+/// Deletes temporary files of before a time in the log and one level below the table; returns the newest commit's number.
+fn sweep(table: &Path, before: SystemTime) -> Option<i64> {
     let mut newest = None;
     for entry in entries(table).filter(|entry| entry.path().is_dir()) {
         for file in entries(&entry.path()) {
             let name = file.file_name();
             let Some(name) = name.to_str() else { continue };
-            if is_staged(name) && older_than(&file, staged_age) {
+            if is_staged(name) && is_older(&file, before) {
                 let _ = std::fs::remove_file(file.path());
             }
             if entry.file_name() == "_delta_log"
@@ -534,9 +549,9 @@ fn entries(directory: &Path) -> impl Iterator<Item = std::fs::DirEntry> {
     std::fs::read_dir(directory).into_iter().flatten().flatten()
 }
 
-fn older_than(file: &std::fs::DirEntry, age: Duration) -> bool {
+fn is_older(file: &std::fs::DirEntry, before: SystemTime) -> bool {
     let modified = file.metadata().and_then(|metadata| metadata.modified());
-    modified.is_ok_and(|at| SystemTime::now().duration_since(at).unwrap_or_default() >= age)
+    modified.is_ok_and(|at| at < before)
 }
 
 pub(super) fn version_of(name: &str) -> Option<i64> {

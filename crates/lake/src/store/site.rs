@@ -13,6 +13,7 @@ use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt as _};
+use thalweg_log::clock::{Clock, SystemClock};
 
 use super::lease::{ClaimError, Holder, Lease};
 use super::pace::Pace;
@@ -29,6 +30,7 @@ pub struct Site {
     /// Of a store its URL, for people.
     path: PathBuf,
     kind: Kind,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Clone)]
@@ -74,6 +76,7 @@ impl Site {
         Site {
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             kind: Kind::Folder(store),
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -103,7 +106,14 @@ impl Site {
         Site {
             path: url.trim_end_matches('/').into(),
             kind: Kind::Remote(Arc::new(remote)),
+            clock: Arc::new(SystemClock),
         }
+    }
+
+    /// By which it is told what is old enough to go.
+    #[must_use]
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Site {
+        Site { clock, ..self }
     }
 
     /// As people know it.
@@ -117,13 +127,14 @@ impl Site {
 
     /// The log of a table, which need not exist.
     pub fn log(&self, table: &str) -> Result<DeltaLog, DeltaError> {
-        match &self.kind {
-            Kind::Folder(store) => DeltaLog::new(&self.path.join(table), store.clone()),
+        let log = match &self.kind {
+            Kind::Folder(store) => DeltaLog::new(&self.path.join(table), store.clone())?,
             Kind::Remote(remote) => {
                 let prefix = remote.prefix.clone().join(table);
-                Ok(DeltaLog::on(remote.clone(), self.path.join(table), prefix))
+                DeltaLog::on(remote.clone(), self.path.join(table), prefix)
             }
-        }
+        };
+        Ok(log.with_clock(self.clock.clone()))
     }
 
     /// The names of its tables, sorted.

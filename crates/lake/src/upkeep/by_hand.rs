@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::expire::expired;
 use super::vacuum::Vacuum;
-use super::{Failed, Known, LeftOut, Owner, Stop, UpkeepOptions, Worker, now};
+use super::{Failed, Known, LeftOut, Owner, Stop, UpkeepOptions, Worker, days_ago, now};
 use crate::attributes::Promotion;
 use crate::commit::{Committer, Health, Replacement};
 use crate::compaction::{CompactionOptions, Job, Seals, plan};
@@ -275,13 +275,13 @@ impl Worker {
         owner: &mut dyn Owner,
         told: &mut Told<'_>,
     ) -> Result<(), Failed> {
-        let spec = table.spec;
+        let (spec, log) = (table.spec, table.log.clone());
         let Some(snapshot) = self.newest(table)? else {
             return Ok(());
         };
         let days = |file: &FileEntry| self.days_kept(spec, file);
         let left = of_day(snapshot, asked.date.as_deref());
-        let expired = expired(&left, &days, now());
+        let expired = expired(&left, &days, &days_ago(&log));
         let removed = expired.iter().flat_map(|files| &files.removed);
         let did = Did::new(asked, spec.name).with_files(removed.filter_map(|path| left.files.get(path)));
         if let Some(expired) = expired.filter(|_| !asked.dry_run) {

@@ -12,10 +12,14 @@ use crate::inspect::date_of;
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 
 /// The files of which all rows happened, and arrived, more than some days ago. `now` is in nanoseconds; 0 days keep everything.
-pub(super) fn expired(table: &Snapshot, days: &dyn Fn(&FileEntry) -> u32, now: i64) -> Option<Replacement> {
+pub(super) fn expired(
+    table: &Snapshot,
+    days: &dyn Fn(&FileEntry) -> u32,
+    oldest: &dyn Fn(u32) -> i64,
+) -> Option<Replacement> {
     let is_old = |file: &&Arc<FileEntry>| {
         let days = days(file);
-        let oldest = now.saturating_sub(NANOS_PER_DAY.saturating_mul(days.into()));
+        let oldest = oldest(days);
         days > 0 && last_time(table, file).is_some_and(|last| last < oldest) && file.last_arrival() < oldest
     };
     let expired = table.files.values().filter(is_old);
@@ -87,7 +91,7 @@ mod tests {
         log.commit(1, &files).await.unwrap();
         let table = log.load(Detail::Counts).await.unwrap().unwrap();
         let leaves = |day: i64| -> Vec<String> {
-            let expired = expired(&table, &|_| 3, (DAY + day) * NANOS_PER_DAY);
+            let expired = expired(&table, &|_| 3, &|days| (DAY + day - i64::from(days)) * NANOS_PER_DAY);
             let removed = expired.into_iter().flat_map(|files| files.removed);
             removed
                 .filter_map(|path| Some(path.rsplit_once('/')?.1.to_owned()))

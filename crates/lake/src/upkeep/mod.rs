@@ -437,7 +437,7 @@ impl Worker {
             return Ok(());
         };
         let days = |file: &FileEntry| self.days_kept(spec, file);
-        if let Some(expired) = expired(snapshot, &days, now()) {
+        if let Some(expired) = expired(snapshot, &days, &days_ago(&log)) {
             let files = expired.removed.len() as u64;
             if owner.replace(expired) != Some(true) {
                 return Err(Failed::Changed);
@@ -505,6 +505,14 @@ fn without<'a>(snapshot: &'a Snapshot, left_out: &HashMap<Arc<str>, Instant>) ->
         rest.to_mut().files.retain(|path, _| !left_out.contains_key(path));
     }
     rest
+}
+
+/// What was stamped before, in nanoseconds since 1970, is older than so many days.
+fn days_ago(log: &DeltaLog) -> impl Fn(u32) -> i64 {
+    |days| {
+        log.oldest_ms(Duration::from_secs(u64::from(days) * 86_400))
+            .saturating_mul(1_000_000)
+    }
 }
 
 /// In nanoseconds since 1970.

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt as _;
 
-use crate::commit::unix_ms;
 use crate::delta::actions::Action;
 use crate::delta::{DeltaError, DeltaLog, Snapshot};
 
@@ -39,10 +38,11 @@ impl Vacuum {
         snapshot: &Snapshot,
         retain: Duration,
     ) -> Result<Vec<Stored>, DeltaError> {
-        let oldest = unix_ms() - i64::try_from(retain.as_millis()).unwrap_or(i64::MAX);
+        let oldest = log.oldest_ms(retain);
         self.read_commits(log, snapshot, oldest).await?;
         self.removed.retain(|_, removed| *removed >= oldest);
-        let limit = SystemTime::now().checked_sub(retain).unwrap_or(SystemTime::UNIX_EPOCH);
+        let limit = Duration::from_millis(u64::try_from(oldest).unwrap_or(0));
+        let limit = SystemTime::UNIX_EPOCH + limit;
         let mut files = files(log).await?;
         files.retain(|file| {
             let path = file.path.as_str();
