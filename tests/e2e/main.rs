@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod buffer;
+mod clock;
 mod command_line;
 mod console;
 mod demo;

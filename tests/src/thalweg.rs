@@ -90,6 +90,25 @@ impl Thalweg {
         Thalweg::spawn_with(yaml, &[])
     }
 
+    /// Starts on a machine whose wall clock is off by so many seconds, see [`Thalweg::set_clock`].
+    pub fn start_with_clock(yaml: &str, seconds: i64) -> Result<Thalweg> {
+        let shows = format!("{seconds:+}s");
+        let mut thalweg = Thalweg::spawn_with(yaml, &[(WALL_CLOCK, &shows)])?;
+        thalweg.wait_for_http()?;
+        Ok(thalweg)
+    }
+
+    /// Sets the wall clock of the process, running or to be started, to so many seconds from what it really is.
+    pub fn set_clock(&self, seconds: i64) -> Result<()> {
+        let (file, new) = (
+            self.folder.path().join(WALL_CLOCK),
+            self.folder.path().join("new-wall-clock"),
+        );
+        std::fs::write(&new, format!("{seconds:+}s"))?;
+        // Whole at any time.
+        Ok(std::fs::rename(new, file)?)
+    }
+
     /// Starts without waiting, with files (name, content) in its folder.
     pub fn spawn_with(yaml: &str, files: &[(&str, &str)]) -> Result<Thalweg> {
         let folder = tempfile::tempdir()?;
@@ -322,12 +341,30 @@ impl Thalweg {
     }
 }
 
+/// Names the time that the wall clock of the process shows, and only that one: files and monotonic clocks are as they are.
+const WALL_CLOCK: &str = "wall-clock";
+
+fn with_wall_clock(command: &mut Command, folder: &Path) -> Result<()> {
+    let library = std::env::var_os("THALWEG_TEST_FAKETIME");
+    let library = library.context("THALWEG_TEST_FAKETIME is not set: run the tests with `cargo xtask test`")?;
+    command
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME_TIMESTAMP_FILE", folder.join(WALL_CLOCK))
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .env("NO_FAKE_STAT", "1");
+    Ok(())
+}
+
 fn spawn(folder: &Path, disk: Option<&Disk>, trusted: Option<&Path>, number: u32) -> Result<Process> {
     let mut command = match disk {
         Some(disk) => disk.enter(folder, &binary()),
         None => Command::new(binary()),
     };
     command.args(RUN).current_dir(folder);
+    if folder.join(WALL_CLOCK).exists() {
+        with_wall_clock(&mut command, folder)?;
+    }
     if let Some(trusted) = trusted {
         command.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
     }

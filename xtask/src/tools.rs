@@ -53,6 +53,8 @@ pub struct Tools {
     pub kafka: PathBuf,
     /// The folder of Apache Kafka's jars.
     pub apache_kafka: PathBuf,
+    /// The library that sets the wall clock of a process.
+    pub faketime: PathBuf,
 }
 
 impl Tools {
@@ -65,7 +67,8 @@ impl Tools {
             .env("THALWEG_TEST_POSTGRES", &self.postgres)
             .env("THALWEG_TEST_COLLECTOR", &self.collector)
             .env("THALWEG_TEST_KAFKA", &self.kafka)
-            .env("THALWEG_TEST_APACHE_KAFKA", &self.apache_kafka);
+            .env("THALWEG_TEST_APACHE_KAFKA", &self.apache_kafka)
+            .env("THALWEG_TEST_FAKETIME", &self.faketime);
     }
 }
 
@@ -95,7 +98,23 @@ pub fn install() -> Result<Tools> {
         collector: go_program(&cache, "collector", "tests/senders/collector")?,
         kafka: go_program(&cache, "kafka", "tests/brokers/kafka")?,
         apache_kafka: apache_kafka(&cache)?,
+        faketime: faketime()?,
     })
+}
+
+/// What sets the wall clock of one process alone.
+fn faketime() -> Result<PathBuf> {
+    if let Some(found) = find_faketime() {
+        return Ok(found);
+    }
+    install_package("libfaketime")?;
+    find_faketime().context("libfaketime is installed, and its library is not below /usr/lib")
+}
+
+fn find_faketime() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
+    let libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+    libraries.into_iter().find(|library| library.exists())
 }
 
 /// Apache Kafka, in the version that stands in `tests/brokers/pom.xml`, with the jars that it needs.
