@@ -113,6 +113,11 @@ impl StreamMachine {
         self.position
     }
 
+    /// Nothing from there on was ever handed out, since a seek.
+    pub fn shown_to(&self) -> Offset {
+        self.committed().max(self.position).max(self.delivered_to)
+    }
+
     /// How many offsets below `next` are there and not committed.
     pub fn lag(&self, next: Offset) -> u64 {
         next.saturating_sub(self.needed())

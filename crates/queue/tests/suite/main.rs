@@ -16,6 +16,7 @@ mod leftovers;
 mod letters;
 mod meanwhile;
 mod memory;
+mod moved;
 mod overflow;
 mod own_times;
 mod queue;
