@@ -14,7 +14,7 @@ use super::{Damaged, Terminal, WINDOW_MAX};
 /// Apart from the versions of work groups, so that a state tells whose it is.
 const VERSION: u8 = 0x52;
 /// Without the epoch.
-const TIMELESS: u8 = 1;
+const FORMAT_1: u8 = 1;
 
 /// A settle call for a message that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -333,7 +333,7 @@ impl StreamMachine {
         let mut from = Reader::new(records);
         loop {
             let version = from.byte()?;
-            if ![TIMELESS, VERSION].contains(&version) {
+            if ![FORMAT_1, VERSION].contains(&version) {
                 return Err(from.damaged("a record of another version"));
             }
             let mut machine = StreamMachine::new(from.u64()?, max_pending);

@@ -11,6 +11,7 @@ mod dedup;
 mod disks;
 mod expiry;
 mod full_disk;
+mod histories;
 mod leaving;
 mod leftovers;
 mod letters;
