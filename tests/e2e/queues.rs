@@ -130,12 +130,16 @@ flows:
     goes_on();
     delete("/queues/lines/groups/a");
     goes_on();
-    let told = thalweg.process.stderr();
+    let told = thalweg.process.stdout();
     for (what, wanted) in [("while a flow reads it", 2), ("deleted and made again; it goes on", 1)] {
         assert_eq!(told.matches(what).count(), wanted, "{what}: {told}");
     }
     thalweg.process.signal("TERM").unwrap();
-    assert!(thalweg.process.wait().unwrap().success(), "{}", thalweg.process.stderr());
+    assert!(
+        thalweg.process.wait().unwrap().success(),
+        "{}",
+        thalweg.process.stderr()
+    );
 }
 
 /// What the clients know for sure.
