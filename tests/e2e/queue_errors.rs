@@ -621,6 +621,25 @@ fn a_full_disk_refuses_messages_lets_readers_go_on_and_takes_messages_again_when
     assert_eq!(settled["settled"], stored);
     api.post("/queues/jobs/groups/s:seek", &json!({"to": "latest"})).ok(200);
 
+    // So they do after a start there, and what lets go of messages works.
+    for _ in 0..3 {
+        thalweg.process.kill().unwrap();
+        thalweg.restart().unwrap();
+    }
+    let api = Api::new(&thalweg.address().unwrap());
+    let produce = || api.send("POST", "/queues/jobs/messages", &[], b"x");
+    eventually(|| {
+        let answer = produce();
+        ensure!(answer.status == 507, "{answer:?}");
+        Ok(())
+    })
+    .unwrap();
+    api.get("/queues/jobs/messages?limit=1000").ok(200);
+    api.post("/queues/jobs/groups/s:seek", &json!({"to": "latest"})).ok(200);
+    api.post("/queues/jobs:purge", &json!({})).ok(200);
+    let deleted = api.send("DELETE", "/queues/large?force=true", &[], "");
+    assert_eq!(deleted.status, 204, "{deleted:?}");
+
     thalweg.disk.as_ref().unwrap().free().unwrap();
     eventually(|| {
         let answer = produce();

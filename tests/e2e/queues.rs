@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use thalweg_tests::{Thalweg, eventually};
+use thalweg_tests::{Api, Thalweg, eventually};
 
 const QUEUE: &str = "\
 log: {min_free: 16MiB, commit: {spare: 1}}
@@ -91,6 +91,55 @@ flows:
         .unwrap();
     }
     thalweg.stop().unwrap().check().unwrap();
+}
+
+#[test]
+fn flows_go_on_with_the_queue_and_the_group_that_have_the_names_after_a_deletion_and_say_so_once() {
+    let config = "\
+log: {min_free: 16MiB, commit: {spare: 1}}
+queues: {auto_create: false}
+flows:
+  - name: in
+    input: {generate: {interval: 20ms, mapping: 'root = count(\"n\").string()'}}
+    output: {queue: {name: lines}}
+  - name: out
+    input: {queue: {name: lines, group: a}}
+    output: {file: {path: out.txt, codec: lines}}
+";
+    let mut thalweg = Thalweg::start(config).unwrap();
+    let api = Api::new(&thalweg.address().unwrap());
+    let path = thalweg.folder.path().join("out.txt");
+    let last = || -> u64 {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        text.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0)
+    };
+    let goes_on = || {
+        let before = last();
+        eventually(|| {
+            ensure!(last() > before + 20, "{} after {before}", last());
+            Ok(())
+        })
+        .unwrap();
+    };
+    let make = |partitions: &str| api.send("PUT", "/queues/lines", &[], partitions).ok(201);
+    let delete = |path: &str| assert_eq!(api.send("DELETE", path, &[], "").status, 204, "{path}");
+    make(r#"{"partitions": 2}"#);
+    goes_on();
+    delete("/queues/lines?force=true");
+    make(r#"{"partitions": 1}"#);
+    goes_on();
+    delete("/queues/lines/groups/a");
+    goes_on();
+    let told = thalweg.process.stdout();
+    for (what, wanted) in [("while a flow reads it", 2), ("deleted and made again; it goes on", 1)] {
+        assert_eq!(told.matches(what).count(), wanted, "{what}: {told}");
+    }
+    thalweg.process.signal("TERM").unwrap();
+    assert!(
+        thalweg.process.wait().unwrap().success(),
+        "{}",
+        thalweg.process.stderr()
+    );
 }
 
 /// What the clients know for sure.

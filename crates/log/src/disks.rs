@@ -335,6 +335,7 @@ fn split(unit: Unit, at: &[usize]) -> Vec<Vec<Piece>> {
         .copied()
         .filter(|first| data_on.iter().all(|disk| disk == first));
     let mut steps: Vec<Vec<Piece>> = vec![Vec::new(), Vec::new()];
+    let frees = unit.frees;
     for (n, ((id, kind, records), disk)) in unit.parts.into_iter().zip(at).enumerate() {
         let step = usize::from(kind != Kind::Data && Some(*disk) != together);
         let Some(pieces) = steps.get_mut(step) else { continue };
@@ -343,7 +344,10 @@ fn split(unit: Unit, at: &[usize]) -> Vec<Vec<Piece>> {
             None => {
                 pieces.push(Piece {
                     disk: *disk,
-                    unit: Unit::default(),
+                    unit: Unit {
+                        frees,
+                        ..Unit::default()
+                    },
                     parts: Vec::new(),
                 });
                 pieces.len() - 1

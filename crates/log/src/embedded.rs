@@ -253,10 +253,10 @@ impl EmbeddedLog {
         self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
     }
 
-    /// A partition goes, with all that is in it. Durable when this returns.
+    /// A partition goes, with all that is in it. Durable when this returns. On a full disk, too: it makes room.
     pub async fn remove(&self, id: PartitionId) -> Result<()> {
         let partition = self.partition(id)?;
-        self.change(Change::Removed(id)).await?;
+        self.change_with(Change::Removed(id), true).await?;
         self.partitions.write().remove(&id);
         partition.remove();
         self.shelf.wake();
@@ -274,6 +274,13 @@ impl EmbeddedLog {
         {
             return Err(full);
         }
+        let frees = unit.frees;
+        let (parts, durability) = self.parts_of(unit, fence)?;
+        let offsets = self.submit_with(parts, durability, bytes, frees).await?;
+        Ok(Appended { offsets, durability })
+    }
+
+    fn parts_of(&self, unit: Unit, fence: Option<Fence>) -> Result<(Parts, Durability)> {
         let mut durability = Durability::Os;
         let mut parts = Parts::with_capacity(unit.parts.len());
         {
@@ -288,8 +295,7 @@ impl EmbeddedLog {
                 parts.push(part);
             }
         }
-        let offsets = self.submit(parts, durability, bytes).await?;
-        Ok(Appended { offsets, durability })
+        Ok((parts, durability))
     }
 
     /// Whether records of a kind would be taken now.
@@ -355,6 +361,10 @@ impl EmbeddedLog {
     }
 
     async fn submit(&self, parts: Parts, durability: Durability, bytes: usize) -> Result<Offsets> {
+        self.submit_with(parts, durability, bytes, false).await
+    }
+
+    async fn submit_with(&self, parts: Parts, durability: Durability, bytes: usize, frees: bool) -> Result<Offsets> {
         let (done, answer) = oneshot::channel();
         let submission = Submission {
             parts,
@@ -362,6 +372,7 @@ impl EmbeddedLog {
             bytes,
             done: Some(done),
             for_files: false,
+            frees,
         };
         self.writer.submit(submission).await?;
         answer.await.unwrap_or(Err(LogError::Closed))
@@ -369,10 +380,15 @@ impl EmbeddedLog {
 
     /// A fact about partitions, durable when this returns.
     pub(crate) async fn change(&self, change: Change) -> Result<()> {
+        self.change_with(change, false).await
+    }
+
+    async fn change_with(&self, change: Change, frees: bool) -> Result<()> {
         let records = change_records(change, self.clock.now())?;
         let bytes = records.bytes();
         let part = Part::of(&self.meta, Kind::Meta, records);
-        self.submit([part].into(), Durability::Fsync, bytes).await.map(drop)
+        let submitted = self.submit_with([part].into(), Durability::Fsync, bytes, frees);
+        submitted.await.map(drop)
     }
 
     pub fn bounds(&self, id: PartitionId) -> Result<Bounds> {

@@ -131,6 +131,7 @@ fn within(what: &'static str, size: usize, limit: usize) -> Result<()> {
 pub struct Unit {
     // Mostly one, which costs no allocation.
     pub(crate) parts: SmallVec<[(PartitionId, Kind, Records); 1]>,
+    pub(crate) frees: bool,
 }
 
 impl Unit {
@@ -146,6 +147,14 @@ impl Unit {
     /// Records of any kind: all but [`Kind::Data`] are taken as long as there is a byte left.
     pub fn and_of(mut self, kind: Kind, partition: PartitionId, records: Records) -> Unit {
         self.parts.push((partition, kind, records));
+        self
+    }
+
+    /// Space becomes free by it, as by a deletion: on a full disk it may use what every commit file keeps for that. That is
+    /// little, so this is not for what happens often. What was journaled for its partitions goes with it in one block; a part
+    /// without records asks for that alone.
+    pub fn freeing(mut self) -> Unit {
+        self.frees = true;
         self
     }
 

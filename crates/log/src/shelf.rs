@@ -102,6 +102,8 @@ pub(crate) enum Purpose {
     Messages,
     /// Settles, and what else helps to free space: gets what was kept back for it.
     State,
+    /// The same, and if there is no file, what every file keeps for changes of partitions.
+    Freeing,
 }
 
 /// What a log was found to consist of, beside the file that is written on.

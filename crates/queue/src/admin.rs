@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use thalweg_log::{LogError, Micros, Offset};
+use thalweg_log::{LogError, Micros, Offset, PartitionId};
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::ids::Receipt;
 use crate::message::Message;
-use crate::part::State;
+use crate::part::{Inner, State};
 use crate::queue::Queue;
 use crate::settle::Use;
 use crate::store::{Cursor, Next, Store};
@@ -35,16 +35,21 @@ impl Queue {
     /// Drops all messages for all work groups, those that consumers have, too; stream groups go to the end. Durable when
     /// it returns. Returns how many messages were not settled by the slowest group.
     pub async fn purge(self: &Arc<Queue>) -> Result<u64> {
+        let seeking = self.seeking.lock().await;
         let dropped = self.depth();
         let groups = self.groups();
         for group in &groups {
-            let purged = self.change_each(group, None, |state, _, next| match state {
-                State::Work(machine) => machine.purge(next),
-                State::Stream(machine) => {
-                    machine.commit(next);
-                    0
-                }
-            })?;
+            let purged = self.change_each(
+                group,
+                |_| true,
+                |inner, _, next| match &mut inner.state {
+                    State::Work(machine) => machine.purge(next),
+                    State::Stream(machine) => {
+                        machine.commit(next);
+                        0
+                    }
+                },
+            )?;
             self.counters.purged.fetch_add(purged, Ordering::Relaxed);
             group.counters.dropped.fetch_add(purged, Ordering::Relaxed);
         }
@@ -55,11 +60,10 @@ impl Queue {
             }
             self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
         }
-        let states: Vec<_> = (0..self.partition_count())
-            .map(|partition| self.state_id(partition))
-            .collect();
-        self.wait_for(&states).await?;
+        drop(seeking);
+        // Also if that cannot be stored yet: what is let go makes room for it.
         self.let_go();
+        self.wait_freeing().await?;
         self.has_room();
         self.grown();
         Ok(dropped)
@@ -71,12 +75,16 @@ impl Queue {
             return Err(only_streams(group, "committed"));
         }
         self.partition(partition)?;
-        self.change_each(group, Some(partition), |state, _, next| {
-            if let State::Stream(machine) = state {
-                machine.commit(offset.min(next));
-            }
-            0
-        })?;
+        self.change_each(
+            group,
+            |other| other == partition,
+            |inner, _, next| {
+                if let State::Stream(machine) = &mut inner.state {
+                    machine.commit(offset.min(next));
+                }
+                0
+            },
+        )?;
         self.settled(group);
         self.wait_for(&[self.state_id(partition)]).await
     }
@@ -93,58 +101,112 @@ impl Queue {
         if let Some(partition) = only {
             self.partition(partition)?;
         }
+        let is_meant = |partition: u32| only.is_none_or(|only| only == partition);
+        let seeking = self.seeking.lock().await;
+        let targets = self.targets(to).await?;
+        // Back, delivery numbers begin anew: receipts from before must not name what is handed out then.
+        let mut epoch = match self.goes_back(group, is_meant, &targets) {
+            true => Some(self.next_epoch().await?),
+            false => None,
+        };
+        let mut back = Vec::new();
+        let mut dropped = self.seek_each(group, is_meant, &targets, epoch, &mut back)?;
+        if !back.is_empty() {
+            // Consumers have come by the target meanwhile.
+            let again = std::mem::take(&mut back);
+            epoch = Some(self.next_epoch().await?);
+            let is_left = |partition: u32| again.contains(&partition);
+            dropped += self.seek_each(group, is_left, &targets, epoch, &mut back)?;
+        }
+        drop(seeking);
+        self.counters.passed_over.fetch_add(dropped, Ordering::Relaxed);
+        group.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
+        self.settled(group);
+        match epoch {
+            Some(_) => self.wait_for(&self.state_ids()).await,
+            None => self.wait_freeing().await,
+        }
+    }
+
+    /// By partition.
+    async fn targets(&self, to: SeekTo) -> Result<Vec<Offset>> {
         let stores = self.stores();
         let mut targets = Vec::with_capacity(stores.len());
         for store in &stores {
             targets.push(match to {
                 SeekTo::Earliest => store.first()?,
-                SeekTo::Latest => store.next()?,
+                // Wherever that is by then.
+                SeekTo::Latest => Offset::MAX,
                 SeekTo::Offset { offset, .. } => offset.clamp(store.first()?, store.next()?),
                 SeekTo::Time(wall) => at_time(store.clone(), self.clock.jumps().first_at_wall(wall)).await?,
             });
         }
-        // Delivery numbers begin anew: receipts from before must not name what is handed out then.
-        let epoch = self.next_epoch().await?;
-        let dropped = self.change_each(group, only, |state, partition, next| {
-            let target = targets.get(partition as usize).copied().unwrap_or(next);
-            match state {
-                State::Stream(machine) => {
-                    machine.set_epoch(epoch);
+        Ok(targets)
+    }
+
+    fn goes_back(&self, group: &Group, is_meant: impl Fn(u32) -> bool, targets: &[Offset]) -> bool {
+        let mut parts = group
+            .parts()
+            .zip(targets)
+            .filter(|((partition, _), _)| is_meant(*partition));
+        parts.any(|((_, part), target)| *target < part.inner.lock().reads_at())
+    }
+
+    /// Has the group go on at the targets, each in one step. Those partitions in which that would be back are left, and named
+    /// in `back`, without an epoch for what is handed out again.
+    fn seek_each(
+        &self,
+        group: &Group,
+        is_meant: impl Fn(u32) -> bool,
+        targets: &[Offset],
+        epoch: Option<u32>,
+        back: &mut Vec<u32>,
+    ) -> Result<u64> {
+        self.change_each(group, is_meant, |inner, partition, next| {
+            let target = targets
+                .get(partition as usize)
+                .map_or(next, |target| *target.min(&next));
+            let is_back = target < inner.reads_at();
+            match (&mut inner.state, epoch) {
+                (_, None) if is_back => back.push(partition),
+                (State::Stream(machine), epoch) => {
+                    if let Some(epoch) = epoch.filter(|_| is_back) {
+                        machine.set_epoch(epoch);
+                    }
                     machine.seek(target);
                 }
-                State::Work(machine) if target < machine.cursor() => {
+                (State::Work(machine), Some(epoch)) if is_back => {
                     machine.seek(target);
                     machine.set_epoch(epoch);
                 }
                 // Also at the cursor: what becomes of a lease must not depend on whether anything is left to claim.
-                State::Work(machine) => return machine.purge(target),
+                (State::Work(machine), _) => return machine.purge(target),
             }
             0
-        })?;
-        self.counters.passed_over.fetch_add(dropped, Ordering::Relaxed);
-        group.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
-        self.settled(group);
-        let states: Vec<_> = (0..self.partition_count())
+        })
+    }
+
+    pub(crate) fn state_ids(&self) -> Vec<PartitionId> {
+        (0..self.partition_count())
             .map(|partition| self.state_id(partition))
-            .collect();
-        self.wait_for(&states).await
+            .collect()
     }
 
     /// Returns the sum of what the changes return.
     fn change_each(
         &self,
         group: &Group,
-        only: Option<u32>,
-        change: impl Fn(&mut State, u32, Offset) -> u64,
+        is_meant: impl Fn(u32) -> bool,
+        mut change: impl FnMut(&mut Inner, u32, Offset) -> u64,
     ) -> Result<u64> {
         let (now, mut sum) = (self.clock.now(), 0);
         for ((partition, part), store) in group.parts().zip(self.stores()) {
-            if only.is_some_and(|only| only != partition) {
+            if !is_meant(partition) {
                 continue;
             }
-            let next = store.next()?;
             let mut inner = part.inner.lock();
-            sum += change(&mut inner.state, partition, next);
+            let next = store.next()?;
+            sum += change(&mut inner, partition, next);
             inner.cursor = Cursor::default();
             inner.forget_details();
             self.after(group, partition, part, &mut inner, now)?;

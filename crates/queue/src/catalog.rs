@@ -93,8 +93,8 @@ impl Catalog {
         state.next_id = state.next_id.max(id.saturating_add(1));
     }
 
-    /// The number of a new queue, never given before. Marked until the queue is put. Durable when it returns.
-    pub async fn begin(&self, log: &dyn Log, now: Micros) -> Result<u32> {
+    /// The number of a new queue, never given before, with a mark until the queue is put. Durable when it returns.
+    pub async fn begin(&self, log: &dyn Log, mark: Mark, now: Micros) -> Result<u32> {
         let mut state = self.state.lock().await;
         let id = state.next_id;
         if id >= NUMBERS {
@@ -103,33 +103,36 @@ impl Catalog {
                 limit: u64::from(NUMBERS),
             });
         }
-        let changes = [
-            (NEXT_ID.to_owned(), (id + 1).to_string()),
-            mark_of(id, Some(Mark::Making)),
-        ];
+        let changes = [(NEXT_ID.to_owned(), (id + 1).to_string()), mark_of(id, Some(mark))];
         // Also if nobody learns what became of it.
         state.next_id = id + 1;
         state.change(log, &changes, now).await?;
-        state.marks.insert(id, Mark::Making);
+        state.marks.insert(id, mark);
         Ok(id)
     }
 
     /// An epoch for leases, higher than any before. It is not below the time in seconds: even if damage takes the last one
-    /// that was given, it does not come again. Durable when it returns.
-    pub async fn next_epoch(&self, log: &dyn Log, now: Micros) -> Result<u32> {
+    /// that was given, it does not come again. To be stored before a lease is made in it.
+    pub async fn next_epoch(&self, now: Micros) -> u32 {
         let mut state = self.state.lock().await;
         let by_time = u32::try_from((now / 1_000_000).clamp(0, EPOCH_BY_TIME_MAX)).unwrap_or_default();
-        let epoch = state.epoch.saturating_add(1).max(by_time);
-        state.epoch = epoch;
-        state.change(log, &[(EPOCH.to_owned(), epoch.to_string())], now).await?;
+        state.epoch = state.epoch.saturating_add(1).max(by_time);
+        state.epoch
+    }
+
+    /// Keeps that all epochs up to the last one are given. Durable when it returns.
+    pub async fn store_epoch(&self, log: &dyn Log, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let epoch = (EPOCH.to_owned(), state.epoch.to_string());
+        state.change_freeing(log, &[epoch], now).await?;
         state.write_all_by_and_by(log, now).await;
-        Ok(epoch)
+        Ok(())
     }
 
     /// No partition is left under the number of a queue that is not there. Durable when it returns.
     pub async fn finish(&self, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
-        state.change(log, &[mark_of(id, None)], now).await?;
+        state.change_freeing(log, &[mark_of(id, None)], now).await?;
         state.marks.remove(&id);
         Ok(())
     }
@@ -143,16 +146,38 @@ impl Catalog {
     /// Keeps what is said of a queue. Durable when it returns.
     pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: Entry, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
-        let mut changes = vec![(name.to_string(), entry.to_json().to_string())];
-        changes.extend(state.marks.contains_key(&entry.id).then(|| mark_of(entry.id, None)));
+        let changes = state.changes_of(name, &entry);
         state.change(log, &changes, now).await?;
         state.put(name.clone(), entry);
         state.write_all_by_and_by(log, now).await;
         Ok(())
     }
 
+    /// The same of a change by which space may become free.
+    pub async fn put_freeing(&self, log: &dyn Log, name: &SmolStr, entry: Entry, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let changes = state.changes_of(name, &entry);
+        state.change_freeing(log, &changes, now).await?;
+        state.put(name.clone(), entry);
+        state.write_all_by_and_by(log, now).await;
+        Ok(())
+    }
+
+    /// A queue has another number from now on, under which all of its messages are; its partitions under the old one may go.
+    /// One frame, or a crash in between would find the messages twice. Durable when it returns.
+    pub async fn renumber(&self, log: &dyn Log, name: &SmolStr, entry: Entry, old: u32, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let mut changes = state.changes_of(name, &entry);
+        changes.push(mark_of(old, Some(Mark::Removing)));
+        state.change(log, &changes, now).await?;
+        state.put(name.clone(), entry);
+        state.marks.insert(old, Mark::Removing);
+        Ok(())
+    }
+
     /// A queue is gone; its number is marked until its partitions are. The mark goes first, in a frame of its own: damage to
-    /// one of the two frames does not bring the queue back. Durable when it returns.
+    /// one of the two frames does not bring the queue back. With the mark it is gone, and durable; that the name goes too is
+    /// only tidy.
     pub async fn remove(&self, log: &dyn Log, name: &SmolStr, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let Some(id) = state.queues.get(name).map(|entry| entry.id) else {
@@ -160,7 +185,10 @@ impl Catalog {
         };
         state.mark_removing(log, id, now).await?;
         state.unname(name);
-        state.change(log, &[(name.to_string(), String::new())], now).await?;
+        let gone = (name.to_string(), String::new());
+        if let Err(error) = state.change_freeing(log, &[gone], now).await {
+            tracing::warn!(queue = %name, %error, "the name of a queue that is gone stays in the catalogue until the next start");
+        }
         state.write_all_by_and_by(log, now).await;
         Ok(())
     }
@@ -175,6 +203,14 @@ fn mark_of(id: u32, mark: Option<Mark>) -> (String, String) {
     (format!("{MARK}{id}"), Mark::text(mark).to_owned())
 }
 
+fn unit_of(changes: &[(String, String)], now: Micros) -> Result<Unit> {
+    let mut records = Records::new();
+    for (key, value) in changes {
+        push(&mut records, key, value, now)?;
+    }
+    Ok(Unit::default().and_of(Kind::State, CATALOG, records))
+}
+
 fn push(records: &mut Records, key: &str, value: &str, now: Micros) -> Result<()> {
     records.push(&RecordRef {
         key: Some(key.as_bytes()),
@@ -185,18 +221,30 @@ fn push(records: &mut Records, key: &str, value: &str, now: Micros) -> Result<()
 
 impl History {
     async fn mark_removing(&mut self, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
-        self.change(log, &[mark_of(id, Some(Mark::Removing))], now).await?;
+        self.change_freeing(log, &[mark_of(id, Some(Mark::Removing))], now)
+            .await?;
         self.marks.insert(id, Mark::Removing);
         Ok(())
     }
 
+    /// The entry of a queue, which ends the mark of its number.
+    fn changes_of(&self, name: &SmolStr, entry: &Entry) -> Vec<(String, String)> {
+        let mut changes = vec![(name.to_string(), entry.to_json().to_string())];
+        changes.extend(self.marks.contains_key(&entry.id).then(|| mark_of(entry.id, None)));
+        changes
+    }
+
     async fn change(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
-        let mut records = Records::new();
-        for (key, value) in changes {
-            push(&mut records, key, value, now)?;
-        }
-        log.append(Unit::default().and_of(Kind::State, CATALOG, records), None)
-            .await?;
+        let unit = unit_of(changes, now)?;
+        log.append(unit, None).await?;
+        self.records += changes.len();
+        Ok(())
+    }
+
+    /// One by which space becomes free: it is taken on a full disk, too.
+    async fn change_freeing(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
+        let unit = unit_of(changes, now)?.freeing();
+        log.append(unit, None).await?;
         self.records += changes.len();
         Ok(())
     }

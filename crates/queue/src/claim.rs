@@ -104,6 +104,9 @@ impl Asking {
     /// take.
     pub fn claim_now(&mut self, want: ClaimWant, out: &mut Vec<Delivery>) -> Result<u32> {
         self.queue.may_consume(&self.group)?;
+        if !self.queue.epoch.is_stored() {
+            return Ok(0);
+        }
         // Whoever asks is known to the state partition by its name only if it can come back: this one cannot.
         self.seat.kind = MemberKind::Pipeline;
         let seat = ("", &mut self.seat);
@@ -133,6 +136,7 @@ impl Queue {
         want: ClaimWant,
     ) -> Result<Vec<Delivery>> {
         self.may_consume(group)?;
+        self.store_epoch().await?;
         if !group.is_work() && self.settings_now().retention.mode == RetentionMode::Policy {
             self.shed_kept().await;
         }

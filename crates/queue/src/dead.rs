@@ -16,7 +16,7 @@ use crate::group::Group;
 use crate::machine::{Ending, Machine, Reason, Terminal};
 use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
 use crate::part::{CHANGES, State};
-use crate::produce::record_of;
+use crate::produce::{Detached, record_of};
 use crate::queue::Queue;
 use crate::store::{Next, Store};
 use crate::times::instant_text;
@@ -48,8 +48,14 @@ impl Reason {
 }
 
 impl Queue {
-    /// Moves everything out that has to leave this part.
+    /// Moves everything out that has to leave this part; to its end, also when whoever asked for it leaves: the machine does
+    /// not name twice what has to leave.
     pub(crate) async fn move_out(self: &Arc<Queue>, group: &Arc<Group>, partition: u32) {
+        let (queue, group) = (self.clone(), group.clone());
+        Detached::new(async move { queue.move_all(&group, partition).await }).await;
+    }
+
+    async fn move_all(self: &Arc<Queue>, group: &Arc<Group>, partition: u32) {
         let Some(part) = group.part(partition) else {
             return;
         };

@@ -12,6 +12,7 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 
 use crate::group::Group;
+use crate::letters::dropped_record;
 use crate::part::{Consumer, NEVER, Part, State, Unsaved};
 use crate::queue::Queue;
 use crate::settings::RetentionMode;
@@ -223,10 +224,33 @@ impl Queue {
             if !wanted(drops) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }
+            // Where a letter is stored already and its message has not left yet, a checkpoint would undo that it has: later.
+            let moves: Option<Vec<_>> = parts.iter().map(|(_, part)| part.moving.try_lock().ok()).collect();
+            let Some(_no_moves) = moves else { continue };
             if let Err(error) = self.checkpoint_of(partition, &parts) {
                 tracing::warn!(queue = %self.name(), partition, %error, "the state of groups cannot be written as a whole");
             }
         }
+    }
+
+    /// Where a new group begins, without all that is known of the others.
+    pub(crate) fn keep_beginning(&self, group: &Group) -> thalweg_log::Result<()> {
+        if self.is_in_memory() {
+            return Ok(());
+        }
+        for (partition, part) in group.parts() {
+            let (state, now) = (self.state_id(partition), self.clock.now());
+            let (mut inner, mut values) = (part.inner.lock(), Vec::new());
+            inner.store(self.log.as_ref(), state, group.id, now)?;
+            inner.checkpoint(group.id, &[], &mut values);
+            // Under the lock, so that what changes next comes behind it.
+            self.log.journal(state, Kind::State, &mut |records| {
+                values
+                    .iter()
+                    .try_for_each(|value| records.push(&RecordRef::of(now, value)))
+            })?;
+        }
+        Ok(())
     }
 
     /// All groups of a partition at one moment: nothing may be journaled between them. What has changed is stored before:
@@ -246,19 +270,22 @@ impl Queue {
             inner.checkpoint(group.id, &holding, &mut values);
             consumers.push(holding);
         }
-        // Before the record: what is dropped meanwhile is counted again.
-        let drops = match partition {
-            0 => self.unsaved_drops.swap(0, Ordering::Relaxed),
-            _ => 0,
-        };
-        if partition == 0 {
-            values.extend(self.dropped_record());
+        // Until it is written: what is dropped meanwhile comes behind it.
+        let dropped = (partition == 0 && self.has_letters).then(|| self.dropped.lock());
+        if dropped.is_some() && self.drops_under_way.load(Ordering::Relaxed) > 0 {
+            return Ok(());
         }
+        let drops = match &dropped {
+            Some(_) => self.unsaved_drops.swap(0, Ordering::Relaxed),
+            None => 0,
+        };
+        values.extend(dropped.as_deref().map(dropped_record));
         let written = self.log.journal(state, Kind::Checkpoint, &mut |records| {
             values
                 .iter()
                 .try_for_each(|value| records.push(&RecordRef::of(now, value)))
         });
+        drop(dropped);
         let bytes = values.iter().map(Vec::len).sum();
         for ((_, inner), holding) in locked.iter_mut().zip(&consumers) {
             inner.checkpointed(holding, bytes, written.is_ok());

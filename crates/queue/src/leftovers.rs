@@ -6,6 +6,8 @@
 //! |---|---|
 //! | mark `removing` | its partitions go |
 //! | mark `making`, nothing stored under the number | its partitions go |
+//! | mark `copying` | its partitions go, and the copy begins anew |
+//! | mark of version 1 | its partitions go: of a queue that was being made nothing was stored yet |
 //! | a queue none of whose partitions is there | it was removed: it leaves the catalogue |
 //! | a queue some of whose partitions are there | its messages move to partitions of a new number |
 //! | messages under a number without a queue | they are a queue of their own, `found-<number>` |
@@ -17,10 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use smol_str::{SmolStr, format_smolstr};
-use thalweg_log::{Durability, Log, Micros, PartitionId};
+use thalweg_log::{Durability, Log, LogError, Micros, PartitionId};
 
 use crate::catalog::{Catalog, Entry, FIRST_ID, Mark};
-use crate::error::Result;
+use crate::error::{QueueError, Result};
 use crate::queue::{IDS, STATE, is_foreign, number_of};
 use crate::settings::QueueSettings;
 
@@ -43,7 +45,9 @@ pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Res
         let has_messages = all.get(&id).is_some_and(|found| found.has_stored(log));
         match mark {
             Mark::Making if has_messages => {}
-            Mark::Making | Mark::Removing => remove_one(catalog, log, id, now).await?,
+            Mark::Making | Mark::Copying | Mark::Unfinished | Mark::Removing => {
+                remove_if_room(catalog, log, id, now).await?;
+            }
         }
     }
     let none = Numbered::default();
@@ -54,6 +58,17 @@ pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Res
         }
     }
     adopt(catalog, log, now).await
+}
+
+/// The same, later on a disk so full that it cannot even be said: the mark stays, and the next start finds it.
+async fn remove_if_room(catalog: &Catalog, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
+    match remove_one(catalog, log, id, now).await {
+        Err(QueueError::Log(error @ LogError::DiskFull { .. })) => {
+            tracing::warn!(id, %error, "partitions of a queue that is gone are left; they go at the next start");
+            Ok(())
+        }
+        removed => removed,
+    }
 }
 
 /// Removes what lies under a number that may go: messages first, so that where they are, all that belongs to them is.

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
-use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Micros, Offset, Records};
+use thalweg_log::{Micros, Offset};
 
 use crate::admin::{LOOK_BYTES, read_from};
 use crate::dead::PREFIX;
@@ -204,6 +203,24 @@ impl Chosen<'_> {
     }
 }
 
+/// That letters are gone is being stored. A checkpoint that does not know of them yet must not come behind that, or a restart
+/// would find them again.
+pub(super) struct DropUnderWay(Arc<Queue>);
+
+impl DropUnderWay {
+    fn begin(queue: &Arc<Queue>) -> DropUnderWay {
+        let _no_checkpoint = queue.dropped.lock();
+        queue.drops_under_way.fetch_add(1, Ordering::Relaxed);
+        DropUnderWay(queue.clone())
+    }
+}
+
+impl Drop for DropUnderWay {
+    fn drop(&mut self) {
+        self.0.drops_under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Queue {
     /// Whether a letter was sent again or thrown away.
     pub(crate) fn is_dropped(&self, offset: Offset) -> bool {
@@ -211,18 +228,8 @@ impl Queue {
     }
 
     /// The record that says so, for the log; none in memory.
-    fn dropped_fact(&self, letters: &Ranges) -> Result<Option<Fact>> {
-        if self.is_in_memory() {
-            return Ok(None);
-        }
-        let mut records = Records::new();
-        records.push(&RecordRef::of(self.clock.now(), &record_of(letters)))?;
-        Ok(Some((self.state_id(0), records)))
-    }
-
-    /// All of them, for a checkpoint; also none, so that what came before it need not be read.
-    pub(crate) fn dropped_record(&self) -> Option<Vec<u8>> {
-        self.has_letters.then(|| record_of(&self.dropped.lock()))
+    fn dropped_fact(&self, letters: &Ranges) -> Option<Fact> {
+        (!self.is_in_memory()).then(|| (self.state_id(0), dropped_record(letters)))
     }
 
     /// Letters are gone. Those at the beginning are let go.
@@ -251,7 +258,9 @@ impl Queue {
     }
 }
 
-fn record_of(ranges: &Ranges) -> Vec<u8> {
+/// Says that letters are sent again or thrown away. Of all of them for a checkpoint; also of none, so that what came before it
+/// need not be read.
+pub(crate) fn dropped_record(ranges: &Ranges) -> Vec<u8> {
     // Of no group.
     let mut value = vec![0, DROPPED];
     ranges.encode(&mut value);

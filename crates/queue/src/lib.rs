@@ -13,6 +13,7 @@ mod compaction;
 mod dead;
 pub mod dedup;
 mod died;
+mod epoch;
 mod error;
 mod expiry;
 mod group;

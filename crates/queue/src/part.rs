@@ -199,6 +199,14 @@ impl Inner {
         }
     }
 
+    /// The group has been shown nothing from there on.
+    pub fn reads_at(&self) -> Offset {
+        match &self.state {
+            State::Work(machine) => machine.cursor(),
+            State::Stream(machine) => machine.shown_to(),
+        }
+    }
+
     fn idle(&self) -> Offset {
         match &self.state {
             State::Work(machine) if !machine.has_any_ready() => machine.cursor(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Micros, Offset, PartitionId, Records, Unit};
+use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, Unit};
 
 use crate::answer::Answer;
 use crate::dedup::{Place, Seen, Ticket};
@@ -43,8 +43,8 @@ impl Produced {
     }
 }
 
-/// Records of state that go with messages.
-pub(crate) type Fact = (PartitionId, Records);
+/// A record of state that goes with messages.
+pub(crate) type Fact = (PartitionId, Vec<u8>);
 
 /// What else happens when messages are stored.
 #[derive(Default)]
@@ -226,12 +226,23 @@ impl Queue {
             let placed = queue.place(messages);
             let stored = match queue.is_in_memory() {
                 true => Ok(queue.store_in_memory(placed, ttl)),
-                false => queue.store_in_log(placed, ttl, std::mem::take(&mut along.facts)).await,
+                false => queue.store_in_log(placed, ttl, &along.facts).await,
             };
-            if stored.is_ok() {
+            let is_there = match &stored {
+                Ok(_) if !queue.is_in_memory() => {
+                    along.facts.clear();
+                    true
+                }
+                Ok(_) => true,
+                // The messages are, on a disk of their own; what goes along is not yet.
+                Err(QueueError::Log(LogError::Partly { .. })) => !along.facts.is_empty(),
+                Err(_) => false,
+            };
+            if is_there {
                 queue.goes_along(along).await;
             }
-            let places = queue.finished(count, bytes, stored)?.into_iter();
+            queue.stored(count, bytes, is_there);
+            let places = queue.counting_refusal(stored)?.into_iter();
             tickets.tickets.clear();
             Answer::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
             Ok(answers.into_iter().map(Answer::produced).collect())
@@ -239,24 +250,38 @@ impl Queue {
         .await
     }
 
-    /// What happens when messages are stored. They are, so what fails is only told.
+    /// What happens when messages are stored. They are, so what cannot be stored now goes with a later block.
     async fn goes_along(&self, along: Along) {
-        if !along.facts.is_empty() {
-            let facts = along.facts.into_iter();
-            let unit = facts.fold(Unit::default(), |unit, (id, records)| {
-                unit.and_of(Kind::State, id, records)
-            });
-            if let Err(error) = self.log.append(unit, None).await {
-                tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that is not stored: after a restart they are there again");
-            }
+        let states: Vec<PartitionId> = along.facts.iter().map(|(id, _)| *id).collect();
+        let journaled = along
+            .facts
+            .iter()
+            .try_for_each(|(id, value)| self.journal_fact(*id, value));
+        let stored = match journaled {
+            Ok(()) if states.is_empty() => Ok(()),
+            Ok(()) => self.log.flush(&states).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = stored {
+            tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that is not stored yet: after a crash they are there again");
         }
         if let Some(stored) = along.stored {
             stored();
         }
     }
 
+    fn journal_fact(&self, id: PartitionId, value: &[u8]) -> thalweg_log::Result<()> {
+        let now = self.clock.now();
+        self.log
+            .journal(id, Kind::State, &mut |records| records.push(&RecordRef::of(now, value)))
+    }
+
     fn finished<T>(&self, count: u64, bytes: u64, stored: Result<T>) -> Result<T> {
         self.stored(count, bytes, stored.is_ok());
+        self.counting_refusal(stored)
+    }
+
+    fn counting_refusal<T>(&self, stored: Result<T>) -> Result<T> {
         if let Err(error) = &stored {
             self.counters.refused_by_log.count(error);
         }
@@ -361,7 +386,7 @@ impl Queue {
         &self,
         messages: Vec<(u32, NewMessage)>,
         ttl: Duration,
-        facts: Vec<Fact>,
+        facts: &[Fact],
     ) -> Result<Vec<Place>> {
         let now = self.clock.now();
         let mut parts: Vec<(u32, Records)> = Vec::new();
@@ -384,9 +409,12 @@ impl Queue {
         let unit = parts.into_iter().fold(Unit::default(), |unit, (partition, records)| {
             unit.and(self.data_id(partition), records)
         });
-        let unit = facts
-            .into_iter()
-            .fold(unit, |unit, (id, records)| unit.and_of(Kind::State, id, records));
+        let mut unit = unit;
+        for (id, value) in facts {
+            let mut records = Records::new();
+            records.push(&RecordRef::of(now, value))?;
+            unit = unit.and_of(Kind::State, *id, records);
+        }
         let appended = self.log.append(unit, None).await?;
         let place = |(at, n): (usize, u64)| Place {
             partition: partitions.get(at).copied().unwrap_or_default(),

@@ -18,6 +18,7 @@ use crate::budget::{self, Budget};
 use crate::claim::Delivery;
 use crate::compaction::Progress;
 use crate::dedup::Dedup;
+use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::expiry::{Ages, Aging};
 use crate::group::{Group, sharing};
@@ -45,8 +46,8 @@ const SLEEP_AFTER: Micros = 60_000_000;
 
 pub struct Queue {
     pub(crate) id: u32,
-    /// Of the process: see `machine/epoch.rs`.
-    pub(crate) epoch: u32,
+    /// In which leases are made, until a seek: see `machine/epoch.rs`.
+    pub(crate) epoch: Arc<Epoch>,
     name: SmolStr,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -70,6 +71,8 @@ pub struct Queue {
     /// Whoever drops messages for others to come in.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
+    /// Whoever has groups go on elsewhere: of two, the one that is stored last is the one that counts.
+    pub(crate) seeking: tokio::sync::Mutex<()>,
     pub(crate) paused: Paused,
     pub(crate) counters: Counters,
     pub(crate) latency: Latency,
@@ -81,6 +84,8 @@ pub struct Queue {
     pub(crate) dropped: Mutex<Ranges>,
     /// Records of such since the last checkpoint.
     pub(crate) unsaved_drops: AtomicU32,
+    /// Of those that are being stored: no checkpoint of them is written meanwhile.
+    pub(crate) drops_under_way: AtomicU32,
     /// Whoever sends dead letters of this queue again, or throws them away.
     pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
     pub(crate) removed: AtomicBool,
@@ -153,7 +158,7 @@ pub(crate) struct Keeper {
 
 pub(crate) struct Parts {
     pub id: u32,
-    pub epoch: u32,
+    pub epoch: Arc<Epoch>,
     pub name: SmolStr,
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
@@ -190,6 +195,7 @@ impl Queue {
             room: Room::default(),
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
+            seeking: tokio::sync::Mutex::default(),
             paused: Paused::default(),
             counters: Counters::default(),
             latency: Latency::default(),
@@ -205,6 +211,7 @@ impl Queue {
             has_letters,
             dropped: Mutex::default(),
             unsaved_drops: AtomicU32::new(0),
+            drops_under_way: AtomicU32::new(0),
             taking_letters: Arc::default(),
             removed: AtomicBool::new(false),
             compacted: Arc::default(),

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 
 use crate::budget::Budget;
 use crate::catalog::Catalog;
+use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::leftovers;
@@ -49,7 +50,7 @@ impl Queues {
         let now = clock.now();
         leftovers::settle(&catalog, log.as_ref(), now).await?;
         let has_lost = catalog.lost() > 0;
-        let epoch = catalog.next_epoch(log.as_ref(), now).await?;
+        let epoch = Arc::new(Epoch::new(catalog.next_epoch(now).await));
         let entries = catalog.all().await;
         let home = Arc::new(Home {
             log,
@@ -62,6 +63,9 @@ impl Queues {
             changes: Mutex::default(),
             listener: OnceLock::new(),
         });
+        if let Err(error) = home.store_epoch().await {
+            tracing::warn!(%error, "nothing can be claimed yet; what is there can be read, purged and deleted");
+        }
         for (name, entry) in &entries {
             let queue = home.queue_of(name, entry);
             let dead = dead_letter_name(name).ok().flatten();
@@ -154,9 +158,10 @@ impl Queues {
             still = Some(queue.still().await);
             may_become()?;
         }
+        // A shorter retention, or a smaller limit, makes room.
         self.home
             .catalog
-            .put(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
+            .put_freeing(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
             .await?;
         self.home.publish_partitions(&queue, settings.partitions)?;
         let kept_ids = queue.keeps_ids();
@@ -184,16 +189,7 @@ impl Queues {
                  finish, purge it, or delete it with force=true"
             )));
         }
-        let home = &self.home;
-        home.catalog
-            .remove(home.log.as_ref(), queue.name(), home.clock.now())
-            .await?;
-        home.queues.write().remove(name);
-        queue.removed.store(true, Ordering::Release);
-        queue.keeper.call.notify_one();
-        queue.grown();
-        home.clear(queue.id).await;
-        Ok(())
+        self.home.remove(&queue).await
     }
 
     /// A group that is there, or a new one. Durable when this returns.
@@ -230,8 +226,10 @@ impl Queues {
             });
         }
         may_be_declared(queue, &settings)?;
+        let mut entry = queue.entry();
+        entry.groups_of(group.id).for_each(|group| group.declared = true);
+        self.home.save_as(queue, entry).await?;
         group.declared.store(true, Ordering::Relaxed);
-        self.home.save(queue).await?;
         Ok(group)
     }
 
@@ -250,17 +248,32 @@ impl Queues {
         let (home, queue) = (self.home.clone(), queue.clone());
         Detached::new(async move {
             let _changes = home.changes.lock().await;
-            match &what {
-                Pause::Produce => queue.paused.produce.store(paused, Ordering::Relaxed),
-                Pause::Consume => queue.paused.consume.store(paused, Ordering::Relaxed),
-                Pause::Both => {
-                    queue.paused.produce.store(paused, Ordering::Relaxed);
-                    queue.paused.consume.store(paused, Ordering::Relaxed);
+            let mut entry = queue.entry();
+            let (produce, consume) = match &what {
+                Pause::Produce => (true, false),
+                Pause::Consume => (false, true),
+                Pause::Both => (true, true),
+                Pause::Group(group) => {
+                    entry.groups_of(group.id).for_each(|group| group.paused = paused);
+                    (false, false)
                 }
-                Pause::Group(group) => group.paused.store(paused, Ordering::Relaxed),
+            };
+            if produce {
+                entry.produce_paused = paused;
+            }
+            if consume {
+                entry.consume_paused = paused;
+            }
+            // Stored first: what was refused does not hold.
+            let (produce, consume) = (entry.produce_paused, entry.consume_paused);
+            home.save_as(&queue, entry).await?;
+            queue.paused.produce.store(produce, Ordering::Relaxed);
+            queue.paused.consume.store(consume, Ordering::Relaxed);
+            if let Pause::Group(group) = &what {
+                group.paused.store(paused, Ordering::Relaxed);
             }
             queue.grown();
-            home.save(&queue).await
+            Ok(())
         })
         .await
     }

@@ -265,7 +265,7 @@ fn state_of(
             true => StreamMachine::new(store.first()?, max_pending),
             false => StreamMachine::restore(&all, max_pending).map_err(bad)?,
         };
-        machine.set_epoch(queue.epoch);
+        machine.set_epoch(queue.epoch.number());
         return Ok(State::Stream(Box::new(machine)));
     }
     let mut restoring = Restoring::new(store.first()?, told.checkpoint.as_deref()).map_err(bad)?;
@@ -290,7 +290,7 @@ fn state_of(
     }
     let can_return = |index: u32| told.consumers.get(&index).is_some_and(|(kind, _)| kind.can_return());
     let mut machine = restoring.finish(queue.policy(partition), queue.clock.now(), can_return);
-    machine.set_epoch(queue.epoch);
+    machine.set_epoch(queue.epoch.number());
     Ok(State::Work(Box::new(machine)))
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use thalweg_log::{Micros, PartitionId};
+use thalweg_log::format::frame::Kind;
+use thalweg_log::{Micros, PartitionId, Records, Unit};
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
@@ -251,6 +252,27 @@ impl Queue {
             self.log.flush(states).await?;
         }
         Ok(())
+    }
+
+    /// The same of what has let go of messages: on a full disk, too.
+    pub(crate) async fn wait_freeing(&self) -> Result<()> {
+        if self.is_in_memory() {
+            return Ok(());
+        }
+        let stored = self.store_journals().await;
+        // Files are kept by records of state, too. Written as a whole it is small, once nobody has a message.
+        self.checkpoint(&self.groups(), |unsaved| unsaved.is_worth_it());
+        let whole = self.store_journals().await;
+        Ok(stored.or(whole)?)
+    }
+
+    /// What was journaled of the state of groups, in what every file of the log keeps for that if there is no other room.
+    async fn store_journals(&self) -> thalweg_log::Result<()> {
+        let states = self.state_ids().into_iter();
+        let journaled = states.fold(Unit::default(), |unit, state| {
+            unit.and_of(Kind::State, state, Records::new())
+        });
+        self.log.append(journaled.freeing(), None).await.map(drop)
     }
 
     /// False for an offset that no message has had yet.

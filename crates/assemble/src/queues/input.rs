@@ -1,6 +1,7 @@
 //! `queue`: messages out of a queue. A batch is acked when the flow has confirmed it, and given back when it has not; what
 //! the flow refuses for good and its dead letter does not take is rejected, and so goes to the dead letters of the queue.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,20 +122,39 @@ type Open = Arc<Mutex<Vec<Receipt>>>;
 impl Input for QueueInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
-            let Some((queue, group)) = self.join(&context).await else {
-                return Ok(());
-            };
-            context.connection.up();
-            let open = Open::default();
-            tokio::select! {
-                () = self.read(&context, &queue, &group, &open) => {}
-                () = self.extend(&queue, &group, &open) => {}
+            while let Some((queue, group)) = self.join(&context).await {
+                context.connection.up();
+                // What is open of a queue that is gone is none of the next one's.
+                let open = Open::default();
+                let ended = tokio::select! {
+                    ended = self.read(&context, &queue, &group, &open) => ended,
+                    never = self.extend(&queue, &group, &open) => match never {},
+                };
+                match ended {
+                    Ended::Stopped => {
+                        context.sink.settled().await;
+                        queue.leave(&group, &self.consumer);
+                        break;
+                    }
+                    Ended::Deleted(what) => {
+                        context.connection.failed(&what);
+                        tracing::warn!(
+                            queue = %queue.name(), group = %group.name(),
+                            "{what}, while a flow reads it: it goes on with the one that has the name next"
+                        );
+                    }
+                }
             }
-            context.sink.settled().await;
-            queue.leave(&group, &self.consumer);
             Ok(())
         })
     }
+}
+
+/// Why an input reads no further.
+enum Ended {
+    Stopped,
+    /// The queue or the group is gone; the error says which.
+    Deleted(String),
 }
 
 impl QueueInput {
@@ -149,9 +169,8 @@ impl QueueInput {
                 Ok(found) => return Some(found),
                 Err(why) => context.connection.failed(&why),
             }
-            tokio::select! {
-                () = context.stop.cancelled() => return None,
-                () = tokio::time::sleep(PAUSE) => {}
+            if !self.pause(context).await {
+                return None;
             }
         }
     }
@@ -171,7 +190,7 @@ impl QueueInput {
         Ok((queue, group))
     }
 
-    async fn read(&self, context: &InputContext, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) {
+    async fn read(&self, context: &InputContext, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) -> Ended {
         loop {
             context.sink.has_room().await;
             let want = ClaimWant {
@@ -181,7 +200,7 @@ impl QueueInput {
                 ..ClaimWant::default()
             };
             let claimed = tokio::select! {
-                () = context.stop.cancelled() => return,
+                () = context.stop.cancelled() => return Ended::Stopped,
                 claimed = queue.claim(group, &self.consumer, MemberKind::Pipeline, want) => claimed,
             };
             match claimed {
@@ -189,19 +208,33 @@ impl QueueInput {
                 Ok(deliveries) => {
                     context.connection.up();
                     if self.pass_on(context, queue, group, open, deliveries).await.is_err() {
-                        return;
+                        return Ended::Stopped;
                     }
                 }
                 // The flow settles them, then there is room again.
                 Err(QueueError::TooManyPending { .. }) => {}
+                Err(error @ (QueueError::QueueNotFound { .. } | QueueError::GroupNotFound { .. })) => {
+                    // All queues end with the process, too.
+                    return match self.pause(context).await {
+                        true => Ended::Deleted(error.to_string()),
+                        false => Ended::Stopped,
+                    };
+                }
                 Err(error) => {
                     context.connection.failed(&error.to_string());
-                    tokio::select! {
-                        () = context.stop.cancelled() => return,
-                        () = tokio::time::sleep(PAUSE) => {}
+                    if !self.pause(context).await {
+                        return Ended::Stopped;
                     }
                 }
             }
+        }
+    }
+
+    /// `false` if the flow stops meanwhile.
+    async fn pause(&self, context: &InputContext) -> bool {
+        tokio::select! {
+            () = context.stop.cancelled() => false,
+            () = tokio::time::sleep(PAUSE) => true,
         }
     }
 
@@ -233,7 +266,7 @@ impl QueueInput {
     }
 
     /// Keeps what the flow works on from going to others. Never returns.
-    async fn extend(&self, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) {
+    async fn extend(&self, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) -> Infallible {
         loop {
             tokio::time::sleep(queue.settings().visibility_timeout / EXTEND_PART).await;
             if !self.options.auto_extend || !group.is_work() {
@@ -294,7 +327,11 @@ impl Taken {
                 self.queue.give_back(&self.group, &others, false)
             }
         };
-        if let Err(error) = settled.and_then(|()| self.reject(refused)) {
+        let settled = settled.and_then(|()| self.reject(refused));
+        // Of a queue that was deleted nothing is left to be settled.
+        if let Err(error) = settled
+            && !self.queue.is_removed()
+        {
             tracing::warn!(queue = %self.queue.name(), %error, "messages cannot be settled; they are handed out again");
         }
     }

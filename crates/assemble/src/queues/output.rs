@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
@@ -14,7 +15,6 @@ use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
 use thalweg_mapping::Interpolation;
 use thalweg_queue::{NewMessage, Queue, QueueError};
 use thalweg_record::{DropReason, Message, Payload};
-use tokio::sync::OnceCell;
 
 use super::{Store, want};
 
@@ -109,7 +109,7 @@ impl OutputSpec for Spec {
             name: self.name.clone(),
             fields: self.fields.clone(),
             batching: self.batching,
-            queue: OnceCell::new(),
+            queue: Arc::default(),
         }))
     }
 }
@@ -119,7 +119,8 @@ struct QueueOutput {
     name: String,
     fields: Arc<Interpolated>,
     batching: Option<Batching>,
-    queue: OnceCell<Arc<Queue>>,
+    /// That which had the name at the last look.
+    queue: Arc<Mutex<Option<Arc<Queue>>>>,
 }
 
 impl Output for QueueOutput {
@@ -127,20 +128,24 @@ impl Output for QueueOutput {
         Box::pin(async move {
             let queues = self.store.queues();
             let queues = queues.ok_or_else(|| OpenError::Temporary("the log is not open yet".to_owned()))?;
-            let queue = self.queue.get_or_try_init(|| queues.get_or_create(&self.name)).await;
+            let queue = queues.get_or_create(&self.name).await;
             // A queue may be made while the process runs.
-            queue.map_err(|error| OpenError::Temporary(error.to_string()))?;
+            let queue = queue.map_err(|error| OpenError::Temporary(error.to_string()))?;
+            *self.queue.lock() = Some(queue);
             context.connection.up();
             Ok(())
         })
     }
 
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
-        let Some(queue) = self.queue.get().cloned() else {
+        let Some(queue) = self.queue.lock().clone() else {
             return Box::pin(std::future::ready(Err(WriteError::Temporary(
                 "the queue is not open yet".to_owned(),
             ))));
         };
+        if queue.is_removed() {
+            return self.look_again();
+        }
         let (mut wanted, mut places, mut refused) = (Vec::with_capacity(messages.len()), Vec::new(), Vec::new());
         let now = queue.clock().now();
         let limit = queue.settings().max_message_size;
@@ -182,6 +187,26 @@ impl Output for QueueOutput {
 
     fn batching(&self) -> Option<Batching> {
         self.batching
+    }
+}
+
+impl QueueOutput {
+    /// The queue was deleted: the next attempt writes to the one that has its name then.
+    fn look_again(&self) -> BoxFuture<'static, Result<(), WriteError>> {
+        let (store, name, slot) = (self.store.clone(), self.name.clone(), self.queue.clone());
+        Box::pin(async move {
+            let queues = store.queues();
+            let queues = queues.ok_or_else(|| WriteError::Temporary("the log is not open any more".to_owned()))?;
+            let queue = queues.get_or_create(&name).await.map_err(temporary)?;
+            if queue.is_removed() {
+                return Err(WriteError::Temporary(format!("queue {name} is closed")));
+            }
+            tracing::warn!(queue = %name, "the queue that the flow writes to was deleted and made again; it goes on with the new one");
+            *slot.lock() = Some(queue);
+            Err(WriteError::Temporary(format!(
+                "queue {name} was deleted and made again"
+            )))
+        })
     }
 }
 

@@ -256,3 +256,55 @@ async fn a_short_message_in_memory_keeps_no_page() {
         5000 - first
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_frees_space_is_stored_where_nothing_else_is_and_behind_what_was_journaled_before_it() {
+    const STATE: PartitionId = PartitionId::new(2, 0);
+    let disk = SimDisk::new(1, 64 << 20);
+    let options = LogOptions {
+        file_bytes: 2 << 20,
+        first_file_bytes: 2 << 20,
+        min_free_bytes: Some(0),
+        ..unbuffered()
+    };
+    let log = open_with(&disk, &options);
+    for id in [ID, STATE] {
+        log.create(id, Durability::Fsync).await.unwrap();
+    }
+    let space = disk.space().unwrap();
+    disk.set_capacity(space.total_bytes - space.free_bytes + (4 << 20));
+    let one = |value: &[u8]| {
+        let mut records = Records::new();
+        records.push(&RecordRef::of(1, value)).unwrap();
+        records
+    };
+    let state = |value: &[u8]| Unit::default().and_of(Kind::State, STATE, one(value));
+    while log.append(Unit::of(ID, one(&value(0))), None).await.is_ok() {}
+    while log.append(state(&value(0)), None).await.is_ok() {}
+    let taken = log.bounds(STATE).unwrap().next;
+
+    log.journal(STATE, Kind::State, &RecordRef::of(1, b"journaled"))
+        .unwrap();
+    let refused = log.append(state(b"refused"), None).await;
+    assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
+    let freeing = log.append(state(b"freeing").freeing(), None).await.unwrap();
+    assert_eq!(freeing.offsets.as_slice(), [taken + 1]);
+    log.journal(STATE, Kind::State, &RecordRef::of(1, b"journaled again"))
+        .unwrap();
+    // Only what was journaled.
+    let nothing = Unit::default().and_of(Kind::State, STATE, Records::new());
+    log.append(nothing.freeing(), None).await.unwrap();
+    log.remove(ID).await.unwrap();
+    log.close();
+    disk.kill();
+    drop(log);
+
+    let log = open_with(&disk, &options);
+    assert_eq!(log.partitions(), [STATE]);
+    let there = values(&log, STATE);
+    assert_eq!(
+        there[taken as usize..],
+        [&b"journaled"[..], b"freeing", b"journaled again"]
+    );
+    log.close();
+}

@@ -39,6 +39,8 @@ pub(crate) struct Submission {
     /// On a full disk it is enough that what was journaled of partitions is stored: files that nobody needs by that are used
     /// again.
     pub for_files: bool,
+    /// Stored in a block of its own, with what was journaled for its partitions, in what every file keeps if need be.
+    pub frees: bool,
 }
 
 /// Mostly one or two, which cost no allocation.
@@ -282,6 +284,9 @@ impl Core {
         let mut purpose = Purpose::Messages;
         while let Some(submission) = waiting.front() {
             let (parts, bytes) = (submission.parts.len(), submission.bytes);
+            if submission.frees && !pending.is_empty() {
+                break;
+            }
             if !self.group.has_room(parts, bytes, self.block_max) {
                 break;
             }
@@ -296,6 +301,10 @@ impl Core {
             }
             if submission.parts.iter().any(|part| part.kind != Kind::Data) {
                 purpose = Purpose::State;
+            }
+            if submission.frees {
+                pending.push(self.place_freeing(submission, undo));
+                return Purpose::Freeing;
             }
             let journaled = submission.done.is_none() && parts > 0;
             let firsts = submission.parts.into_iter().map(|part| match journaled {
@@ -314,6 +323,28 @@ impl Core {
             });
         }
         purpose
+    }
+
+    /// What was journaled for the partitions of a submission, and behind it the submission.
+    fn place_freeing(&mut self, submission: Submission, undo: &mut Vec<(Slot, Offset)>) -> Pending {
+        let mut firsts = Offsets::new();
+        for part in submission.parts {
+            if let Some(partition) = self.table.get(part.slot).map(|row| row.partition.clone()) {
+                for (kind, records) in partition.take_journal() {
+                    self.place_journaled(Part::of(&partition, kind, records), undo);
+                }
+            }
+            firsts.push(match part.records {
+                0 => 0,
+                _ => self.place(part, undo),
+            });
+        }
+        Pending {
+            firsts,
+            durability: submission.durability,
+            done: submission.done,
+            for_files: submission.for_files,
+        }
     }
 
     /// Nothing of the block was stored. Whoever waits is told; what was journaled is kept, to be tried again with a later
@@ -354,7 +385,13 @@ impl Core {
             let body = self.group.take_body(one.frame, one.body);
             kept.push((one.slot, one.kind, Records { body, ..one.records }));
         }
+        let mut freeing = VecDeque::new();
         for submission in waiting.drain(..) {
+            if submission.frees {
+                // It takes along what was journaled before it.
+                freeing.push_back(submission);
+                continue;
+            }
             if submission.done.is_none() {
                 kept.extend(submission.parts.into_iter().map(Part::into_records));
                 continue;
@@ -366,6 +403,7 @@ impl Core {
                 for_files: submission.for_files,
             });
         }
+        *waiting = freeing;
         for (slot, kind, records) in kept.into_iter().rev() {
             if let Some(row) = self.table.get(slot) {
                 row.partition.put_back(kind, records);
@@ -578,7 +616,12 @@ impl Core {
                 return Err(self.files.too_large(len, frames));
             }
             rolled += 1;
-            self.roll(purpose)?;
+            match self.roll(purpose) {
+                Err(full @ LogError::DiskFull { .. }) if purpose == Purpose::Freeing => {
+                    break self.files.place_of_changes(len, frames).ok_or(full)?;
+                }
+                rolled => rolled?,
+            }
         };
         let group = std::mem::take(&mut self.group);
         let block = self.write(group, &place, now, sync)?;

@@ -132,6 +132,7 @@ fn submission(partition: &Partition, kind: Kind, records: Records, durability: D
         durability,
         done: None,
         for_files: false,
+        frees: false,
     }
 }
 
@@ -281,6 +282,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         bytes,
         done: None,
         for_files: false,
+        frees: false,
     });
     (submission, answer, counts)
 }

@@ -137,6 +137,7 @@ impl Writer {
             bytes: 0,
             done: None,
             for_files: false,
+            frees: false,
         });
         // Poisoned or closed: there is nobody to sync.
         let _ = self.shared.try_push(&mut submission);
@@ -205,6 +206,7 @@ impl Writer {
             bytes: 0,
             done: Some(done),
             for_files: true,
+            frees: false,
         });
         if !self.shared.try_push(&mut submission)? {
             // It has no bytes for which there could be no room.
@@ -443,5 +445,6 @@ fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission
         durability: partition.durability(),
         done: None,
         for_files: false,
+        frees: false,
     })
 }

@@ -4,5 +4,6 @@
 
 mod events;
 mod http;
+mod receipts;
 mod rules;
 mod support;

@@ -32,6 +32,11 @@ pub(crate) struct GroupEntry {
 }
 
 impl Entry {
+    /// The group of that number, if there is one.
+    pub fn groups_of(&mut self, id: u32) -> impl Iterator<Item = &mut GroupEntry> {
+        self.groups.iter_mut().filter(move |group| group.id == id)
+    }
+
     pub fn to_json(&self) -> Value {
         let groups: Vec<Value> = self
             .groups

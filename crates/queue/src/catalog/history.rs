@@ -7,7 +7,9 @@
 //! | record | says | lost to damage |
 //! |---|---|---|
 //! | mark `making` | nothing was stored under the number yet | the queue's entry follows, or nothing was made |
-//! | entry of a queue | it is there; ends `making` | `making` before the loss counts no more |
+//! | mark `copying` | what is under the number is an unfinished copy of what is elsewhere | as with `making` |
+//! | mark `1` in a checkpoint of version 1 | either is not there: one being made, one being removed | as with `making` |
+//! | entry of a queue | it is there; ends `making` and `copying` | such a mark before the loss counts no more |
 //! | mark `removing`, in a frame of its own | the queue is removed, whatever entry says otherwise | the name goes with the next record |
 //! | empty entry | the name is gone | the mark before it says so too |
 //! | mark taken back, without an entry | no partition is left under the number | there are no partitions to be found |
@@ -31,16 +33,24 @@ const READ_BYTES: usize = 1 << 20;
 pub(crate) enum Mark {
     /// The queue is being made: nothing was stored under its number.
     Making,
+    /// Messages of a queue with another number are being copied here; they are still there.
+    Copying,
+    /// Version 1 was making the queue, or removing it.
+    Unfinished,
     /// The queue was removed.
     Removing,
 }
 
+/// What version 1 wrote for a queue that was being made, and for one that was being removed.
+const UNFINISHED: &str = "1";
+
 impl Mark {
-    /// `1` is also what earlier versions wrote for a queue that is being removed.
     pub fn text(mark: Option<Mark>) -> &'static str {
         match mark {
             None => "",
-            Some(Mark::Making) => "1",
+            Some(Mark::Making) => "making",
+            Some(Mark::Copying) => "copying",
+            Some(Mark::Unfinished) => UNFINISHED,
             Some(Mark::Removing) => "removing",
         }
     }
@@ -62,6 +72,8 @@ pub(super) struct History {
     /// Numbers of queues that the frame at hand has put, and taken the names of.
     put: BTreeSet<u32>,
     unnamed: BTreeSet<u32>,
+    /// That frame says what there is, not what has changed.
+    is_checkpoint: bool,
 }
 
 impl History {
@@ -105,7 +117,7 @@ impl History {
                     _ => frame.header.base,
                 };
                 self.lose(begins.saturating_sub(from));
-                self.take_frame(&frame.body)?;
+                self.take_frame(frame.header.kind, &frame.body)?;
                 from = frame.header.next();
             }
         }
@@ -123,7 +135,8 @@ impl History {
         self.marks.retain(|_, mark| *mark == Mark::Removing);
     }
 
-    fn take_frame(&mut self, body: &[u8]) -> Result<()> {
+    fn take_frame(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+        self.is_checkpoint = kind == Kind::Checkpoint;
         self.put.clear();
         self.unnamed.clear();
         for record in records(body) {
@@ -177,7 +190,12 @@ impl History {
     fn apply_mark(&mut self, id: u32, text: &str) {
         let mark = match text {
             "" => None,
-            "1" if !self.unnamed.contains(&id) => Some(Mark::Making),
+            "making" => Some(Mark::Making),
+            "copying" => Some(Mark::Copying),
+            // Version 1 took a name away in the frame with the mark.
+            UNFINISHED if self.unnamed.contains(&id) => Some(Mark::Removing),
+            UNFINISHED if self.is_checkpoint => Some(Mark::Unfinished),
+            UNFINISHED => Some(Mark::Making),
             _ => Some(Mark::Removing),
         };
         match mark {

@@ -1,7 +1,8 @@
 //! Messages of a queue that lacks some of its partitions go to partitions of a new number, all of which are there.
 //!
-//! The new number becomes the queue's only when every message is copied, and the old partitions go only after that: a crash in
-//! between leaves some messages twice and none nowhere.
+//! The new number has the mark `copying` until every message is copied. One frame then makes it the queue's, ends that mark and
+//! says that the old partitions may go: a start after a crash finds the mark and begins the copy anew, or finds it done. Where
+//! damage takes a mark, messages may be found twice, and none nowhere.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Micros, PartitionId, ReadWant, Records, Unit};
 
 use super::remove_one;
-use crate::catalog::{Catalog, Entry};
+use crate::catalog::{Catalog, Entry, Mark};
 use crate::error::{QueueError, Result};
 use crate::queue::STATE;
 
@@ -27,7 +28,7 @@ pub(super) async fn to_new_number(
     now: Micros,
 ) -> Result<()> {
     let old = entry.id;
-    let id = catalog.begin(log, now).await?;
+    let id = catalog.begin(log, Mark::Copying, now).await?;
     for partition in 0..entry.settings.partitions {
         for one in [PartitionId::new(id, partition), PartitionId::new(id | STATE, partition)] {
             log.create(one, entry.durability).await?;
@@ -36,8 +37,7 @@ pub(super) async fn to_new_number(
     for partition in there {
         copy(log, PartitionId::new(old, *partition), PartitionId::new(id, *partition)).await?;
     }
-    catalog.put(log, name, Entry { id, ..entry }, now).await?;
-    catalog.mark_removing(log, old, now).await?;
+    catalog.renumber(log, name, Entry { id, ..entry }, old, now).await?;
     remove_one(catalog, log, old, now).await
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::Properties;
-use thalweg_log::{LogError, Micros, Unit};
+use thalweg_log::format::record::{Properties, RecordRef};
+use thalweg_log::{LogError, Micros, Records, Unit};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{DeadSelect, ResendTo};
+use super::{DeadSelect, DropUnderWay, ResendTo};
 use crate::dead::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::message::{Message, NewMessage, TARGET_GROUP};
@@ -111,16 +111,24 @@ impl Queue {
             .map(|letter| revived(letter, sending.group_of(letter), not_before))
             .collect();
         let gone = offsets_of(letters);
-        let facts = self.dropped_fact(&gone)?.into_iter().collect();
+        let facts = self.dropped_fact(&gone).into_iter().collect();
         let (dead, alone) = (self.clone(), sending.alone.clone());
+        let under_way = DropUnderWay::begin(self);
         let along = Along {
             facts,
             stored: Some(Box::new(move || {
                 dead.are_gone(&gone);
-                drop(alone);
+                drop((under_way, alone));
             })),
         };
-        sending.to.produce_with(messages, along).await.map(drop)
+        match sending.to.produce_with(messages, along).await {
+            // They are stored, on a disk of their own, and taken out here: to send them once more would be twice.
+            Err(QueueError::Log(LogError::Partly { cause })) => {
+                tracing::warn!(queue = %self.name(), error = %cause, "letters were sent again; that they are gone here is not stored yet");
+                Ok(())
+            }
+            sent => sent.map(drop),
+        }
     }
 
     /// Throws dead letters away. Returns how many.
@@ -138,12 +146,15 @@ impl Queue {
             let gone = offsets_of(&letters);
             let (dead, alone) = (chosen.dead.clone(), alone.clone());
             let thrown_away = Detached::new(async move {
-                if let Some((id, records)) = dead.dropped_fact(&gone)? {
-                    let unit = Unit::default().and_of(Kind::State, id, records);
+                let under_way = DropUnderWay::begin(&dead);
+                if let Some((id, value)) = dead.dropped_fact(&gone) {
+                    let mut records = Records::new();
+                    records.push(&RecordRef::of(dead.clock.now(), &value))?;
+                    let unit = Unit::default().and_of(Kind::State, id, records).freeing();
                     dead.log.append(unit, None).await?;
                 }
                 dead.are_gone(&gone);
-                drop(alone);
+                drop((under_way, alone));
                 Ok::<(), QueueError>(())
             });
             thrown_away.await?;

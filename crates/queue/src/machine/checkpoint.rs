@@ -9,7 +9,7 @@ use thalweg_log::Offset;
 
 use super::chain::NIL;
 use super::codec::{Facts, Reader, put, put_signed};
-use super::memory::{End, Memory, REMEMBERED};
+use super::memory::{Memory, REMEMBERED, Settlement};
 use super::restore::Restoring;
 use super::sleepers::{SPAN, Sleepers};
 use super::window::Slot;
@@ -17,9 +17,9 @@ use super::{Damaged, Machine, Terminal};
 
 const VERSION: u8 = 3;
 /// Without epochs.
-const TIMELESS: u8 = 2;
-/// Without sleepers, and each fact by itself.
-const AWAKE: u8 = 1;
+const FORMAT_2: u8 = 2;
+/// Without delayed messages that are not in memory, and each fact by itself.
+const FORMAT_1: u8 = 1;
 
 impl Machine {
     /// Appends the checkpoint to `out`. Take the journal first and store it in front: it is not needed after the
@@ -134,7 +134,7 @@ fn decode_sleepers(from: &mut Reader<'_>, state: &mut Restoring) -> Result<(), D
 pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
     let mut from = Reader::new(bytes);
     let version = from.byte()?;
-    if ![AWAKE, TIMELESS, VERSION].contains(&version) {
+    if ![FORMAT_1, FORMAT_2, VERSION].contains(&version) {
         return Err(Damaged {
             at: 0,
             what: "a checkpoint of another version",
@@ -153,7 +153,7 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
     }
     let mut before = Facts::unfilled(0);
     for _ in 0..from.u64()? {
-        if version == AWAKE {
+        if version == FORMAT_1 {
             before = Facts::unfilled(0);
         }
         let facts = Facts::decode_behind(&mut before, &mut from, with_epochs)?;
@@ -170,14 +170,14 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
         if with_epochs {
             epoch = from.epoch(epoch)?;
         }
-        let end = End {
+        let end = Settlement {
             kind,
             deliveries,
             epoch,
         };
         state.memory.insert(last, end);
     }
-    if version != AWAKE {
+    if version != FORMAT_1 {
         decode_sleepers(&mut from, &mut state)?;
         state.trim();
     }

@@ -7,13 +7,13 @@
 
 use thalweg_log::Offset;
 
-use super::memory::End;
+use super::memory::Settlement;
 use super::window::Slot;
 use super::{Found, Machine, Terminal};
 
 /// What was settled when the epoch of now began.
 #[derive(Clone, Debug, Default)]
-pub struct Before {
+pub struct PreviousEpoch {
     /// In which leases were last made.
     epoch: u32,
     floor: Offset,
@@ -21,7 +21,7 @@ pub struct Before {
     runs: Vec<(Offset, Offset)>,
 }
 
-impl Before {
+impl PreviousEpoch {
     fn contains(&self, offset: Offset) -> bool {
         let behind = self.runs.partition_point(|(first, _)| *first <= offset);
         let run = behind.checked_sub(1).and_then(|at| self.runs.get(at));
@@ -47,7 +47,7 @@ impl Machine {
                 _ => runs.push((offset, offset + 1)),
             }
         }
-        self.before = Before {
+        self.previous = PreviousEpoch {
             epoch: self.leased_in,
             floor,
             runs,
@@ -68,14 +68,14 @@ impl Machine {
             Found::Asleep | Found::Unpassed => epoch != self.epoch,
             Found::Settled(..) => match self.memory.get(offset) {
                 Some(end) => end.epoch != epoch,
-                None => epoch != self.epoch && !(epoch == self.before.epoch && self.before.contains(offset)),
+                None => epoch != self.epoch && !(epoch == self.previous.epoch && self.previous.contains(offset)),
             },
         }
     }
 
     /// Remembers how a message ended, if that is not what counts for all others.
-    pub(super) fn remember(&mut self, offset: Offset, end: End) {
-        let is_plain = end.epoch == self.epoch && offset >= self.before.floor;
+    pub(super) fn remember(&mut self, offset: Offset, end: Settlement) {
+        let is_plain = end.epoch == self.epoch && offset >= self.previous.floor;
         match end.kind {
             Terminal::Acked if !is_plain && end.deliveries > 0 => self.memory.insert(offset, end),
             _ => self.memory.note(offset, end),

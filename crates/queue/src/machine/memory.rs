@@ -13,7 +13,7 @@ pub const REMEMBERED: usize = 4096;
 
 /// How a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct Settlement {
     pub kind: Terminal,
     pub deliveries: u32,
     /// Of its last lease.
@@ -22,20 +22,20 @@ pub struct End {
 
 #[derive(Default)]
 pub struct Memory {
-    ends: HashMap<Offset, End>,
+    ends: HashMap<Offset, Settlement>,
     order: VecDeque<Offset>,
 }
 
 impl Memory {
     /// Plain ends and those without any receipt are not kept.
-    pub fn note(&mut self, offset: Offset, end: End) {
+    pub fn note(&mut self, offset: Offset, end: Settlement) {
         if end.deliveries == 0 || (end.kind == Terminal::Acked && end.deliveries == 1) {
             return;
         }
         self.insert(offset, end);
     }
 
-    pub fn insert(&mut self, offset: Offset, end: End) {
+    pub fn insert(&mut self, offset: Offset, end: Settlement) {
         if self.ends.insert(offset, end).is_some() {
             return;
         }
@@ -47,7 +47,7 @@ impl Memory {
         }
     }
 
-    pub fn get(&self, offset: Offset) -> Option<End> {
+    pub fn get(&self, offset: Offset) -> Option<Settlement> {
         if self.order.is_empty() {
             return None;
         }
@@ -66,8 +66,8 @@ impl Memory {
     }
 
     /// Oldest first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Offset, End)> + '_ {
-        let plain = End {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Offset, Settlement)> + '_ {
+        let plain = Settlement {
             kind: Terminal::Acked,
             deliveries: 1,
             epoch: 0,

@@ -70,10 +70,10 @@ pub use types::*;
 
 use chain::{Chain, NIL};
 use entry::{Place, State};
-use epoch::Before;
+use epoch::PreviousEpoch;
 use journal::Journal;
 use lanes::{SpreadBuilder, Store};
-use memory::{End, Memory};
+use memory::{Memory, Settlement};
 use overflow::Oldest;
 use ready::Ready;
 use wheel::Wheel;
@@ -107,7 +107,7 @@ pub struct Machine {
     epoch: u32,
     /// In which the last one was.
     leased_in: u32,
-    before: Before,
+    previous: PreviousEpoch,
     oldest: Oldest,
     journal: Journal,
     totals: Counts,
@@ -143,7 +143,7 @@ impl Machine {
             memory: Memory::default(),
             epoch: 0,
             leased_in: 0,
-            before: Before::default(),
+            previous: PreviousEpoch::default(),
             oldest: Oldest::default(),
             journal: Journal::default(),
             totals: Counts::default(),
@@ -290,7 +290,7 @@ impl Machine {
         let at = *self.store.entries.get(entry);
         self.detach(entry);
         self.store.entries.remove(entry);
-        let end = End {
+        let end = Settlement {
             kind,
             deliveries: at.deliveries,
             epoch: at.epoch,

@@ -14,7 +14,7 @@ use super::chain::NIL;
 use super::codec::{Facts, Reader, terminal};
 use super::entry::{Entry, NEVER, State};
 use super::journal::{self, LEASE_RUN_MAX, LeaseContext};
-use super::memory::{End, Memory};
+use super::memory::{Memory, Settlement};
 use super::rewind::keeps_number;
 use super::sleepers::{SPAN, Sleepers};
 use super::window::{Slot, Window};
@@ -410,8 +410,8 @@ impl Restoring {
 }
 
 impl Facts {
-    fn end(&self, kind: Terminal) -> End {
-        End {
+    fn end(&self, kind: Terminal) -> Settlement {
+        Settlement {
             kind,
             deliveries: self.deliveries,
             epoch: self.epoch,

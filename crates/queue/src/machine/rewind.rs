@@ -4,7 +4,7 @@ use thalweg_log::Offset;
 
 use super::chain::Chain;
 use super::entry::State;
-use super::memory::End;
+use super::memory::Settlement;
 use super::{Machine, Terminal, WINDOW_MAX};
 
 impl Machine {
@@ -15,7 +15,7 @@ impl Machine {
         let dropped = self.store.entries.len() as u64 + self.sleepers.len() + unpassed;
         self.totals.dropped += dropped;
         for (_, at) in self.store.entries.iter() {
-            let end = End {
+            let end = Settlement {
                 kind: Terminal::Dropped,
                 deliveries: at.deliveries,
                 epoch: at.epoch,

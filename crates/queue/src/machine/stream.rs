@@ -14,7 +14,7 @@ use super::{Damaged, Terminal, WINDOW_MAX};
 /// Apart from the versions of work groups, so that a state tells whose it is.
 const VERSION: u8 = 0x52;
 /// Without the epoch.
-const TIMELESS: u8 = 1;
+const FORMAT_1: u8 = 1;
 
 /// A settle call for a message that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +114,11 @@ impl StreamMachine {
     /// The next offset to deliver, whether that may be now or not.
     pub fn position(&self) -> Offset {
         self.position
+    }
+
+    /// Nothing from there on was ever handed out, since a seek.
+    pub fn shown_to(&self) -> Offset {
+        self.committed().max(self.position).max(self.delivered_to)
     }
 
     /// How many offsets below `next` are there and not committed.
@@ -338,7 +343,7 @@ impl StreamMachine {
         let mut from = Reader::new(records);
         loop {
             let version = from.byte()?;
-            if ![TIMELESS, VERSION].contains(&version) {
+            if ![FORMAT_1, VERSION].contains(&version) {
                 return Err(from.damaged("a record of another version"));
             }
             let mut machine = StreamMachine::new(from.u64()?, max_pending);

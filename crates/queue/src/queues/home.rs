@@ -12,8 +12,9 @@ use tokio::sync::Mutex;
 
 use super::{QueuesOptions, no_group};
 use crate::budget::Budget;
-use crate::catalog::{Catalog, Entry};
+use crate::catalog::{Catalog, Entry, Mark};
 use crate::died::DeadLetterListener;
+use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::leftovers;
@@ -31,8 +32,7 @@ pub(crate) struct Home {
     pub(super) options: QueuesOptions,
     pub(super) memory: Arc<Budget>,
     pub(super) catalog: Catalog,
-    /// In which leases are made, until a seek.
-    pub(super) epoch: u32,
+    pub(super) epoch: Arc<Epoch>,
     pub(super) queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
     /// Of queues and groups: one at a time.
     pub(super) changes: Mutex<()>,
@@ -53,7 +53,7 @@ impl Home {
     pub(super) fn queue_of(self: &Arc<Home>, name: &SmolStr, entry: &Entry) -> Arc<Queue> {
         let queue = Queue::new(Parts {
             id: entry.id,
-            epoch: self.epoch,
+            epoch: self.epoch.clone(),
             name: name.clone(),
             log: self.log.clone(),
             clock: self.clock.clone(),
@@ -129,7 +129,7 @@ impl Home {
         let name = SmolStr::new(name);
         let durability = self.durability_of(&settings);
         let entry = Entry {
-            id: self.catalog.begin(self.log.as_ref(), self.clock.now()).await?,
+            id: self.begin().await?,
             settings,
             durability,
             groups: Vec::new(),
@@ -145,9 +145,28 @@ impl Home {
         }
         self.start(queue.clone())?;
         for group in entry.settings.groups {
-            self.add_group(&queue, group, true).await?;
+            if let Err(error) = self.add_group(&queue, group, true).await {
+                // Half of it is not what was asked for, and would be in the way of whoever asks again.
+                if let Err(error) = self.remove(&queue).await {
+                    tracing::warn!(queue = %name, %error, "a queue stays that could not be made as a whole; delete it");
+                }
+                return Err(error);
+            }
         }
         Ok(queue)
+    }
+
+    /// The number of a new queue.
+    async fn begin(&self) -> Result<u32> {
+        let begun = self.catalog.begin(self.log.as_ref(), Mark::Making, self.clock.now());
+        begun.await
+    }
+
+    /// Leases may be made in the epoch of the process. Durable when it returns.
+    pub(super) async fn store_epoch(&self) -> Result<()> {
+        self.catalog.store_epoch(self.log.as_ref(), self.clock.now()).await?;
+        self.epoch.stored();
+        Ok(())
     }
 
     /// Its partitions, and only then what is kept of it.
@@ -162,6 +181,19 @@ impl Home {
         self.catalog
             .put(self.log.as_ref(), queue.name(), entry.clone(), now)
             .await
+    }
+
+    /// A queue goes, whatever is in it.
+    pub(super) async fn remove(&self, queue: &Queue) -> Result<()> {
+        self.catalog
+            .remove(self.log.as_ref(), queue.name(), self.clock.now())
+            .await?;
+        self.queues.write().remove(queue.name());
+        queue.removed.store(true, Ordering::Release);
+        queue.keeper.call.notify_one();
+        queue.grown();
+        self.clear(queue.id).await;
+        Ok(())
     }
 
     /// Removes what is left under the number of a queue that is not there. What fails is done at the next start.
@@ -248,27 +280,38 @@ impl Home {
         old: &[GroupSettings],
         new: &[GroupSettings],
     ) -> Result<()> {
-        let mut changed = false;
-        for group in new {
-            match queue.known_group(&group.name) {
-                Some(known) => changed |= !known.declared.swap(true, Ordering::Relaxed),
-                None => drop(self.add_group(queue, group.clone(), true).await?),
+        for group in new.iter().filter(|group| queue.known_group(&group.name).is_none()) {
+            self.add_group(queue, group.clone(), true).await?;
+        }
+        let is_in = |groups: &[GroupSettings], known: &Group| groups.iter().any(|group| group.name == *known.name());
+        let (mut entry, mut changed, now) = (queue.entry(), Vec::new(), self.clock.now());
+        for group in queue.groups() {
+            let declared = match (is_in(new, &group), is_in(old, &group)) {
+                (true, _) => true,
+                (false, true) => false,
+                (false, false) => continue,
+            };
+            if declared != group.is_declared() {
+                let is_unused = !declared && group.members.lock().empty_since().is_some();
+                let since = is_unused.then_some(now);
+                entry.groups_of(group.id).for_each(|entry| {
+                    (entry.declared, entry.unused_since) = (declared, since);
+                });
+                changed.push((group, declared));
             }
         }
-        let left = |group: &&GroupSettings| !new.iter().any(|other| other.name == group.name);
-        for group in old
-            .iter()
-            .filter(left)
-            .filter_map(|group| queue.known_group(&group.name))
-        {
-            changed |= group.declared.swap(false, Ordering::Relaxed);
-            // Its time begins now.
-            group.members.lock().restore_empty(self.clock.now());
+        if changed.is_empty() {
+            return Ok(());
         }
-        if changed {
-            self.save(queue).await?;
-            queue.look_at(self.clock.now());
+        self.save_as(queue, entry).await?;
+        for (group, declared) in changed {
+            group.declared.store(declared, Ordering::Relaxed);
+            if !declared {
+                // Its time begins now.
+                group.members.lock().restore_empty(now);
+            }
         }
+        queue.look_at(now);
         Ok(())
     }
 
@@ -311,24 +354,35 @@ impl Home {
         queue.add_group(group.clone());
         drop(still);
         // Where it begins is kept, so that a restart does not begin somewhere else.
-        if !queue.is_in_memory() {
-            queue.checkpoint(&queue.groups(), |_| true);
+        let kept = queue.keep_beginning(&group).map_err(QueueError::from);
+        let saved = match kept {
+            Ok(()) => self.save(queue).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = saved {
+            // A restart would not know it, and what it had settled.
+            queue.remove_group(group.name());
+            group.wake();
+            return Err(error);
         }
-        self.save(queue).await?;
         Ok(group)
     }
 
     pub(super) async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
-        let Some(group) = queue.remove_group(name) else {
+        let Some(group) = queue.known_group(name) else {
             return Err(no_group(queue, name));
         };
+        let mut entry = queue.entry();
+        entry.groups.retain(|known| known.id != group.id);
         // What is not there is not declared either: whoever declares it anew gets it anew.
-        let mut settings = (*queue.settings()).clone();
-        if settings.groups.iter().any(|group| group.name == name) {
-            settings.groups.retain(|group| group.name != name);
+        entry.settings.groups.retain(|group| group.name != name);
+        let settings = entry.settings.clone();
+        let was_declared = settings.groups.len() < queue.settings().groups.len();
+        self.save_as(queue, entry).await?;
+        queue.remove_group(name);
+        if was_declared {
             queue.set_settings(settings);
         }
-        self.save(queue).await?;
         group.wake();
         queue.settled(&group);
         Ok(())
@@ -376,6 +430,17 @@ impl Home {
             .await
     }
 
+    /// The same of what somebody asked for and what holds only when it is stored. A deletion or a pause makes room, or keeps
+    /// some, so this is taken on a full disk, too.
+    pub(super) async fn save_as(&self, queue: &Queue, entry: Entry) -> Result<()> {
+        if queue.removed.load(Ordering::Acquire) {
+            return Err(queue.not_found());
+        }
+        self.catalog
+            .put_freeing(self.log.as_ref(), queue.name(), entry, self.clock.now())
+            .await
+    }
+
     /// The dead letters of a queue, made when they are first needed.
     pub async fn dead_letters_of(self: &Arc<Home>, queue: &Queue) -> Result<Option<Arc<Queue>>> {
         let name = dead_letter_name(queue.name()).map_err(|error| QueueError::invalid(error.to_string()))?;
@@ -415,7 +480,7 @@ pub(crate) fn new_state(queue: &Queue, group: &GroupSettings, partition: u32, st
     match group.mode {
         GroupMode::Stream => {
             let mut machine = StreamMachine::new(start, settings.max_pending);
-            machine.set_epoch(queue.epoch);
+            machine.set_epoch(queue.epoch.number());
             State::Stream(Box::new(machine))
         }
         GroupMode::Work => {
@@ -423,7 +488,7 @@ pub(crate) fn new_state(queue: &Queue, group: &GroupSettings, partition: u32, st
             if queue.is_in_memory() {
                 machine = machine.without_journal();
             }
-            machine.set_epoch(queue.epoch);
+            machine.set_epoch(queue.epoch.number());
             State::Work(Box::new(machine))
         }
     }

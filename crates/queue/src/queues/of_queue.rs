@@ -78,7 +78,18 @@ impl Queue {
     /// For leases after a seek. Durable when it returns.
     pub(crate) async fn next_epoch(&self) -> Result<u32> {
         let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
-        home.catalog.next_epoch(home.log.as_ref(), self.clock.now()).await
+        let epoch = home.catalog.next_epoch(self.clock.now()).await;
+        home.store_epoch().await?;
+        Ok(epoch)
+    }
+
+    /// Leases may be made, or there is no room to keep that they were. Durable when it returns.
+    pub(crate) async fn store_epoch(&self) -> Result<()> {
+        if self.epoch.is_stored() {
+            return Ok(());
+        }
+        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        home.store_epoch().await
     }
 
     pub(crate) async fn expire(self: &Arc<Queue>, group: &Group) -> Result<()> {

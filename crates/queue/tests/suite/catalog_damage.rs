@@ -9,40 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
-    Files, Place, TestClock, ack, claim, disk_of, files_of, log_options, number, open_on, put, queues_options,
-    settings, text,
+    Files, Place, ack, claim, disk_of, files_of, log_options, number, open_on, put, settings, start_skipping, text,
 };
 use thalweg_log::disk::Ram;
 use thalweg_log::disk::sim::Random;
-use thalweg_log::{DumpOptions, Dumped, EmbeddedLog, LogError, LogOptions, PartitionId, dump, repair};
+use thalweg_log::{DumpOptions, Dumped, LogOptions, PartitionId, dump, repair};
+use thalweg_queue::Pause;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{Pause, QueueError, Queues};
 
 const CATALOG: PartitionId = PartitionId::new(1, 0);
 const DISK_BYTES: u64 = 64 << 20;
 
 fn options() -> LogOptions {
     log_options(1 << 20, 1 << 19)
-}
-
-/// A start with `log.recover: skip`, as `thalweg run` does it.
-async fn start_skipping(disk: Arc<Ram>) -> Place {
-    let skipping = LogOptions {
-        recover_skip: true,
-        ..options()
-    };
-    let clock = Arc::new(TestClock::default());
-    let log = Arc::new(EmbeddedLog::open(disk.clone(), 7, &skipping).unwrap());
-    match Queues::open(log.clone(), clock.clone(), queues_options(u64::MAX)).await {
-        Ok(queues) => Place { queues, log, clock },
-        Err(QueueError::Log(LogError::Corrupt { .. })) => {
-            log.close();
-            drop(log);
-            repair(disk.as_ref(), true, &mut |_, _| {}).unwrap();
-            start(disk).await
-        }
-        Err(error) => panic!("{error}"),
-    }
 }
 
 async fn start(disk: Arc<Ram>) -> Place {

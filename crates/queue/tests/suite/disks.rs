@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::support::{REJECT, TestClock, claim_http, letters, log_options, queues_in, text, texts, work};
 use thalweg_log::disk::Disk;
-use thalweg_log::disk::sim::SimDisk;
+use thalweg_log::disk::sim::{Faults, SimDisk};
 use thalweg_log::{Disks, LogOptions, PartitionId};
 use thalweg_queue::settings::RetentionMode;
-use thalweg_queue::{Delivery, NewMessage, Queue, Queues, Result, SeekTo, together};
+use thalweg_queue::{DeadFilter, DeadSelect, Delivery, NewMessage, Queue, Queues, ResendTo, Result, SeekTo, together};
 
 const MIB: u64 = 1 << 20;
 
@@ -173,4 +173,29 @@ async fn a_dead_message_that_a_seek_has_brought_back_is_delivered_after_a_crash(
     let taken = claim_http(&queue, "g", 1).await;
     assert_eq!(texts(&taken), ["bad"]);
     process.stop().await;
+}
+
+#[tokio::test]
+async fn letters_that_are_sent_again_while_their_disk_fails_are_sent_once_by_a_process() {
+    for in_time in [true, false] {
+        let world = World::new(1).await;
+        let process = world.open().await;
+        let queue = process.queue();
+        queue.produce(NewMessage::of("bad")).await.unwrap();
+        reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
+        let all = DeadSelect::Filter(DeadFilter::default());
+        let there = letters(&queue).await.len() as u64;
+        // Messages go to the one disk, that their letters are gone to the other.
+        let faults = Faults {
+            failing_syncs: u64::from(in_time),
+            failing_writes: u64::from(!in_time),
+            ..Faults::default()
+        };
+        world.disks[1 - world.source].set_faults(faults);
+        let sent = queue.resend(&all, ResendTo::Source, None).await.unwrap();
+        assert_eq!((sent.count, queue.depth()), (there, there), "{:?}", sent.stopped);
+        let again = queue.resend(&all, ResendTo::Source, None).await.unwrap();
+        assert_eq!((again.count, queue.depth()), (0, there), "{:?}", again.stopped);
+        process.kill();
+    }
 }

@@ -1,17 +1,31 @@
-//! A queue on a disk without room: an ack that was refused is not said to hold before it is stored.
+//! A queue on a disk without room: an ack that was refused is not said to hold before it is stored; a process starts there, and
+//! whatever lets go of messages works, also when no ack is taken any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::{Place, claim_http_as, log_options, open_on, up_to, work};
+use crate::support::{
+    Place, REJECT, claim, claim_http_as, letters, log_options, open_on, put, settle, until, up_to, work,
+};
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_queue::{ClaimWant, Delivery, NewMessage, Queue, Verdict};
+use thalweg_queue::{ClaimWant, DeadFilter, DeadSelect, Delivery, NewMessage, Queue, SeekTo, Verdict};
 
 const FILE: u64 = 256 << 10;
 
+/// Large enough for what every file keeps for deletions and the like.
+const LARGE: u64 = 2 << 20;
+
 async fn open_sim(disk: &SimDisk) -> Place {
-    let options = log_options(FILE, FILE);
+    open_with(disk, FILE).await
+}
+
+async fn open_large(disk: &SimDisk) -> Place {
+    open_with(disk, LARGE).await
+}
+
+async fn open_with(disk: &SimDisk, file_bytes: u64) -> Place {
+    let options = log_options(file_bytes, file_bytes);
     open_on(Arc::new(disk.clone()), &options, Duration::ZERO, u64::MAX).await
 }
 
@@ -92,4 +106,156 @@ async fn an_ack_that_a_full_disk_refused_is_refused_again_until_it_is_stored_and
     let again = claim_all(&queue).await;
     assert!(!again.is_empty());
     assert!(again.iter().all(|one| !acknowledged.contains(&one.message.offset)));
+}
+
+/// A queue with 20 dead letters, and beside it one named `other`, on a disk on which not even an ack finds room.
+async fn without_a_byte() -> (SimDisk, Place) {
+    let disk = SimDisk::new(1, 64 << 20);
+    let place = open_large(&disk).await;
+    let queue = place.queues.create("q", work(2)).await.unwrap();
+    place.queues.create("other", work(1)).await.unwrap();
+    put(&queue, &["bad"; 20]).await;
+    let bad = claim(&queue, "g", 20).await;
+    settle(&queue, "g", &bad, REJECT).await;
+    until("they are dead letters", async || letters(&queue).await.len() == 20).await;
+    until("there are files", async || place.log.counters().spare_files >= 2).await;
+    let space = disk.space().unwrap();
+    disk.set_capacity(space.total_bytes - space.free_bytes + 4 * LARGE);
+    while queue.produce(NewMessage::of(vec![7; 30_000])).await.is_ok() {}
+    // The oldest of each partition stays, so that no file becomes free.
+    let mut taken = claim_all(&queue).await;
+    let oldest: Vec<Delivery> = taken.drain(..2).collect();
+    for one in taken {
+        if !try_ack(&queue, &one).await {
+            return (disk, place);
+        }
+    }
+    // Each lease that goes on longer is a record, too.
+    loop {
+        let extended = oldest
+            .iter()
+            .map(|one| (queue.receipt(one), Verdict::Extend { visibility: None }));
+        let group = queue.group("g").unwrap();
+        if queue.settle(&group, extended.collect(), true).await.is_err() {
+            return (disk, place);
+        }
+    }
+}
+
+fn crashed(place: Place, disk: &SimDisk) {
+    place.log.close();
+    disk.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_starts_on_a_full_disk_as_often_as_it_crashes_there_and_what_is_stored_can_be_read() {
+    let (disk, place) = without_a_byte().await;
+    crashed(place, &disk);
+    for _ in 0..100 {
+        let place = open_large(&disk).await;
+        let stored = place.queue().browse(None, None, 10_000).await.unwrap();
+        assert!(stored.len() > 10, "{}", stored.len());
+        crashed(place, &disk);
+    }
+    let place = open_large(&disk).await;
+    let queue = place.queue();
+    // By now there is no room for the epoch of leases.
+    let claimed = queue
+        .claim(
+            &queue.group("g").unwrap(),
+            "c",
+            thalweg_queue::members::MemberKind::Http,
+            up_to(1),
+        )
+        .await;
+    assert_eq!(claimed.err().map(|error| error.code()), Some("disk_full"));
+    disk.set_capacity(64 << 20);
+    until("there is room", async || place.log.counters().spare_files > 1).await;
+    for seconds in [31, 600] {
+        place.later(Duration::from_secs(seconds));
+        queue.look_after_now().await;
+    }
+    assert!(!claim_http_as(&queue, "g", "c", up_to(1)).await.is_empty());
+    crashed(place, &disk);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relief {
+    Purge,
+    SeekLatest,
+    PurgeLetters,
+    RemoveGroup,
+    RemoveQueue,
+    Pause,
+}
+
+impl Relief {
+    async fn bring(self, place: &Place) -> thalweg_queue::Result<()> {
+        let queue = place.queue();
+        let group = queue.group("g")?;
+        match self {
+            Relief::Purge => queue.purge().await.map(drop),
+            Relief::SeekLatest => queue.seek(&group, SeekTo::Latest).await,
+            Relief::PurgeLetters => {
+                let all = DeadSelect::Filter(DeadFilter::default());
+                let purged = queue.purge_dead(&all).await?;
+                assert_eq!(purged, 20);
+                Ok(())
+            }
+            Relief::RemoveGroup => place.queues.remove_group(&queue, "g").await,
+            Relief::RemoveQueue => place.queues.remove("q", true).await,
+            Relief::Pause => place.queues.pause(&queue, thalweg_queue::Pause::Both, true).await,
+        }
+    }
+
+    async fn holds(self, place: &Place) -> bool {
+        let queue = place.queues.get("q");
+        match (self, queue) {
+            (Relief::RemoveQueue, queue) => queue.is_err(),
+            (Relief::Purge | Relief::SeekLatest, Ok(queue)) => queue.depth() == 0,
+            (Relief::PurgeLetters, Ok(queue)) => letters(&queue).await.is_empty(),
+            (Relief::RemoveGroup, Ok(queue)) => queue.group("g").is_err(),
+            (Relief::Pause, Ok(queue)) => queue.stats().produce_paused,
+            (_, Err(_)) => false,
+        }
+    }
+
+    fn makes_room(self) -> bool {
+        matches!(self, Relief::Purge | Relief::SeekLatest | Relief::RemoveQueue)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_lets_go_of_messages_works_on_a_full_disk_also_after_a_start_there() {
+    for relief in [
+        Relief::Purge,
+        Relief::SeekLatest,
+        Relief::PurgeLetters,
+        Relief::RemoveGroup,
+        Relief::RemoveQueue,
+        Relief::Pause,
+    ] {
+        for starts in 0..2 {
+            let (disk, mut place) = without_a_byte().await;
+            for _ in 0..starts {
+                crashed(place, &disk);
+                place = open_large(&disk).await;
+            }
+            relief
+                .bring(&place)
+                .await
+                .unwrap_or_else(|error| panic!("{relief:?}, {starts}: {error}"));
+            crashed(place, &disk);
+            let place = open_large(&disk).await;
+            assert!(relief.holds(&place).await, "{relief:?} is undone by a crash");
+            if relief.makes_room() {
+                let other = place.queues.get("other").unwrap();
+                until("messages are taken again", async || {
+                    other.produce(NewMessage::of("x")).await.is_ok()
+                })
+                .await;
+            }
+            crashed(place, &disk);
+        }
+    }
 }

@@ -192,3 +192,33 @@ async fn what_is_found_takes_no_name_that_somebody_has_given() {
         place.kill();
     }
 }
+
+#[tokio::test]
+async fn a_queue_that_the_first_version_was_removing_does_not_come_back_when_its_checkpoint_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let gone = place.queues.create("gone", work(1)).await.unwrap();
+    put(&gone, &["deleted"]).await;
+    place.stop().await;
+
+    // That version wrote one mark for both in its checkpoints, and named what was being removed no more.
+    let place = open(folder.path()).await;
+    let mut checkpoint = Records::new();
+    for (key, value) in [("", "17"), ("/16", "1")] {
+        let record = RecordRef {
+            key: Some(key.as_bytes()),
+            ..RecordRef::of(1, value.as_bytes())
+        };
+        checkpoint.push(&record).unwrap();
+    }
+    let unit = Unit::default().and_of(Kind::Checkpoint, CATALOG, checkpoint);
+    Log::append(place.log.as_ref(), unit, None).await.unwrap();
+    place.kill();
+
+    for _ in 0..2 {
+        let place = open(folder.path()).await;
+        assert!(place.queues.all().is_empty());
+        assert_eq!(partitions(&place), 0);
+        place.kill();
+    }
+}

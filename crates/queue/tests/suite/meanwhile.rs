@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{begin, keyed, log_options, queues_in, up_to, waiting_for, work};
+use crate::support::{begin, keyed, log_options, queues_in, reopened, up_to, waiting_for, work};
 use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, Micros};
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{Ordering as Order, QueueSettings};
-use thalweg_queue::{Clock, Group, NewMessage, Queue, Queues, SystemClock};
+use thalweg_queue::settings::{Ordering as Order, QueueSettings, RetentionMode};
+use thalweg_queue::{Clock, Group, NewMessage, Queue, Queues, SeekTo, SystemClock};
 
 /// Whoever waits so long was never called.
 const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -169,4 +169,31 @@ async fn what_comes_while_the_order_becomes_stricter_is_in_that_order() {
         log.close();
     }
     assert!(changed > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_seeks_at_once_one_counts_in_all_partitions_also_after_a_crash() {
+    let mut settings = work(4);
+    settings.retention.mode = RetentionMode::Policy;
+    let (folder, mut place, mut queue) = begin(settings).await;
+    for n in 0..40 {
+        queue.produce(keyed(format!("key {n}"), "x")).await.unwrap();
+    }
+    let backlog = |queue: &Queue| queue.group("g").unwrap().backlog();
+    for round in 0..60 {
+        let seeks = [SeekTo::Earliest, SeekTo::Latest].map(|to| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.seek(&queue.group("g").unwrap(), to).await })
+        });
+        for seek in seeks {
+            seek.await.unwrap().unwrap();
+        }
+        let left = backlog(&queue);
+        assert!([0, 40].contains(&left), "a part of both: {left}");
+        if round % 10 == 0 {
+            (place, queue) = reopened(place, folder.path()).await;
+            assert_eq!(backlog(&queue), left);
+        }
+    }
+    place.kill();
 }

@@ -147,6 +147,58 @@ async fn a_lease_that_a_crash_has_lost_is_not_taken_for_the_next_one() {
 }
 
 #[tokio::test]
+async fn an_ack_from_before_a_start_is_known_as_a_repetition_as_the_documentation_says() {
+    const REMEMBERED: usize = 4096;
+    let disk = Arc::new(Ram::new(64 << 20));
+    let place = start(&disk, Duration::ZERO).await;
+    let mut wanted = work(1);
+    wanted.max_in_flight = 20_000;
+    let queue = place.queues.create("q", wanted).await.unwrap();
+    let count = 2 * REMEMBERED + 100;
+    let messages = (0..count).map(|_| thalweg_queue::NewMessage::of("x")).collect();
+    queue.produce_all(messages).await.unwrap();
+    let receipts: Vec<String> = claim_http(&queue, "g", count as u32)
+        .await
+        .iter()
+        .map(|delivery| text_of(&queue, delivery))
+        .collect();
+    assert_eq!(receipts.len(), count);
+    let (before, after) = receipts.split_at(count / 2);
+    for receipt in before {
+        assert_eq!(answer(&queue, "g", receipt, Verdict::Ack).await, "ok");
+    }
+    place.stop().await;
+    let place = start(&disk, Duration::ZERO).await;
+    let queue = place.queue();
+    for receipt in after {
+        assert_eq!(answer(&queue, "g", receipt, Verdict::Ack).await, "ok");
+    }
+    for receipt in before {
+        assert_eq!(
+            answer(&queue, "g", receipt, Verdict::Ack).await,
+            "ok",
+            "settled before the start"
+        );
+    }
+    let (forgotten, last) = after.split_at(after.len() - REMEMBERED);
+    for receipt in last {
+        assert_eq!(
+            answer(&queue, "g", receipt, Verdict::Ack).await,
+            "ok",
+            "one of the last 4,096"
+        );
+    }
+    for receipt in forgotten {
+        assert_eq!(
+            answer(&queue, "g", receipt, Verdict::Ack).await,
+            "gone",
+            "there is nothing left to do"
+        );
+    }
+    place.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
     let disk = Arc::new(Ram::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;

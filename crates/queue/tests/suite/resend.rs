@@ -244,3 +244,33 @@ async fn however_letters_are_taken_each_goes_one_way() {
         place.kill();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_that_is_written_while_letters_go_does_not_bring_them_back() {
+    let (folder, mut place, mut queue) = begin(QueueSettings {
+        durability: Some(Durability::Fsync),
+        ..quick()
+    })
+    .await;
+    let rounds = 40;
+    die(&queue, rounds).await;
+    for round in 0..rounds {
+        let there = letters(&queue).await;
+        assert_eq!(there.len(), rounds - round, "they do not come back");
+        let dead = place.queues.get("dlq.q").unwrap();
+        let one = DeadSelect::Ids(vec![MessageId {
+            queue: dead.name().clone(),
+            partition: 0,
+            offset: there[0].offset,
+        }]);
+        let purging = tokio::spawn(async move { queue.purge_dead(&one).await });
+        for _ in 0..round {
+            tokio::task::yield_now().await;
+        }
+        // Writes the state of all groups as a whole.
+        place.queues.close().await;
+        assert_eq!(purging.await.unwrap().unwrap(), 1);
+        (place, queue) = reopened(place, folder.path()).await;
+    }
+    place.kill();
+}

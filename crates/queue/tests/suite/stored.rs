@@ -1,7 +1,8 @@
-//! What the first version of the format has stored is read by every later one: messages, the state of groups, the catalogue.
+//! What each version of the format has stored is read by every later one: messages, the state of groups, the catalogue.
 //!
-//! The fixture is a log as [`write`] left it, its files without the zeros at their ends and with their sizes in their names. A
-//! format of another version gets a fixture beside it; this one is never written again.
+//! A fixture is a log as [`write`] left it, its files without the zeros at their ends and with their sizes in their names. A
+//! format of another version gets a fixture beside the others; none is ever written again. The first had neither epochs of
+//! leases nor a superblock.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::support::{claim_http_as, log_options, nack_in, queues_in, settings, s
 use thalweg_log::disk::Folder;
 use thalweg_log::{EmbeddedLog, LogOptions, Micros};
 use thalweg_queue::settings::{GroupMode, QueueSettings};
-use thalweg_queue::{Clock, NewMessage, Queues, Verdict};
+use thalweg_queue::{Clock, NewMessage, Queue, Queues, Verdict};
 
 const FILE: u64 = 64 << 10;
 const MESSAGES: u64 = 120;
@@ -26,10 +27,13 @@ impl Clock for Then {
     }
 }
 
-fn fixture() -> PathBuf {
+/// The oldest first.
+const FIXTURES: [&str; 2] = ["format-1", "queues-2"];
+
+fn fixture(name: &str) -> PathBuf {
     // Cargo says at each run where the package is; what it said at the build may be another clone.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    own.join("../log/tests/fixtures/format-1")
+    own.join("../log/tests/fixtures").join(name)
 }
 
 async fn open_small_files(folder: &Path) -> (Queues, Arc<EmbeddedLog>) {
@@ -88,20 +92,21 @@ async fn write(folder: &Path) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "writes a fixture, once for each version of the format"]
 async fn the_fixture_of_this_format_is_written() {
-    assert!(!fixture().exists(), "a fixture is never written again");
+    let fixture = fixture(FIXTURES[FIXTURES.len() - 1]);
+    assert!(!fixture.exists(), "a fixture is never written again");
     let folder = tempfile::tempdir().unwrap();
     write(folder.path()).await;
-    std::fs::create_dir_all(fixture()).unwrap();
+    std::fs::create_dir_all(&fixture).unwrap();
     for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
         let bytes = std::fs::read(entry.path()).unwrap();
         let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let name = format!("{}.{}", entry.file_name().to_str().unwrap(), bytes.len());
-        std::fs::write(fixture().join(name), &bytes[..used]).unwrap();
+        std::fs::write(fixture.join(name), &bytes[..used]).unwrap();
     }
 }
 
-fn unpack(folder: &Path) {
-    for entry in std::fs::read_dir(fixture()).unwrap().flatten() {
+fn unpack(name: &str, folder: &Path) {
+    for entry in std::fs::read_dir(fixture(name)).unwrap().flatten() {
         let packed = entry.file_name().into_string().unwrap();
         let (name, size) = packed.rsplit_once('.').unwrap();
         let mut bytes = std::fs::read(entry.path()).unwrap();
@@ -111,9 +116,15 @@ fn unpack(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_of_the_first_format_is_read_with_its_messages_groups_and_queues() {
+async fn a_log_of_every_format_is_read_with_its_messages_groups_and_queues() {
+    for name in FIXTURES {
+        reads_as_it_was(name).await;
+    }
+}
+
+async fn reads_as_it_was(name: &str) {
     let folder = tempfile::tempdir().unwrap();
-    unpack(folder.path());
+    unpack(name, folder.path());
     let whole = thalweg_log::check(&Folder::open(folder.path()).unwrap(), &mut |_, _| {}).unwrap();
     assert!(whole.is_whole(), "{:?}", whole.findings);
     let (queues, log) = open_small_files(folder.path()).await;
@@ -147,6 +158,57 @@ async fn a_log_of_the_first_format_is_read_with_its_messages_groups_and_queues()
     assert_eq!((next[0].message.offset, next[0].delivery), (5, 1));
     let stream = claim_http_as(&queue, "stream", CONSUMER, up_to(1)).await;
     assert_eq!(stream[0].message.offset, 7);
+    queues.close().await;
+    log.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receipt_that_the_first_version_gave_is_gone_and_its_lease_runs_on() {
+    let folder = tempfile::tempdir().unwrap();
+    unpack("format-1", folder.path());
+    let (queues, log) = open_small_files(folder.path()).await;
+    let queue = queues.get("jobs").unwrap();
+    let group = queue.group("work").unwrap();
+    for verdict in [Verdict::Ack, Verdict::Reject { reason: None }, nack_in(Duration::ZERO)] {
+        let receipt = "jobs:0:3:1".parse().unwrap();
+        let settled = queue.settle(&group, vec![(receipt, verdict)], true).await.unwrap();
+        assert_eq!(settled.failed[0].1.code(), "gone");
+    }
+    let counts = |queue: &Queue| {
+        queue
+            .stats()
+            .groups
+            .iter()
+            .find(|group| group.name == "work")
+            .unwrap()
+            .counts
+    };
+    assert_eq!(counts(&queue).leased, 2);
+    queues.close().await;
+    log.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receipt_of_a_stored_lease_holds_in_every_later_version() {
+    let folder = tempfile::tempdir().unwrap();
+    unpack("queues-2", folder.path());
+    let (queues, log) = open_small_files(folder.path()).await;
+    let queue = queues.get("jobs").unwrap();
+    let group = queue.group("work").unwrap();
+    // The queue is the first of its log, the group the first of the queue, the epoch the second in which it was written.
+    let epoch = Then.now() / 1_000_000;
+    for (receipt, wanted) in [
+        (format!("jobs:0:3:1:16.1.{epoch:x}"), None),
+        (format!("jobs:0:3:1:16.1.{epoch:x}"), None),
+        (format!("jobs:0:0:1:16.1.{epoch:x}"), None),
+        (format!("jobs:0:4:1:16.1.{:x}", epoch - 1), Some("gone")),
+        (format!("jobs:0:4:1:17.1.{epoch:x}"), Some("gone")),
+    ] {
+        let verdict = (receipt.parse().unwrap(), Verdict::Ack);
+        let settled = queue.settle(&group, vec![verdict], true).await.unwrap();
+        let code = settled.failed.first().map(|(_, error)| error.code());
+        assert_eq!(code, wanted, "{receipt}");
+    }
     queues.close().await;
     log.close();
 }

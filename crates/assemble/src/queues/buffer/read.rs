@@ -44,15 +44,15 @@ struct Gathered {
 }
 
 /// Why nothing more is read.
-enum End {
+enum ReadError {
     /// The flow takes no more.
     Closed,
     Fault(InputError),
 }
 
-impl From<SinkClosed> for End {
-    fn from(_: SinkClosed) -> End {
-        End::Closed
+impl From<SinkClosed> for ReadError {
+    fn from(_: SinkClosed) -> ReadError {
+        ReadError::Closed
     }
 }
 
@@ -138,8 +138,8 @@ impl Reading {
                     settled = false;
                     match self.pass_on(context, deliveries).await {
                         Ok(()) => {}
-                        Err(End::Closed) => return Ok(()),
-                        Err(End::Fault(error)) => return Err(error),
+                        Err(ReadError::Closed) => return Ok(()),
+                        Err(ReadError::Fault(error)) => return Err(error),
                     }
                 }
                 Ok(_) if draining && settled => return Ok(()),
@@ -166,7 +166,7 @@ impl Reading {
         }
     }
 
-    async fn pass_on(&mut self, context: &BufferContext, deliveries: Vec<Delivery>) -> Result<(), End> {
+    async fn pass_on(&mut self, context: &BufferContext, deliveries: Vec<Delivery>) -> Result<(), ReadError> {
         let enough = self.place.options.claim_batch as usize;
         let mut gathered = Gathered::default();
         for delivery in deliveries {
@@ -189,7 +189,7 @@ impl Reading {
     }
 
     /// The messages of a record, counted as in flight; `None` if it has none that can be read, which is counted too.
-    fn unpack(&mut self, context: &BufferContext, delivery: &Delivery) -> Result<Option<Vec<Message>>, End> {
+    fn unpack(&mut self, context: &BufferContext, delivery: &Delivery) -> Result<Option<Vec<Message>>, ReadError> {
         let label = Label::of(&delivery.message);
         let wrong = match (label, self.decoder.decode(&delivery.message.payload)) {
             (Some(label), Ok(messages)) if label.messages == messages.len() as u64 => {
@@ -199,7 +199,7 @@ impl Reading {
             (Some(label), Ok(messages)) => format!("it has {} messages and not {}", messages.len(), label.messages),
             (Some(_), Err(error @ CodecError::Version { .. })) => {
                 let (name, partition, offset) = (&self.place.options.name, delivery.partition, delivery.message.offset);
-                return Err(End::Fault(InputError(format!(
+                return Err(ReadError::Fault(InputError(format!(
                     "message {name}:{partition}:{offset}: {error}, or give the buffer another name and leave them"
                 ))));
             }
@@ -254,7 +254,7 @@ impl Reading {
         }
     }
 
-    async fn send(&self, context: &BufferContext, gathered: Gathered) -> Result<(), End> {
+    async fn send(&self, context: &BufferContext, gathered: Gathered) -> Result<(), ReadError> {
         let Gathered {
             messages,
             records,

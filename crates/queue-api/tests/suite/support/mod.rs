@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Queues, QueuesOptions, SystemClock};
@@ -19,7 +19,7 @@ pub struct Server {
     pub queues: Queues,
     pub runtime: Runtime,
     log: Arc<EmbeddedLog>,
-    _folder: TempDir,
+    folder: Option<TempDir>,
 }
 
 impl Server {
@@ -29,6 +29,14 @@ impl Server {
 
     pub fn with(auto_create: bool) -> Server {
         let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Folder::open(folder.path()).unwrap());
+        let mut server = Server::on(disk, auto_create);
+        server.folder = Some(folder);
+        server
+    }
+
+    /// With whatever is on the disk.
+    pub fn on(disk: Arc<dyn Disk>, auto_create: bool) -> Server {
         let options = LogOptions {
             file_bytes: 4 << 20,
             first_file_bytes: 1 << 20,
@@ -36,7 +44,6 @@ impl Server {
             spare: 1,
             ..LogOptions::default()
         };
-        let disk = Arc::new(Folder::open(folder.path()).unwrap());
         let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -62,7 +69,7 @@ impl Server {
             queues,
             runtime,
             log,
-            _folder: folder,
+            folder: None,
         }
     }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use thalweg_log::disk::{Disk, Folder};
-use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions, Micros};
+use thalweg_log::{Durability, EmbeddedLog, Log, LogError, LogOptions, Micros, repair};
 use thalweg_queue::settings::QueueSettings;
-use thalweg_queue::{Clock, Queue, Queues, QueuesOptions};
+use thalweg_queue::{Clock, Queue, QueueError, Queues, QueuesOptions};
 
 /// Goes on by itself, and further when it is told to.
 #[derive(Default)]
@@ -20,6 +20,13 @@ impl TestClock {
     /// So much time goes by.
     pub fn later(&self, time: Duration) {
         self.ahead.fetch_add(time.as_micros() as i64, Ordering::SeqCst);
+    }
+}
+
+impl TestClock {
+    /// Somebody sets it, forward or back.
+    pub fn jump(&self, seconds: i64) {
+        self.ahead.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
     }
 }
 
@@ -79,6 +86,27 @@ pub async fn open_on(disk: Arc<dyn Disk>, options: &LogOptions, ahead: Duration,
     clock.later(ahead);
     let queues = queues_in(log.clone(), clock.clone(), memory_bytes).await;
     Place { queues, log, clock }
+}
+
+/// A start with `log.recover: skip`, as `thalweg run` does it.
+pub async fn start_skipping(disk: Arc<dyn Disk>) -> Place {
+    let options = log_options(1 << 20, 1 << 19);
+    let skipping = LogOptions {
+        recover_skip: true,
+        ..options.clone()
+    };
+    let clock = Arc::new(TestClock::default());
+    let log = Arc::new(EmbeddedLog::open(disk.clone(), 7, &skipping).unwrap());
+    match Queues::open(log.clone(), clock.clone(), queues_options(u64::MAX)).await {
+        Ok(queues) => Place { queues, log, clock },
+        Err(QueueError::Log(LogError::Corrupt { .. })) => {
+            log.close();
+            drop(log);
+            repair(disk.as_ref(), true, &mut |_, _| {}).unwrap();
+            open_on(disk, &options, Duration::ZERO, u64::MAX).await
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Files of these sizes and one to spare, however little room the disk has.

@@ -1,0 +1,85 @@
+//! What a receipt is worth to a client when its queue or group was deleted and made again, or when the process was killed right
+//! after it was given: `gone`, whatever has the name now.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use thalweg_log::disk::sim::SimDisk;
+
+use crate::support::Server;
+
+/// The code for each verdict on a receipt; null for one that holds.
+fn codes(server: &Server, receipt: &Value) -> [Value; 4] {
+    let verdicts = [
+        json!({"ack": [receipt]}),
+        json!({"nack": [{"r": receipt, "delay": "0s"}]}),
+        json!({"reject": [{"r": receipt, "reason": "bad"}]}),
+        json!({"extend": [{"r": receipt, "visibility": "60s"}]}),
+    ];
+    verdicts.map(|verdict| code(server, &verdict))
+}
+
+fn code(server: &Server, verdict: &Value) -> Value {
+    let settled = server.post("/queues/q/groups/g/settle", verdict);
+    assert_eq!(settled.status, 200, "{settled:?}");
+    settled.json["failed"][0]["code"].clone()
+}
+
+/// An old receipt is worth nothing, and the lease of now is not touched by whoever tries it.
+fn only_the_new_one_counts(server: &Server, old: &Value, new: &Value) {
+    assert_ne!(old, new);
+    assert_eq!(codes(server, old), ["gone"; 4], "{old}");
+    assert_eq!(code(server, &json!({"ack": [new]})), Value::Null, "{new}");
+}
+
+#[test]
+fn a_receipt_of_a_queue_that_was_deleted_and_made_again_is_gone() {
+    let server = Server::start();
+    server.create_of("q", &["old"]);
+    let old = server.claim_receipts("q", "g").remove(0);
+    assert_eq!(server.send("DELETE", "/queues/q?force=true", &[], "").status, 204);
+    server.create_of("q", &["new"]);
+    let new = server.claim_receipts("q", "g").remove(0);
+    only_the_new_one_counts(&server, &old, &new);
+    assert_eq!(server.get("/queues/q").json["depth"], 0);
+}
+
+#[test]
+fn a_receipt_of_a_group_that_was_deleted_and_made_again_is_gone() {
+    let server = Server::start();
+    server.create_of("q", &["a"]);
+    // Keeps what the other settles.
+    server.claim_receipts("q", "keeps");
+    let old = server.claim_receipts("q", "g").remove(0);
+    assert_eq!(server.send("DELETE", "/queues/q/groups/g", &[], "").status, 204);
+    server
+        .post("/queues/q/groups/g/settle", &json!({"ack": [old]}))
+        .is_problem(404, "group_not_found", &[]);
+    let new = server.claim_receipts("q", "g").remove(0);
+    only_the_new_one_counts(&server, &old, &new);
+}
+
+#[test]
+fn a_receipt_of_a_lease_that_was_lost_with_the_process_is_gone() {
+    let mut lost = 0;
+    for seed in 0..10 {
+        let disk = SimDisk::new(seed, 64 << 20);
+        let server = Server::on(Arc::new(disk.clone()), false);
+        server.create_of("q", &["a"]);
+        let old = server.claim_receipts("q", "g").remove(0);
+        disk.kill();
+        drop(server);
+        let server = Server::on(Arc::new(disk.clone()), false);
+        let new = server.claim_receipts("q", "g");
+        match new.first() {
+            Some(new) => {
+                lost += 1;
+                only_the_new_one_counts(&server, &old, new);
+            }
+            // It was stored in time, and runs on.
+            None => assert_eq!(code(&server, &json!({"ack": [old]})), Value::Null),
+        }
+        assert_eq!(server.get("/queues/q").json["depth"], 0);
+    }
+    assert!(lost > 0, "every lease was stored before the process was killed");
+}

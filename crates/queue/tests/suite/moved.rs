@@ -1,0 +1,126 @@
+//! A queue that lacks some of its partitions moves to a new number when a process starts. The power goes at every write, sync
+//! and change of a name of that start, one after the other: each message is there afterwards, once, and so is each queue.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::support::{TestClock, keyed, log_options, queues_options, text, work};
+use thalweg_log::disk::sim::SimDisk;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{EmbeddedLog, Log, PartitionId, Records, Unit};
+use thalweg_queue::settings::{GroupMode, GroupSettings};
+use thalweg_queue::{Queues, Result};
+
+const CATALOG: PartitionId = PartitionId::new(1, 0);
+/// The first queue of a log.
+const NUMBER: u32 = 16;
+const MESSAGES: usize = 40;
+
+/// What the start has to mend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// A partition of a queue is gone.
+    Partition,
+    /// The same, and the queue is in no catalogue.
+    PartitionAndName,
+}
+
+/// The queues, unless the power goes before they are there.
+async fn start(disk: &SimDisk) -> Result<(Queues, Arc<EmbeddedLog>)> {
+    let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19));
+    let log = Arc::new(log?);
+    let queues = Queues::open(log.clone(), Arc::new(TestClock::default()), queues_options(u64::MAX)).await;
+    if queues.is_err() {
+        log.close();
+    }
+    Ok((queues?, log))
+}
+
+/// Messages in all partitions of `q` but the second, which is gone.
+async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
+    let disk = SimDisk::new(seed, 64 << 20);
+    let (queues, log) = start(&disk).await.unwrap();
+    let queue = queues.create("q", work(4)).await.unwrap();
+    let mut there = BTreeSet::new();
+    for n in 0..MESSAGES {
+        let message = format!("message {n}");
+        let produced = queue.produce(keyed(format!("key {n}"), message.clone())).await.unwrap();
+        if produced.partition != 1 {
+            there.insert(message);
+        }
+    }
+    assert!(there.len() < MESSAGES, "one partition had some");
+    queues.close().await;
+    Log::remove(log.as_ref(), PartitionId::new(NUMBER, 1)).await.unwrap();
+    if damage == Damage::PartitionAndName {
+        let mut nothing = Records::new();
+        let nobody = RecordRef {
+            key: Some(b"q"),
+            ..RecordRef::of(1, b"")
+        };
+        nothing.push(&nobody).unwrap();
+        let unit = Unit::default().and_of(Kind::State, CATALOG, nothing);
+        Log::append(log.as_ref(), unit, None).await.unwrap();
+    }
+    log.sync().await.unwrap();
+    log.close();
+    disk.kill();
+    (disk, there)
+}
+
+async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) {
+    let names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
+    let name = match damage {
+        Damage::Partition => "q",
+        Damage::PartitionAndName => "found-16",
+    };
+    assert_eq!(names, [name], "{what}");
+    let queue = queues.get(name).unwrap();
+    let stored = queue.browse(None, None, 1000).await.unwrap();
+    let mut texts: Vec<String> = stored.iter().map(|(_, message)| text(message).to_owned()).collect();
+    texts.sort();
+    let wanted: Vec<String> = there.iter().cloned().collect();
+    assert_eq!(texts, wanted, "{what}");
+    let group = GroupSettings::new("after", GroupMode::Work);
+    queues.create_group(&queue, group).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_that() {
+    for damage in [Damage::Partition, Damage::PartitionAndName] {
+        let mut cuts = 0;
+        for n in 0.. {
+            let (disk, there) = damaged(n, damage).await;
+            disk.cut_power_in(n);
+            let cut = start(&disk).await;
+            if let Ok((_, log)) = &cut {
+                // What it has begun when it starts is done.
+                log.close();
+            }
+            let was_cut = cut.is_err();
+            drop(cut);
+            disk.power_cut();
+            for again in 0..2 {
+                let what = format!("{damage:?}, cut {n}, start {again}");
+                let (queues, log) = start(&disk).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                if again == 0 {
+                    all_is_there_once(&queues, damage, &there, &what).await;
+                }
+                log.sync().await.unwrap();
+                let left: BTreeSet<u32> = Log::partitions(log.as_ref())
+                    .iter()
+                    .map(|id| id.queue & 0xffff)
+                    .collect();
+                assert_eq!(left.len(), 2, "{what}: the catalogue and one queue: {left:?}");
+                log.close();
+                disk.kill();
+            }
+            cuts += usize::from(was_cut);
+            if !was_cut && n > 5 {
+                break;
+            }
+        }
+        assert!(cuts > 20, "{damage:?}: {cuts}");
+    }
+}
