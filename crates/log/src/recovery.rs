@@ -527,6 +527,12 @@ impl Walk {
                     .to_owned(),
             });
         };
+        let firsts = self.files.iter().zip(&self.firsts);
+        for (file, first) in firsts {
+            if let Some(misnamed) = misnamed(&newest, file, *first) {
+                return Err(misnamed);
+            }
+        }
         let named = self.files.iter().find(|file| file.number == newest.file);
         match named.filter(|file| file.size < newest.file_bytes) {
             Some(file) => Err(cut_short(file, Some(newest.file_bytes))),
@@ -651,6 +657,15 @@ impl Recovered {
             None => Ok(()),
         }
     }
+}
+
+/// The superblock names a file and the first block in it: under another name that file was renamed.
+pub(crate) fn misnamed(newest: &Superblock, file: &LogFile, first: Sequence) -> Option<LogError> {
+    let is_named = newest.synced >= first && newest.first == first;
+    (is_named && newest.file != file.number).then(|| LogError::Misnamed {
+        file: file.name.clone(),
+        written_as: file::commit_name(newest.file),
+    })
 }
 
 /// No commit file was ever made so: it is whole pages, and not none.

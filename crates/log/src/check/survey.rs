@@ -434,6 +434,11 @@ impl Reading<'_> {
         let in_use = settled.files.iter().rfind(|(_, role)| *role != Role::Spare);
         let highest = in_use.map_or(0, |(outline, _)| outline.file.number);
         self.last_in_use = newest.map_or(highest, |newest| highest.max(newest.file));
+        for (outline, _) in settled.files.iter().filter(|(_, role)| *role == Role::Live) {
+            let misnamed = newest.zip(outline.first());
+            let misnamed = misnamed.and_then(|(newest, first)| recovery::misnamed(newest, &outline.file, first));
+            self.misplaced.extend(misnamed);
+        }
         let (mut surveyed, mut expected) = (Vec::new(), 1);
         for (n, (outline, role)) in settled.files.into_iter().enumerate() {
             let mut file = Surveyed::new(outline, role);
