@@ -442,5 +442,8 @@ fn whenever_the_power_goes_all_that_was_acknowledged_is_in_files_up_to_the_one_t
         outcome(&disk_of(&files, seed), &known, Ending::PowerCut, &files, false).unwrap();
     });
     // So few seeds that somebody chose show nothing of the others.
-    assert!(spared > 20 || std::env::var_os("THALWEG_SIM_SEEDS").is_some(), "{spared}");
+    assert!(
+        spared > 20 || std::env::var_os("THALWEG_SIM_SEEDS").is_some(),
+        "{spared}"
+    );
 }
