@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::support::{append, bytes_of, options, values};
+use crate::support::{append, bytes_of, options};
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::{Random, SimDisk};
+use thalweg_log::format::record::records;
 use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, PartitionId, check};
 
 const PARTITIONS: u32 = 3;
@@ -64,15 +65,37 @@ impl Model {
 
     fn is_held(&self, log: &EmbeddedLog, what: &str) {
         for (id, kept) in &self.kept {
-            let found = values(log, *id);
-            let wanted: Vec<_> = kept.values().cloned().collect();
-            assert!(
-                found == wanted,
-                "{what}: {id}: {} found, {} wanted",
-                found.len(),
-                wanted.len()
-            );
+            let found = records_of(log, *id);
+            let (there, wanted) = (found.keys().collect::<Vec<_>>(), kept.keys().collect::<Vec<_>>());
+            assert_eq!(there, wanted, "{what}: {id}");
+            assert!(found == *kept, "{what}: {id}");
         }
+    }
+}
+
+/// All that is stored of a partition, by offsets, of which none comes twice.
+fn records_of(log: &EmbeddedLog, id: PartitionId) -> BTreeMap<u64, Vec<u8>> {
+    let (mut found, first) = (BTreeMap::new(), log.bounds(id).unwrap().first);
+    let mut from = first;
+    loop {
+        let frames = log.read(id, from, 100_000).unwrap();
+        let Some(last) = frames.last() else { return found };
+        for frame in &frames {
+            let mut next = frame.header.base;
+            for record in records(&frame.body) {
+                let record = record.unwrap();
+                let offset = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
+                next = offset + 1;
+                // A frame may begin before what was asked for.
+                if offset >= from {
+                    assert!(
+                        found.insert(offset, record.value.to_vec()).is_none(),
+                        "{id}: {offset} twice"
+                    );
+                }
+            }
+        }
+        from = last.header.next();
     }
 }
 
