@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use parking_lot::RwLock;
 
@@ -26,13 +27,15 @@ use crate::file;
 use crate::format::frame::{FrameHeader, Kind};
 use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, Offset, PartitionId};
+use crate::open::{self, Looked};
 use crate::options::LogOptions;
-use crate::partition::{Bounds, Frame, Listener};
+use crate::partition::{Bounds, Frame, Listener, Partition};
 use crate::records::{Records, Unit};
 use crate::segment::{Keep, Show};
 use crate::shelf::OnRoll;
 use crate::status::LogStatus;
 use crate::superblock;
+use crate::upkeep::SCRUBBED;
 use crate::writer::core::Offsets;
 
 /// On each disk: which of how many it is.
@@ -71,10 +74,11 @@ struct Member {
     of: usize,
 }
 
-/// A disk that has a log already.
+/// A disk that has a log already, as it was found.
 struct Known {
     at: usize,
-    log: Arc<EmbeddedLog>,
+    id: u64,
+    looked: Looked,
     member: Option<Member>,
 }
 
@@ -86,21 +90,22 @@ impl Disks {
     /// Opens a log on one disk or more, in any order. Disks with nothing on them are added to it; each that belongs to it must
     /// be there. `log_id` names a new log. Blocks while it looks at what is stored.
     pub async fn open(disks: Vec<(Arc<dyn Disk>, LogOptions)>, log_id: u64, together: Together) -> Result<Disks> {
-        let mut known = Vec::new();
-        for (at, (disk, options)) in disks.iter().enumerate() {
-            if let Some(log) = open_if_used(disk, log_id, options)? {
-                let member = read_member(&log)?;
-                known.push(Known { at, log, member });
-            }
-        }
+        let began = Instant::now();
+        // Nothing is written to any disk before all are explained.
+        let known = look_at_all(&disks, log_id)?;
         let folders: Vec<&str> = disks.iter().map(|(_, options)| options.folder.as_str()).collect();
         let id = set_of(&known).unwrap_or(log_id);
         let numbers = numbers(&known, id, &folders)?;
-        let mut logs: Vec<(usize, Arc<EmbeddedLog>, Option<Member>)> = known
-            .into_iter()
-            .zip(numbers)
-            .map(|(known, number)| (number, known.log, known.member))
-            .collect();
+        is_each_in_one(&known, &folders)?;
+        let mut logs: Vec<(usize, Arc<EmbeddedLog>, Option<Member>)> = Vec::with_capacity(disks.len());
+        for (known, number) in known.into_iter().zip(numbers) {
+            let Some((disk, options)) = disks.get(known.at) else {
+                continue;
+            };
+            let opened = open::go_on(disk.clone(), known.looked, known.id, options)?;
+            let log = EmbeddedLog::start(opened, began, options)?;
+            logs.push((number, Arc::new(log), known.member));
+        }
         let used: Vec<String> = logs.iter().map(|(_, log, _)| log.folder().to_owned()).collect();
         for (disk, options) in disks.iter().filter(|(_, options)| !used.contains(&options.folder)) {
             let number = logs.len();
@@ -130,33 +135,31 @@ impl Disks {
                 }
             }
         }
-        Disks::of(id, logs.into_iter().map(|(_, log, _)| log).collect(), together)
+        Ok(Disks::of(
+            id,
+            logs.into_iter().map(|(_, log, _)| log).collect(),
+            together,
+        ))
     }
 
-    fn of(id: u64, logs: Vec<Arc<EmbeddedLog>>, together: Together) -> Result<Disks> {
+    fn of(id: u64, logs: Vec<Arc<EmbeddedLog>>, together: Together) -> Disks {
         let mut places = Places {
             counts: vec![0; logs.len()],
             ..Places::default()
         };
         for (at, log) in logs.iter().enumerate() {
             for partition in log.partitions().into_iter().filter(|id| *id != MEMBER) {
-                if let Some(other) = places.disks.get(&partition).and_then(|other| logs.get(*other)) {
-                    return Err(LogError::NotOurs {
-                        folder: log.folder().to_owned(),
-                        why: format!("partition {partition} is in {} too", other.folder()),
-                    });
-                }
                 places.add(partition, together(partition), at);
             }
         }
         let clock = logs.first().map(|log| log.clock()).unwrap_or_default();
-        Ok(Disks {
+        Disks {
             id,
             logs,
             together,
             clock,
             places: RwLock::new(places),
-        })
+        }
     }
 
     /// The logs of all disks.
@@ -378,25 +381,67 @@ pub(crate) async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     done.into_iter().flatten().collect()
 }
 
-/// The log of a disk on which there is one. Files without a block are of a start that did not get far.
-fn open_if_used(disk: &Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Option<Arc<EmbeddedLog>>> {
+/// The disks that have a log. What is damaged is repaired only, if it is to be, when nothing else is in the way.
+fn look_at_all(disks: &[(Arc<dyn Disk>, LogOptions)], log_id: u64) -> Result<Vec<Known>> {
+    let mut used = Vec::with_capacity(disks.len());
+    for (at, (disk, options)) in disks.iter().enumerate() {
+        if !is_used(disk.as_ref(), options)? {
+            continue;
+        }
+        used.push(match open::look(disk.as_ref(), options) {
+            Err(error) if open::is_passed(&error, options) => (at, None),
+            looked => (at, Some(looked?)),
+        });
+    }
+    let mut known = Vec::with_capacity(used.len());
+    for (at, looked) in used {
+        let Some((disk, options)) = disks.get(at) else { continue };
+        let looked = match looked {
+            Some(looked) => looked,
+            None => open::look_or_repair(disk.as_ref(), options)?,
+        };
+        if looked.has_blocks() {
+            let member = read_member(&looked.partitions)?;
+            let id = looked.log_id().unwrap_or(log_id);
+            known.push(Known { at, id, looked, member });
+        }
+    }
+    Ok(known)
+}
+
+fn is_used(disk: &dyn Disk, options: &LogOptions) -> Result<bool> {
     let names = disk.names().map_err(LogError::io("cannot list", &options.folder))?;
     let is_own = |name: &String| file::parse_name(name).is_some() || name == superblock::NAME;
-    if !names.iter().any(is_own) {
-        return Ok(None);
+    Ok(names.iter().any(is_own))
+}
+
+/// No partition is on two disks.
+fn is_each_in_one(known: &[Known], folders: &[&str]) -> Result<()> {
+    let mut places: HashMap<PartitionId, &str> = HashMap::new();
+    for disk in known {
+        let folder = folders.get(disk.at).copied().unwrap_or_default();
+        let each = disk.looked.partitions.iter().map(|partition| partition.id);
+        // The log of each disk has these itself.
+        for id in each.filter(|id| *id != MEMBER && *id != SCRUBBED) {
+            if let Some(other) = places.insert(id, folder) {
+                return Err(LogError::NotOurs {
+                    folder: folder.to_owned(),
+                    why: format!("partition {id} is in {other} too"),
+                });
+            }
+        }
     }
-    let log = EmbeddedLog::open(disk.clone(), log_id, options)?;
-    Ok((log.report().last_sequence > 0).then(|| Arc::new(log)))
+    Ok(())
 }
 
 /// The id of the log to which the disks belong.
 fn set_of(known: &[Known]) -> Option<u64> {
     let told = known.iter().find_map(|disk| Some((disk, disk.member?)));
     if let Some((disk, member)) = told {
-        return Some(id_of(disk.log.id(), member.this));
+        return Some(id_of(disk.id, member.this));
     }
     // One that was alone so far, or those of a first start that did not get far.
-    let ids: Vec<u64> = known.iter().map(|disk| disk.log.id()).collect();
+    let ids: Vec<u64> = known.iter().map(|disk| disk.id).collect();
     let is_first = |first: &&u64| ids.iter().all(|id| number_in(**first, *id).is_some());
     ids.iter().find(is_first).or(ids.first()).copied()
 }
@@ -411,7 +456,7 @@ fn numbers(known: &[Known], id: u64, folders: &[&str]) -> Result<Vec<usize>> {
     let folder = |disk: &Known| folders.get(disk.at).copied().unwrap_or_default().to_owned();
     let mut numbers = Vec::with_capacity(known.len());
     for disk in known {
-        let number = number_in(id, disk.log.id()).ok_or_else(|| LogError::NotOurs {
+        let number = number_in(id, disk.id).ok_or_else(|| LogError::NotOurs {
             folder: folder(disk),
             why: "it holds another log than the folders before it".to_owned(),
         })?;
@@ -438,13 +483,13 @@ fn numbers(known: &[Known], id: u64, folders: &[&str]) -> Result<Vec<usize>> {
 }
 
 /// What a disk says of itself; `None` if it was alone so far.
-fn read_member(log: &EmbeddedLog) -> Result<Option<Member>> {
-    if !log.partitions().contains(&MEMBER) {
+fn read_member(partitions: &[Arc<Partition>]) -> Result<Option<Member>> {
+    let Some(own) = partitions.iter().find(|partition| partition.id == MEMBER) else {
         return Ok(None);
-    }
-    let (mut member, mut from) = (None, log.bounds(MEMBER)?.first);
+    };
+    let (mut member, mut from) = (None, own.bounds().first);
     loop {
-        let frames = match log.read(MEMBER, from, 1 << 16) {
+        let frames = match own.read(from, 1 << 16) {
             // What is lost is known by the id of the log.
             Err(LogError::Gap { to, .. }) => {
                 from = to;

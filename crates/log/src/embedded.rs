@@ -81,6 +81,12 @@ impl EmbeddedLog {
     /// one that exists keeps its own.
     pub fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<EmbeddedLog> {
         let began = Instant::now();
+        let opened = open::open(disk, log_id, options)?;
+        EmbeddedLog::start(opened, began, options)
+    }
+
+    /// A log that was looked at `began` and is open: its threads begin.
+    pub(crate) fn start(opened: Opened, began: Instant, options: &LogOptions) -> Result<EmbeddedLog> {
         let Opened {
             core,
             shelf,
@@ -88,7 +94,7 @@ impl EmbeddedLog {
             meta,
             log_id,
             report,
-        } = open::open(disk, log_id, options)?;
+        } = opened;
         let recovery_us = Histogram::new(8);
         recovery_us.observe_time(began.elapsed());
         let pace = Pace {
@@ -411,14 +417,23 @@ impl EmbeddedLog {
         }
         match frames {
             Err(error @ LogError::Corrupt { .. }) if self.passes_over_damage.load(Ordering::Relaxed) => {
-                let damaged = self.frame_at(id, from)?.ok_or(error)?;
+                let to = self.behind_damage(id, from, error)?;
                 Err(LogError::Gap {
                     partition: id,
                     from,
-                    to: damaged.next(),
+                    to,
                 })
             }
             frames => frames,
+        }
+    }
+
+    /// Where reads go on behind a frame that cannot be read; behind all of the file if nobody knows where its frames are.
+    fn behind_damage(&self, id: PartitionId, at: Offset, error: LogError) -> Result<Offset> {
+        match self.frame_at(id, at) {
+            Ok(damaged) => damaged.map(|header| header.next()).ok_or(error),
+            Err(LogError::Corrupt { .. }) => self.partition(id)?.end_of_range(at).ok_or(error),
+            Err(error) => Err(error),
         }
     }
 
@@ -514,7 +529,7 @@ impl EmbeddedLog {
                 }
                 // Noted; nobody can show what was in it.
                 Err(error @ LogError::Corrupt { .. }) => {
-                    at = self.frame_at(id, at)?.map(|header| header.next()).ok_or(error)?;
+                    at = self.behind_damage(id, at, error)?;
                     continue;
                 }
                 frames => frames?,

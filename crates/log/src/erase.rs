@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::embedded::EmbeddedLog;
 use crate::error::{LogError, Result};
 use crate::status::LogStatus;
-use crate::table::Change;
+use crate::table::{Change, META};
 
 /// A reader has a file for as long as it reads a few frames.
 const READERS_MAX: Duration = Duration::from_secs(60);
@@ -28,16 +28,8 @@ impl EmbeddedLog {
 
     async fn roll_once(&self) -> Result<u64> {
         let rolled = self.shelf.retire()?;
-        let any = self
-            .partitions
-            .read()
-            .values()
-            .next()
-            .map(|one| (one.id, one.durability()));
-        if let Some((id, durability)) = any {
-            // Changes nothing; its block finds no place but in a new file.
-            self.change(Change::Promises(id, durability)).await?;
-        }
+        // Changes nothing, as that one is in no table; its block finds no place but in a new file.
+        self.change(Change::Removed(META)).await?;
         Ok(rolled)
     }
 
@@ -48,6 +40,9 @@ impl EmbeddedLog {
         let began = Instant::now();
         while let Some(file) = self.one_of(&left)? {
             if began.elapsed() > READERS_MAX {
+                if let Some(error) = self.shelf.broken() {
+                    return Err(error);
+                }
                 let why = "somebody reads it for a long time; ask again later";
                 return Err(LogError::NotErased { file, why });
             }
@@ -66,8 +61,7 @@ impl EmbeddedLog {
 
     /// A file of these that is still there.
     fn one_of(&self, names: &[String]) -> Result<Option<String>> {
-        let there = self.shelf.disk.names();
-        let there = there.map_err(LogError::io("cannot list", self.folder()))?;
+        let there = self.shelf.names()?;
         Ok(names.iter().find(|name| there.contains(name)).cloned())
     }
 }

@@ -334,10 +334,12 @@ impl LogFile {
         Ok(index)
     }
 
-    /// The index of a segment, whose frames follow each other from its start.
+    /// The index of a segment, whose frames follow each other from its start. Where its end is known, they reach up to there:
+    /// an index of less would make what is damaged look like what compaction has left out.
     pub fn index_of_frames(&self) -> Result<FileIndex> {
         let mut index = FileIndex::default();
-        let limit = self.trailer()?.map_or(self.size, |trailer| trailer.end);
+        let end = self.trailer()?.map(|trailer| trailer.end);
+        let limit = end.unwrap_or(self.size);
         let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
         let mut at = 0;
         while at < limit {
@@ -356,7 +358,12 @@ impl LogFile {
             index.push(Entry { header, body_at });
             at = body_at + u64::from(header.body_len);
         }
-        Ok(index)
+        match end {
+            Some(end) if at != end => {
+                Err(self.corrupt(at, "no frame begins here, and the index is damaged too".to_owned()))
+            }
+            _ => Ok(index),
+        }
     }
 
     /// The frames of a block, whose headers must be sound.

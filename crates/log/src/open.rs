@@ -33,10 +33,41 @@ pub(crate) struct Opened {
     pub report: Report,
 }
 
+/// What a disk was found to have. Nothing on it was changed for that, but by a repair that was asked for.
+pub(crate) struct Looked {
+    found: Recovered,
+    cache: Arc<IndexCache>,
+    pub partitions: Vec<Arc<Partition>>,
+    meta: Arc<Partition>,
+    given_up: u64,
+}
+
+impl Looked {
+    pub fn log_id(&self) -> Option<u64> {
+        self.found.log_id
+    }
+
+    /// Without one, its files are of a start that did not get far.
+    pub fn has_blocks(&self) -> bool {
+        self.found.report.last_sequence > 0
+    }
+}
+
 /// Opens a log for writing, after looking at all that was not known to be synced.
 pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Opened> {
-    let cache = IndexCache::new(options.index_bytes_max);
-    let (mut found, partitions, meta, given_up) = look(disk.as_ref(), &cache, options)?;
+    let looked = look_or_repair(disk.as_ref(), options)?;
+    go_on(disk, looked, log_id, options)
+}
+
+/// Opens a log that is explained. From here on its files are written.
+pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &LogOptions) -> Result<Opened> {
+    let Looked {
+        mut found,
+        cache,
+        partitions,
+        meta,
+        given_up,
+    } = looked;
     found.make_end(disk.as_ref(), options.first_file_bytes.min(options.file_bytes))?;
     let report = Report {
         given_up,
@@ -139,24 +170,38 @@ fn write_superblock(disk: &dyn Disk, found: Option<SuperblockFound>, slot: Super
     SuperblockFile::make(disk, Superblock { generation, ..slot })
 }
 
-type Looked = (Recovered, Vec<Arc<Partition>>, Arc<Partition>, u64);
+/// Looks at all of a log and changes nothing.
+pub(crate) fn look(disk: &dyn Disk, options: &LogOptions) -> Result<Looked> {
+    let cache = IndexCache::new(options.index_bytes_max);
+    let found = recover(disk, &cache)?;
+    let (partitions, meta) = partitions(&found, &options.folder)?;
+    Ok(Looked {
+        found,
+        cache,
+        partitions,
+        meta,
+        given_up: 0,
+    })
+}
 
-/// What is there, and how many records were given up for that: none, unless the options say that damage is to be passed.
-fn look(disk: &dyn Disk, cache: &Arc<IndexCache>, options: &LogOptions) -> Result<Looked> {
-    let look = || {
-        let found = recover(disk, cache)?;
-        let (partitions, meta) = partitions(&found, &options.folder)?;
-        Ok((found, partitions, meta))
-    };
-    let (looked, given_up) = match look() {
-        Err(LogError::Corrupt { .. } | LogError::Missing { .. }) if options.recover_skip => {
+/// The same after a repair, if one is needed and the options say that damage is to be passed.
+pub(crate) fn look_or_repair(disk: &dyn Disk, options: &LogOptions) -> Result<Looked> {
+    match look(disk, options) {
+        Err(error) if is_passed(&error, options) => {
             let repaired = repair(disk, true, &mut |_, _| {})?;
-            (look()?, repaired.before.lost_records())
+            let given_up = repaired.before.lost_records();
+            Ok(Looked {
+                given_up,
+                ..look(disk, options)?
+            })
         }
-        looked => (looked?, 0),
-    };
-    let (found, partitions, meta) = looked;
-    Ok((found, partitions, meta, given_up))
+        looked => looked,
+    }
+}
+
+/// Whether this is damage that is to be given up.
+pub(crate) fn is_passed(error: &LogError, options: &LogOptions) -> bool {
+    options.recover_skip && matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
 }
 
 fn first_file(shelf: &Shelf, options: &LogOptions) -> Result<LogFile> {

@@ -360,6 +360,13 @@ impl Partition {
         Ok(entries.first().map(|entry| entry.header))
     }
 
+    /// Where what is read from one file together with an offset ends.
+    pub fn end_of_range(&self, offset: Offset) -> Option<Offset> {
+        let inner = self.inner.lock();
+        let at = inner.ranges.partition_point(|range| range.next <= offset);
+        inner.ranges.get(at).map(|range| range.next)
+    }
+
     /// The base of the newest frame of a kind.
     pub fn last_of(&self, kind: Kind) -> Result<Option<Offset>> {
         let ranges = self.inner.lock().ranges.clone();

@@ -151,17 +151,26 @@ pub(crate) fn introduce<'a>(
 ) -> Result<Introduced> {
     let superblock = superblock::read(disk, names)?;
     let newest = superblock.as_ref().and_then(|found| found.newest);
+    let mut told = Vec::new();
+    for file in files {
+        told.push((file, file.introduces()?.collect::<Vec<_>>()));
+    }
+    let mut misplaced = Vec::new();
     // A log without a block has no id to insist on.
-    let mut known = newest
-        .filter(|newest| newest.synced > 0)
-        .map(|newest| (superblock::NAME, newest.log_id));
+    let mut newest = newest.filter(|newest| newest.synced > 0);
+    if let Some(foreign) = newest.and_then(|newest| outvoted(&newest, &told)) {
+        misplaced.push(foreign);
+        newest = None;
+    }
+    let mut known = newest.map(|newest| (superblock::NAME, newest.log_id));
     let mut introduced = Introduced {
         mark: newest.map_or(0, |newest| newest.synced),
         superblock,
+        misplaced,
         ..Introduced::default()
     };
-    'files: for file in files {
-        for (id, synced) in file.introduces()? {
+    'files: for (file, said) in &told {
+        for &(id, synced) in said {
             match known {
                 Some((beside, own)) if own != id => {
                     introduced.misplaced.push(LogError::Foreign {
@@ -181,6 +190,20 @@ pub(crate) fn introduce<'a>(
     }
     introduced.log_id = known.map(|(_, id)| id);
     Ok(introduced)
+}
+
+/// A superblock of another log than most of the files is what does not belong there, and says nothing of them.
+fn outvoted(newest: &Superblock, told: &[(&LogFile, Vec<(u64, Sequence)>)]) -> Option<LogError> {
+    let (others, own) = (told.iter())
+        .filter_map(|(file, said)| Some((file, said.first()?.0)))
+        .partition::<Vec<_>, _>(|(_, id)| *id != newest.log_id);
+    let (file, id) = others.first().filter(|_| others.len() > own.len())?;
+    Some(LogError::Foreign {
+        file: superblock::NAME.to_owned(),
+        found: newest.log_id,
+        beside: file.name.clone(),
+        own: *id,
+    })
 }
 
 /// What a segment holds: as its footer says, or, if that is damaged, as its frames say.
@@ -516,6 +539,12 @@ impl Walk {
                     .to_owned(),
             });
         };
+        let firsts = self.files.iter().zip(&self.firsts);
+        for (file, first) in firsts {
+            if let Some(misnamed) = misnamed(&newest, file, *first) {
+                return Err(misnamed);
+            }
+        }
         let named = self.files.iter().find(|file| file.number == newest.file);
         match named.filter(|file| file.size < newest.file_bytes) {
             Some(file) => Err(cut_short(file, Some(newest.file_bytes))),
@@ -640,6 +669,15 @@ impl Recovered {
             None => Ok(()),
         }
     }
+}
+
+/// The superblock names a file and the first block in it: under another name that file was renamed.
+pub(crate) fn misnamed(newest: &Superblock, file: &LogFile, first: Sequence) -> Option<LogError> {
+    let is_named = newest.synced >= first && newest.first == first;
+    (is_named && newest.file != file.number).then(|| LogError::Misnamed {
+        file: file.name.clone(),
+        written_as: file::commit_name(newest.file),
+    })
 }
 
 /// No commit file was ever made so: it is whole pages, and not none.

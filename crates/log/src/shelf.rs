@@ -270,6 +270,17 @@ impl Shelf {
         state.sealed.iter().chain(&state.segments).map(|file| file.size).sum()
     }
 
+    /// Of all files on the disk.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let names = self.disk.names();
+        names.map_err(LogError::io("cannot list", &self.policy.folder))
+    }
+
+    /// Why files cannot be made, renamed or removed.
+    pub fn broken(&self) -> Option<LogError> {
+        self.state.lock().broken.clone()
+    }
+
     pub fn log_id(&self) -> u64 {
         self.policy.log_id
     }

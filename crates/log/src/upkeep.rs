@@ -13,7 +13,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::clock::{Clock as _, LogClock};
 use crate::error::{LogError, Result};
-use crate::file::LogFile;
+use crate::file::{LogFile, parse_name};
+use crate::format::footer::FileKind;
 use crate::ids::{Offset, PartitionId};
 use crate::partition::Partition;
 use crate::segment::{self, Keep, Move, SHARED_BELOW};
@@ -36,6 +37,10 @@ const SMALL_SEGMENTS: usize = 16;
 
 /// A rewrite looks so often for files that were made meanwhile.
 const REWRITES_MAX: usize = 16;
+
+/// A move that finds no room waits so long for files that are about to go.
+const ROOM_MAX: Duration = Duration::from_secs(10);
+const ROOM_LOOK: Duration = Duration::from_millis(10);
 
 /// So many places of damage are known apart; what is found beyond them is neither told nor counted.
 const DAMAGED_MAX: usize = 4096;
@@ -337,13 +342,22 @@ impl Upkeep {
         files
     }
 
-    /// Moves all that is needed out of commit files before `number` and out of all segments that there are, as far as they are
-    /// not removed. Returns their names: they are removed as soon as nobody reads them.
+    /// Moves all that is needed out of commit files before `number` and out of all segments that there are. Returns the names of
+    /// these, as they are on the disk: also of a file that somebody is about to remove, and that the shelf knows no more.
     pub fn move_all_out(&self, number: u64) -> Result<Vec<String>> {
-        let sealed = self.shelf.sealed().into_iter();
-        let mut files: Vec<_> = sealed.filter(|file| file.number < number).collect();
-        files.extend(self.shelf.segments());
-        let mut left = Vec::with_capacity(files.len());
+        let (names, files) = {
+            let _files = self.may_change_files()?;
+            let sealed = self.shelf.sealed().into_iter();
+            let mut files: Vec<_> = sealed.filter(|file| file.number < number).collect();
+            files.extend(self.shelf.segments());
+            (self.shelf.names()?, files)
+        };
+        let goes = |name: &String| match parse_name(name) {
+            Some((FileKind::Commit, own)) => own < number,
+            Some((FileKind::Segment, _)) => true,
+            None => false,
+        };
+        let left: Vec<String> = names.into_iter().filter(goes).collect();
         // Whoever holds a file keeps it from going.
         for file in files {
             if self.is_damaged(&file) {
@@ -352,14 +366,37 @@ impl Upkeep {
                     why: "it is damaged; give the damaged records up with `thalweg log repair --accept-loss`",
                 });
             }
-            self.move_out(std::slice::from_ref(&file))?;
-            left.push(file.name.clone());
+            while let Err(error) = self.move_out(std::slice::from_ref(&file)) {
+                // What was moved before takes its room twice until it is gone.
+                let may_wait = matches!(error, LogError::DiskFull { .. });
+                if !may_wait || !self.wait_for_room(&left, &file.name)? {
+                    return Err(error);
+                }
+            }
             drop(file);
-            let _files = self.may_change_files()?;
-            self.shelf.remove_dead_segments()?;
+            self.remove_dead_segments()?;
         }
         self.shelf.called();
         Ok(left)
+    }
+
+    /// Waits until one of the files before `name` is gone. False if none is there that could go.
+    fn wait_for_room(&self, names: &[String], name: &str) -> Result<bool> {
+        let before: Vec<&String> = names.iter().take_while(|one| *one != name).collect();
+        let there = || -> Result<usize> {
+            let names = self.shelf.names()?;
+            Ok(before.iter().filter(|one| names.contains(one)).count())
+        };
+        let (began, first) = (Instant::now(), there()?);
+        while first > 0 && began.elapsed() < ROOM_MAX {
+            self.shelf.called();
+            std::thread::sleep(ROOM_LOOK);
+            self.remove_dead_segments()?;
+            if there()? < first {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Removes segments that nobody needs.

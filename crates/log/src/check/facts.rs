@@ -19,7 +19,10 @@ pub(super) const UNKNOWN: Offset = Offset::MAX;
 pub(super) struct Facts {
     pub table: Table,
     pub has_snapshot: bool,
-    pub damaged: bool,
+    /// The commit file that begins with it.
+    snapshot_in: u64,
+    /// The first commit file since then of which something is damaged.
+    pub damaged: Option<u64>,
     pub next: Offset,
     /// Partitions with frames since then, and the highest epoch of each.
     pub seen: BTreeMap<PartitionId, u32>,
@@ -33,12 +36,30 @@ impl Facts {
         *epoch = (*epoch).max(header.epoch);
     }
 
+    /// Something that a commit file may have said is lost.
+    pub fn damage(&mut self, file: &LogFile) {
+        self.damaged.get_or_insert(file.number);
+    }
+
+    /// Blocks before those of file `newest` are lost, and what is known of them: unless its snapshot tells.
+    pub fn lose_before(&mut self, newest: u64) {
+        if !self.has_snapshot || self.snapshot_in < newest {
+            self.damaged = Some(0);
+        }
+    }
+
+    /// Whether a partition may have frames in segments and a name that is lost: it was made since the snapshot, in a file before
+    /// the last one that was in use, as only what is full is moved. Of all others the snapshot tells whether they were removed.
+    pub fn misses_names(&self, last_in_use: u64) -> bool {
+        !self.has_snapshot || self.damaged.is_some_and(|number| number < last_in_use)
+    }
+
     /// The next frame of the log's own partition.
     pub fn take(&mut self, file: &LogFile, entry: &Entry, sound: bool, findings: &mut [Finding]) {
         self.next = self.next.max(entry.header.next());
         let is_snapshot = entry.header.kind == Kind::Checkpoint;
         if !sound {
-            self.damaged = true;
+            self.damage(file);
             return;
         }
         let body = bytes(file, entry.body_at, entry.header.body_len as usize);
@@ -48,12 +69,12 @@ impl Facts {
                 self.table.apply(record.value).ok()
             });
             if applied.is_none() {
-                self.damaged = true;
+                self.damage(file);
                 return;
             }
         }
         if is_snapshot {
-            (self.has_snapshot, self.damaged) = (true, false);
+            (self.has_snapshot, self.snapshot_in, self.damaged) = (true, file.number, None);
             self.seen.clear();
             // What was damaged before has been said again since.
             for finding in findings.iter_mut() {

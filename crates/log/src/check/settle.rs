@@ -76,7 +76,9 @@ impl Settled {
             };
             // The numbers between are of files that nobody needed any more, or of one that is destroyed.
             let adjacent = outline.file.number == number + 1;
-            if let Some(head) = outline.stretches.first_mut().filter(|head| !head.sound && adjacent) {
+            // The end of a file says which block it begins with.
+            let is_unknown = adjacent && outline.footer.trailer().is_none();
+            if let Some(head) = outline.stretches.first_mut().filter(|head| !head.sound && is_unknown) {
                 head.first = expected.min(head.last + 1);
             }
             let Some(first) = outline.first().filter(|first| adjacent && *first > expected) else {

@@ -82,6 +82,8 @@ pub(crate) struct Survey {
     pub meta_next: Offset,
     /// Something that was said of partitions is lost.
     pub table_damaged: bool,
+    /// See [`Facts::damaged`].
+    damaged_from: Option<u64>,
     pub findings: Vec<Finding>,
     /// What only its owner can put right: files that have changed names, or of two logs where nothing says which one it is.
     pub by_hand: Option<LogError>,
@@ -102,6 +104,8 @@ struct Reading<'a> {
     /// Behind the last offset of each partition in the commit files so far.
     next: BTreeMap<PartitionId, Offset>,
     facts: Facts,
+    /// The number of the last commit file that had a block, be it there or not.
+    last_in_use: u64,
     /// What is to be said of files that are of another log or have another name.
     misplaced: Vec<LogError>,
 }
@@ -143,6 +147,7 @@ impl Survey {
             frames: 0,
             next: BTreeMap::new(),
             facts: Facts::default(),
+            last_in_use: 0,
             misplaced: introduced.misplaced,
         };
         reading.superblock(superblock.as_ref());
@@ -166,7 +171,9 @@ impl Survey {
             newest_time: known.newest_time,
             table: Table::default(),
             meta_next: reading.facts.next,
-            table_damaged: reading.facts.damaged || !reading.facts.has_snapshot && !reading.facts.seen.is_empty(),
+            damaged_from: reading.facts.damaged,
+            table_damaged: reading.facts.damaged.is_some()
+                || !reading.facts.has_snapshot && !reading.facts.seen.is_empty(),
             findings: reading.findings,
             by_hand: reading.misplaced.into_iter().find(is_by_hand),
             names,
@@ -427,6 +434,14 @@ impl Reading<'_> {
         let last_live = settled.files.iter().rposition(|(_, role)| *role == Role::Live);
         self.findings.extend(settled.findings);
         let obstacles = settled.obstacles;
+        let in_use = settled.files.iter().rfind(|(_, role)| *role != Role::Spare);
+        let highest = in_use.map_or(0, |(outline, _)| outline.file.number);
+        self.last_in_use = newest.map_or(highest, |newest| highest.max(newest.file));
+        for (outline, _) in settled.files.iter().filter(|(_, role)| *role == Role::Live) {
+            let misnamed = newest.zip(outline.first());
+            let misnamed = misnamed.and_then(|(newest, first)| recovery::misnamed(newest, &outline.file, first));
+            self.misplaced.extend(misnamed);
+        }
         let (mut surveyed, mut expected) = (Vec::new(), 1);
         for (n, (outline, role)) in settled.files.into_iter().enumerate() {
             let mut file = Surveyed::new(outline, role);
@@ -445,6 +460,13 @@ impl Reading<'_> {
             expected = file.outline.last().map_or(expected, |last| last + 1);
             self.passed(&file.outline.file);
             surveyed.push(file);
+        }
+        if let Some(newest) = newest {
+            let before = surveyed.iter().filter(|file| file.outline.file.number < newest.file);
+            let sound = before.filter_map(Surveyed::last_sound).max();
+            if newest.first > sound.unwrap_or_default() + 1 {
+                self.facts.lose_before(newest.file);
+            }
         }
         surveyed
     }
@@ -491,7 +513,7 @@ impl Reading<'_> {
         self.damaged(&log_file, &whole, false);
         self.salvage(file, &whole);
         self.read(file);
-        self.facts.damaged = true;
+        self.facts.damage(&log_file);
     }
 
     fn damaged(&mut self, file: &LogFile, stretch: &Stretch, copied: bool) {
@@ -528,7 +550,9 @@ impl Reading<'_> {
         self.footer(file, is_last);
         self.read(file);
         // The snapshot at its start makes up for what was before, not for what is damaged behind it.
-        self.facts.damaged |= file.obstacle && !indexed;
+        if file.obstacle && !indexed {
+            self.facts.damage(&log_file);
+        }
         let sound = file.outline.stretches.iter().filter(|stretch| stretch.sound);
         self.blocks += sound.map(|stretch| stretch.last + 1 - stretch.first).sum::<u64>();
     }
@@ -649,9 +673,10 @@ impl Reading<'_> {
         }
         let mut holds = Holds::new();
         let mut bad = Vec::new();
+        let misses_names = self.facts.misses_names(self.last_in_use);
         segment.read_frames(&mut |entry, sound| {
             self.frames += 1;
-            if !self.facts.has_snapshot {
+            if misses_names {
                 self.facts.see(&entry.header);
             }
             holds.entry(entry.header.partition).or_default().add(entry, sound);

@@ -222,3 +222,34 @@ async fn what_was_stored_in_part_is_said_to_be() {
     assert!(matches!(partly, LogError::Partly { .. }), "{partly}");
     assert_eq!(values(&log, data(0)), [b"x"]);
 }
+
+/// The bytes of all files of a disk.
+fn files_of(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
+    let names = disk.names().unwrap().into_iter();
+    names.map(|name| (name.clone(), bytes_of(disk, &name))).collect()
+}
+
+/// Whichever disk is the damaged one, the others are as they were: also those that come before it.
+#[tokio::test]
+async fn no_disk_is_written_before_all_are_explained() {
+    for damaged in 0..3 {
+        let all = disks(3);
+        let log = open(&all).await.unwrap();
+        for n in 0..6 {
+            log.create(data(n), Durability::Fsync).await.unwrap();
+            log.append(message(data(n), &[n as u8]), None).await.unwrap();
+        }
+        drop(log);
+        let file = all[damaged].open("commit-0000000000000000.log").unwrap();
+        file.write_at(&[0; 4096], 0).unwrap();
+        let before: Vec<_> = all.iter().map(files_of).collect();
+        let refused = open(&all).await.err().unwrap();
+        assert!(matches!(refused, LogError::Corrupt { .. }), "{refused}");
+        assert!(all.iter().map(files_of).collect::<Vec<_>>() == before, "disk {damaged}");
+        // Nor is one repaired while another is missing, of another log, or newer.
+        let others: Vec<SimDisk> = (0..3).filter(|n| *n != damaged).map(|n| all[n].clone()).collect();
+        let refused = open(&others).await.err().unwrap();
+        assert!(matches!(refused, LogError::DiskMissing { .. }), "{refused}");
+        assert!(all.iter().map(files_of).collect::<Vec<_>>() == before, "disk {damaged}");
+    }
+}

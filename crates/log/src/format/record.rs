@@ -291,12 +291,14 @@ mod tests {
         properties: Vec<(String, String)>,
         ttl_ms: Option<u64>,
         not_before: Option<Micros>,
+        deliver_at: Option<Micros>,
         value: Vec<u8>,
     }
 
     prop_compose! {
         fn any_record()(
             time: Micros, delta: Option<u32>, key: Option<Vec<u8>>, ttl_ms: Option<u64>, not_before: Option<Micros>,
+            deliver_at: Option<Micros>,
             properties in prop::collection::vec(("[a-zä]{0,9}", ".{0,200}"), 0..4),
             value in prop::collection::vec(any::<u8>(), 0..400),
         ) -> Any {

@@ -3,7 +3,10 @@
 //!
 //! A slot: magic `TWS1` 4 · version 2 · flags 2 · generation 8 · log id 8 · number of the commit file 8 · bytes of that file 8 ·
 //! sequence of its first block 8 · last sequence synced 8 · offsets given out in that file 8 · crc32c of all before it 4.
-//! It lies within one sector, which a disk writes as a whole. Magic, version and log id stand in the same places in every version.
+//! It lies within one sector, which a disk writes as a whole.
+//!
+//! Magic, version, log id and the checksum of these 64 bytes stand in the same places in every version; one that needs more has it
+//! behind them, under a checksum of its own. So a slot of a newer version is told from a damaged one by its checksum.
 
 use crate::format::newer::{Newer, Versioned};
 use crate::format::{Put, Take};
@@ -73,17 +76,14 @@ impl Superblock {
         (take.u32()? == crc32c::crc32c(bytes.get(..LEN - 4)?)).then_some(superblock)
     }
 
-    /// The version of a slot that a newer program wrote. One that is sound but for its version is damaged and not newer.
+    /// The version of a slot that a newer program wrote. One whose checksum does not say so is damaged and not newer.
     pub fn newer(bytes: &[u8]) -> Option<Newer> {
-        let mut take = Take(bytes);
+        let (told, crc) = bytes.get(..LEN)?.split_last_chunk()?;
+        let mut take = Take(told);
         let (magic, found) = (take.bytes()?, take.u16()?);
-        if magic != MAGIC || found <= VERSION {
-            return None;
-        }
-        let mut mended = bytes.to_vec();
-        mended.get_mut(4..6)?.copy_from_slice(&VERSION.to_le_bytes());
+        let is_newer = magic == MAGIC && found > VERSION && u32::from_le_bytes(*crc) == crc32c::crc32c(told);
         let what = Versioned::Superblock;
-        Superblock::decode(&mended).is_none().then_some(Newer { what, found })
+        is_newer.then_some(Newer { what, found })
     }
 }
 
@@ -115,10 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_a_newer_program_is_named() {
+    fn a_slot_of_a_newer_program_is_named_by_its_checksum() {
         let mut bytes = Superblock::default().encode();
         bytes[4] = 9;
         bytes[20] ^= 1;
+        assert_eq!(Superblock::newer(&bytes), None);
+        let crc = crc32c::crc32c(&bytes[..LEN - 4]);
+        bytes[LEN - 4..].copy_from_slice(&crc.to_le_bytes());
         let newer = Newer {
             what: Versioned::Superblock,
             found: 9,

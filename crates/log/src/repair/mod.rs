@@ -184,7 +184,8 @@ impl Repair<'_> {
             .as_ref()
             .filter(|found| !found.damaged.is_empty())?;
         let newest = self.survey.commits.iter().rfind(|file| file.role == Role::Live);
-        let log_id = self.survey.log_id.or(found.newest.map(|newest| newest.log_id))?;
+        let named = self.survey.log_id.or(found.newest.map(|newest| newest.log_id));
+        let log_id = named.unwrap_or_else(new_id);
         let Some(file) = newest else {
             return Some(Superblock {
                 log_id,
@@ -295,8 +296,7 @@ impl Repair<'_> {
     /// the next block in the next file, and no further than the first that has none.
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;
-        // Without one block the log has lost its name, too.
-        let log_id = survey.log_id.unwrap_or_else(|| wall_now() as u64);
+        let log_id = survey.log_id.unwrap_or_else(new_id);
         for spare in survey.commits.iter().filter(|file| file.role == Role::Spare) {
             self.remove(&spare.outline.file)?;
         }
@@ -419,6 +419,11 @@ impl Repair<'_> {
         }
         Ok(())
     }
+}
+
+/// Without one block the log has lost its name, too.
+fn new_id() -> u64 {
+    wall_now() as u64
 }
 
 /// A segment whose index or frames are damaged is written anew as a whole.

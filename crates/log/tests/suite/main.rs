@@ -6,5 +6,6 @@ mod commits;
 mod damage;
 mod failing_disk;
 mod full_disk;
+mod lives;
 mod rolls;
 mod support;

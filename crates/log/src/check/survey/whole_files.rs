@@ -11,6 +11,8 @@ use crate::superblock::{self, Superblock, SuperblockFound};
 impl Reading<'_> {
     pub(super) fn superblock(&mut self, found: Option<&SuperblockFound>) {
         let Some(found) = found else { return };
+        let foreign = |error: &&LogError| matches!(error, LogError::Foreign { file, .. } if file == superblock::NAME);
+        let foreign = self.misplaced.iter().find(foreign).map(ToString::to_string);
         let mut say = |position: u64, bytes: u64, kind: FindingKind, is_error: bool| {
             self.findings.push(Finding {
                 file: superblock::NAME.to_owned(),
@@ -23,6 +25,14 @@ impl Reading<'_> {
         };
         if let Some((at, newer)) = found.newer {
             return say(at, newer.bytes(), FindingKind::NewerFormat(newer), true);
+        }
+        if let Some(why) = foreign {
+            say(
+                0,
+                crate::format::superblock::LEN as u64,
+                FindingKind::Misplaced(why),
+                true,
+            );
         }
         for at in &found.damaged {
             let kind = FindingKind::BadSuperblock;
