@@ -267,7 +267,7 @@ async fn what_was_read_ahead_and_nobody_asks_for_takes_no_memory() {
     let scene = scene();
     scene.create(orders()).await;
     scene.write(&["order-1"; 20]).await;
-    let handle = scene.server.handle("a", "s");
+    let handle = scene.server.handle(scene.namespace.as_ref(), "s");
     scene.fetch(1).await;
     assert!(handle.read_ahead() > 0);
     scene.time.fetch_add(2_000_000, Ordering::Relaxed);
