@@ -1,5 +1,6 @@
 //! The binary under test.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -92,21 +93,19 @@ impl Thalweg {
 
     /// Starts on a machine whose wall clock is off by so many seconds, see [`Thalweg::set_clock`].
     pub fn start_with_clock(yaml: &str, seconds: i64) -> Result<Thalweg> {
-        let shows = format!("{seconds:+}s");
-        let mut thalweg = Thalweg::spawn_with(yaml, &[(WALL_CLOCK, &shows)])?;
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join(WALL_CLOCK), seconds.to_ne_bytes())?;
+        let mut thalweg = Thalweg::spawn_in(folder, yaml, None)?;
         thalweg.wait_for_http()?;
         Ok(thalweg)
     }
 
     /// Sets the wall clock of the process, running or to be started, to so many seconds from what it really is.
     pub fn set_clock(&self, seconds: i64) -> Result<()> {
-        let (file, new) = (
-            self.folder.path().join(WALL_CLOCK),
-            self.folder.path().join("new-wall-clock"),
-        );
-        std::fs::write(&new, format!("{seconds:+}s"))?;
-        // Whole at any time.
-        Ok(std::fs::rename(new, file)?)
+        // In its place: the process has it mapped.
+        let path = self.folder.path().join(WALL_CLOCK);
+        let file = std::fs::OpenOptions::new().write(true).open(path)?;
+        Ok(file.write_all_at(&seconds.to_ne_bytes(), 0)?)
     }
 
     /// Starts without waiting, with files (name, content) in its folder.
@@ -341,18 +340,15 @@ impl Thalweg {
     }
 }
 
-/// Names the time that the wall clock of the process shows, and only that one: files and monotonic clocks are as they are.
+/// How many seconds the wall clock of the process is ahead; see `tests/clocks/wall_clock.c`.
 const WALL_CLOCK: &str = "wall-clock";
 
 fn with_wall_clock(command: &mut Command, folder: &Path) -> Result<()> {
-    let library = std::env::var_os("THALWEG_TEST_FAKETIME");
-    let library = library.context("THALWEG_TEST_FAKETIME is not set: run the tests with `cargo xtask test`")?;
+    let library = std::env::var_os("THALWEG_TEST_WALL_CLOCK");
+    let library = library.context("THALWEG_TEST_WALL_CLOCK is not set: run the tests with `cargo xtask test`")?;
     command
         .env("LD_PRELOAD", library)
-        .env("FAKETIME_TIMESTAMP_FILE", folder.join(WALL_CLOCK))
-        .env("FAKETIME_NO_CACHE", "1")
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        .env("NO_FAKE_STAT", "1");
+        .env("WALL_CLOCK", folder.join(WALL_CLOCK));
     Ok(())
 }
 

@@ -54,7 +54,7 @@ pub struct Tools {
     /// The folder of Apache Kafka's jars.
     pub apache_kafka: PathBuf,
     /// The library that sets the wall clock of a process.
-    pub faketime: PathBuf,
+    pub wall_clock: PathBuf,
 }
 
 impl Tools {
@@ -68,7 +68,7 @@ impl Tools {
             .env("THALWEG_TEST_COLLECTOR", &self.collector)
             .env("THALWEG_TEST_KAFKA", &self.kafka)
             .env("THALWEG_TEST_APACHE_KAFKA", &self.apache_kafka)
-            .env("THALWEG_TEST_FAKETIME", &self.faketime);
+            .env("THALWEG_TEST_WALL_CLOCK", &self.wall_clock);
     }
 }
 
@@ -98,23 +98,19 @@ pub fn install() -> Result<Tools> {
         collector: go_program(&cache, "collector", "tests/senders/collector")?,
         kafka: go_program(&cache, "kafka", "tests/brokers/kafka")?,
         apache_kafka: apache_kafka(&cache)?,
-        faketime: faketime()?,
+        wall_clock: wall_clock(&cache)?,
     })
 }
 
-/// What sets the wall clock of one process alone.
-fn faketime() -> Result<PathBuf> {
-    if let Some(found) = find_faketime() {
-        return Ok(found);
-    }
-    install_package("libfaketime")?;
-    find_faketime().context("libfaketime is installed, and its library is not below /usr/lib")
-}
-
-fn find_faketime() -> Option<PathBuf> {
-    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
-    let libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
-    libraries.into_iter().find(|library| library.exists())
+/// The library that sets the wall clock of one process alone.
+fn wall_clock(cache: &std::path::Path) -> Result<PathBuf> {
+    let library = cache.join("wall_clock.so");
+    run(Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(root().join("tests/clocks/wall_clock.c")))
+    .context("on Debian: apt-get install gcc libc6-dev")?;
+    Ok(library)
 }
 
 /// Apache Kafka, in the version that stands in `tests/brokers/pom.xml`, with the jars that it needs.
