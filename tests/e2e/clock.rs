@@ -29,11 +29,13 @@ fn put(thalweg: &Thalweg, headers: &[(&str, &str)], text: &str) {
         .ok(201);
 }
 
-/// The texts of what a consumer gets, and stays with.
+/// The texts of what a consumer gets, and stays with; none if there is nothing for it.
 fn claim(thalweg: &Thalweg) -> Vec<String> {
-    let claimed = api(thalweg)
-        .post("/queues/jobs/groups/g/claim", &serde_json::json!({"max": 10}))
-        .ok(200);
+    let claimed = api(thalweg).post("/queues/jobs/groups/g/claim", &serde_json::json!({"max": 10}));
+    if claimed.status == 204 {
+        return Vec::new();
+    }
+    let claimed = claimed.ok(200);
     let messages = claimed["messages"].as_array().cloned().unwrap_or_default();
     let texts = messages
         .iter()
