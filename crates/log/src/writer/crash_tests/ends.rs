@@ -23,6 +23,8 @@ fn an_empty_file_between_files_in_use_is_passed_if_nothing_is_missing_there() {
         let (disk, mut known, last) = without_spares(seed);
         // As it is left when the name of a file that was made could not be synced, and the next number was used.
         disk.rename(&commit_name(last), &commit_name(last + 1)).unwrap();
+        // It names the file as it was.
+        disk.remove(crate::superblock::NAME).unwrap();
         disk.create(&commit_name(last)).unwrap();
         overwrite(&disk, &commit_name(last), 0, &vec![0; FILE_SIZE as usize]);
         for _ in 0..2 {
