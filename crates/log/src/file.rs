@@ -287,6 +287,10 @@ impl LogFile {
         *self.index.write() = Index::Closed(Indexed::new());
     }
 
+    pub fn is_closed(&self) -> bool {
+        matches!(&*self.index.read(), Index::Closed(_))
+    }
+
     /// What `look` finds in the index. Reads it first if it is not in memory.
     pub fn with_index<T>(&self, look: impl FnOnce(&FileIndex) -> T) -> Result<T> {
         let indexed = match &*self.index.read() {

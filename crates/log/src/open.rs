@@ -107,7 +107,7 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
         None => (Arc::new(first_file(&shelf, options)?), Some(0)),
     };
     let superblock = write_superblock(
-        disk.as_ref(),
+        &disk,
         superblock,
         Superblock {
             log_id,
@@ -157,17 +157,17 @@ fn offsets_in(holdings: Option<&Vec<Holding>>) -> u64 {
 }
 
 /// What a start has found is what is known from now on. A file of which a slot is damaged, or that is not there, is made anew.
-fn write_superblock(disk: &dyn Disk, found: Option<SuperblockFound>, slot: Superblock) -> Result<SuperblockFile> {
+fn write_superblock(disk: &Arc<dyn Disk>, found: Option<SuperblockFound>, slot: Superblock) -> Result<SuperblockFile> {
     let newest = found.as_ref().and_then(|found| found.newest);
     let whole = found.filter(|found| found.damaged.is_empty());
     if let Some(found) = whole
-        && let Some(mut file) = SuperblockFile::open(disk, &found)?
+        && let Some(mut file) = SuperblockFile::open(disk.as_ref(), &found)?
     {
         file.store(slot)?;
         return Ok(file);
     }
     let generation = newest.map_or(0, |newest| newest.generation) + 1;
-    SuperblockFile::make(disk, Superblock { generation, ..slot })
+    SuperblockFile::make_if_room(disk, Superblock { generation, ..slot })
 }
 
 /// Looks at all of a log and changes nothing.

@@ -26,7 +26,8 @@ use crate::table::META;
 /// Files are looked through in pieces of this.
 const PIECE: usize = 1 << 20;
 
-/// A log as it was found. Everything in it is synced once [`Recovered::make_end`] has run.
+/// A log as it was found. All of its blocks and frames are synced once [`Recovered::make_end`] has run; the index of a full file
+/// need not be, as it is made anew from them.
 pub(crate) struct Recovered {
     /// In order; the last one is written on. Empty for a log that has no block yet.
     pub files: Vec<Arc<LogFile>>,
@@ -53,8 +54,8 @@ pub(crate) struct Recovered {
     empty: Vec<LogFile>,
     /// From here to the end of the last file it is to be erased.
     erase_from: Option<u64>,
-    /// The first spare begins with something that would come later.
-    erase_spare: bool,
+    /// The number of the spare in which something stands that would come later.
+    erase_spare: Option<u64>,
 }
 
 /// For the log of the program.
@@ -245,8 +246,9 @@ struct Walk {
     torn: Option<Torn>,
     /// Bytes behind the end of the last file up to the last block there that does not follow it; zero: there is none.
     beyond: u64,
-    /// The same of the file after it.
+    /// The same of the file after it, and its number.
     beyond_in_spare: u64,
+    spare: Option<u64>,
     report: Report,
     /// Bodies that could not be checked yet, since the mark was not known.
     unchecked: Vec<Unchecked>,
@@ -331,6 +333,7 @@ impl Walk {
                 let torn = self.torn.as_ref().map_or(0, |torn| torn.bytes);
                 self.beyond_in_spare = self.beyond_in_spare.max(torn);
             }
+            self.spare = Some(file.number);
             self.spares.push(file);
             return Ok(Visited::Unused);
         }
@@ -506,7 +509,7 @@ impl Walk {
             holdings: self.holdings,
             segments: self.segments,
             next_segment: self.next_segment,
-            erase_spare: self.beyond_in_spare > 0,
+            erase_spare: self.spare.filter(|_| self.beyond_in_spare > 0),
             spares: self.spares,
             next_number: self.next_number,
             log_id: self.log_id,
@@ -647,11 +650,11 @@ impl Recovered {
         if let (Some(file), Some(from)) = (self.files.last(), self.erase_from) {
             erase(file, from)?;
         }
-        for (n, spare) in self.spares.iter().enumerate() {
+        for spare in &self.spares {
             let header = BlockHeader::decode(&spare.read(0, PAGE)?);
             let begins_later =
                 header.is_some_and(|header| header.sequence >= self.next && Some(header.log_id) == self.log_id);
-            if begins_later || (n == 0 && self.erase_spare) {
+            if begins_later || self.erase_spare == Some(spare.number) {
                 erase(spare, 0)?;
             }
         }
@@ -663,11 +666,13 @@ impl Recovered {
         // One that comes back would stand in the row of files in use.
         disk.sync_names()
             .map_err(LogError::io("cannot sync the names in", "the log"))?;
-        match self.files.last() {
-            // What a killed process had handed to the kernel is served from now on: it has to stay.
-            Some(file) => file.sync(),
-            None => Ok(()),
-        }
+        // What a killed process had handed to the kernel is served from now on: it has to stay. What has its index was synced before.
+        let (last, full) = match self.files.split_last() {
+            Some((last, full)) => (Some(last), full),
+            None => (None, &[][..]),
+        };
+        let open = full.iter().filter(|file| !file.is_closed());
+        open.chain(last).try_for_each(|file| file.sync())
     }
 }
 

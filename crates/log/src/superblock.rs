@@ -12,6 +12,7 @@ use crate::format::PAGE;
 use crate::format::newer::Newer;
 use crate::format::superblock::LEN;
 pub(crate) use crate::format::superblock::Superblock;
+use crate::shelf::is_full;
 
 pub(crate) const NAME: &str = "superblock";
 
@@ -35,10 +36,17 @@ pub(crate) struct SuperblockFound {
 
 /// The file of a log that is open.
 pub(crate) struct SuperblockFile {
-    file: Arc<dyn DiskFile>,
+    place: Place,
     newest: Superblock,
     /// Of the synced slots, which comes next.
     turn: u64,
+}
+
+enum Place {
+    File(Arc<dyn DiskFile>),
+    /// There was no room to make it, which is tried again whenever it would be synced. Until then the log is like one of a version
+    /// that had none, or has an older one, which says less than could be said.
+    Pending(Arc<dyn Disk>),
 }
 
 /// `None` if there is no such file: the log is new, or was written by a program that had none.
@@ -85,13 +93,35 @@ impl SuperblockFile {
             bytes.resize(n * PAGE, 0);
         }
         let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
-        written.map_err(LogError::fatal("cannot write", NAME))?;
+        if let Err(error) = written {
+            // What it had taken is given back; if that fails too, the next start does it.
+            let _ = disk.remove(unfinished);
+            return Err(LogError::fatal("cannot write", NAME)(error));
+        }
         file::rename(disk, unfinished, NAME)?;
         Ok(SuperblockFile {
-            file,
+            place: Place::File(file),
             newest: slot,
             turn: 0,
         })
+    }
+
+    /// The same on a disk that may be full: that is no reason not to open a log from which space can be freed.
+    pub fn make_if_room(disk: &Arc<dyn Disk>, slot: Superblock) -> Result<SuperblockFile> {
+        match SuperblockFile::make(disk.as_ref(), slot) {
+            Err(error) if is_for_room(&error) => {
+                tracing::warn!(
+                    %error,
+                    "the disk is full: until some space is free, a start cannot tell whether the newest file of the log is whole"
+                );
+                Ok(SuperblockFile {
+                    place: Place::Pending(disk.clone()),
+                    newest: slot,
+                    turn: 0,
+                })
+            }
+            made => made,
+        }
     }
 
     /// `None` if nothing of it can be read.
@@ -101,7 +131,7 @@ impl SuperblockFile {
         };
         let file = disk.open(NAME).map_err(LogError::io("cannot open", NAME))?;
         Ok(Some(SuperblockFile {
-            file,
+            place: Place::File(file),
             newest,
             turn: found.older,
         }))
@@ -114,8 +144,18 @@ impl SuperblockFile {
     /// Whatever is cut off or killed after this returns, this is what the log says of itself.
     pub fn store(&mut self, slot: Superblock) -> Result<()> {
         let slot = self.next(slot);
+        let file = match &self.place {
+            Place::File(file) => file,
+            Place::Pending(disk) => {
+                match SuperblockFile::make(disk.as_ref(), slot) {
+                    Err(error) if is_for_room(&error) => self.newest = slot,
+                    made => *self = made?,
+                }
+                return Ok(());
+            }
+        };
         let at = self.turn % SYNCED_SLOTS * PAGE as u64;
-        let written = self.file.write_and_sync(&slot.encode(), at);
+        let written = file.write_and_sync(&slot.encode(), at);
         written.map_err(LogError::io("cannot write and sync", NAME))?;
         (self.newest, self.turn) = (slot, self.turn + 1);
         Ok(())
@@ -124,9 +164,10 @@ impl SuperblockFile {
     /// The same for a process that is killed; a power cut may take it back.
     pub fn note(&mut self, slot: Superblock) -> Result<()> {
         let slot = self.next(slot);
-        let at = SYNCED_SLOTS * PAGE as u64;
-        let written = self.file.write_at(&slot.encode(), at);
-        written.map_err(LogError::io("cannot write", NAME))?;
+        if let Place::File(file) = &self.place {
+            let written = file.write_at(&slot.encode(), SYNCED_SLOTS * PAGE as u64);
+            written.map_err(LogError::io("cannot write", NAME))?;
+        }
         self.newest = slot;
         Ok(())
     }
@@ -137,4 +178,9 @@ impl SuperblockFile {
             ..slot
         }
     }
+}
+
+/// Whether there was no room on the disk.
+fn is_for_room(error: &LogError) -> bool {
+    matches!(error, LogError::Io { error, .. } if is_full(error))
 }

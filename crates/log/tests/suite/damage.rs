@@ -57,3 +57,44 @@ async fn a_damaged_frame_is_counted_once_however_often_it_is_read_and_degrades_t
     };
     assert!(why.contains("commit-0000000000000000.log is damaged at byte"), "{why}");
 }
+
+/// Nobody knows any more which records stood where, but their offsets are known from the end of the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_until_damage_is_passed_over() {
+    const OTHER: PartitionId = PartitionId::new(3, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let log = std::sync::Arc::new(open_folder(folder.path()));
+    for id in [ID, OTHER] {
+        log.create(id, Durability::Fsync).await.unwrap();
+    }
+    for n in 0..20u8 {
+        append(&log, ID, &[n]).await;
+    }
+    log.roll().await.unwrap();
+    let erasing = log.clone();
+    tokio::task::spawn_blocking(move || erasing.erase())
+        .await
+        .unwrap()
+        .unwrap();
+    append(&log, ID, b"behind").await;
+    drop(log);
+    let segment = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut segments = segment.filter(|path| path.to_string_lossy().contains("segment-"));
+    let segment = segments.next().unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    // All but the row of the partition and what names it.
+    let kept = bytes.len() - 48 - 76;
+    bytes[..kept].fill(0);
+    std::fs::write(&segment, bytes).unwrap();
+    let log = open_folder(folder.path());
+    for from in [0, 10, 19] {
+        let error = log.read(ID, from, 1).unwrap_err();
+        assert!(matches!(error, LogError::Corrupt { .. }), "{from}: {error}");
+    }
+    assert_eq!(read(&log, 20).unwrap(), ["behind"]);
+    log.pass_over_damage();
+    let error = log.read(ID, 5, 1).unwrap_err();
+    assert!(matches!(error, LogError::Gap { from: 5, to: 20, .. }), "{error}");
+}

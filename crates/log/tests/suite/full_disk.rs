@@ -133,3 +133,33 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
         assert_eq!(values(&log, STATE).last().map(|value| value[0]), Some(7));
     }
 }
+
+/// A log of a version that wrote no superblock, whose disk has no byte for one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_without_a_superblock_opens_on_a_full_disk_and_has_one_as_soon_as_there_is_room() {
+    let disk = SimDisk::new(3, 64 << 20);
+    let log = open(&disk);
+    log.create(DATA, Durability::Fsync).await.unwrap();
+    for n in 0..40u8 {
+        log.append(message(DATA, &[n; 3000]), None).await.unwrap();
+    }
+    log.close();
+    drop(log);
+    disk.remove("superblock").unwrap();
+    disk.set_capacity(used(&disk));
+    for wanted in [40, 30] {
+        let log = open(&disk);
+        assert_eq!(values(&log, DATA).len(), wanted);
+        // What frees space is taken.
+        log.trim(DATA, 10).unwrap();
+        log.sync().await.unwrap();
+        drop(log);
+        assert!(!disk.names().unwrap().iter().any(|name| name.contains("superblock")));
+    }
+    let log = open(&disk);
+    assert_eq!(log.bounds(DATA).unwrap().first, 10);
+    disk.set_capacity(64 << 20);
+    drop(log);
+    assert!(disk.names().unwrap().contains(&"superblock".to_owned()));
+    assert!(open(&disk).report().was_closed);
+}

@@ -8,4 +8,5 @@ mod failing_disk;
 mod full_disk;
 mod lives;
 mod rolls;
+mod stored;
 mod support;
