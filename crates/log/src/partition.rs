@@ -348,16 +348,23 @@ impl Partition {
         Ok(next)
     }
 
-    /// The header of the frame with an offset, or of the next one.
+    /// The header of the frame with an offset, or of the next one. A range may have no frame from there on: it stands for all
+    /// offsets that its frames had before they were rewritten.
     pub fn frame_at(&self, offset: Offset) -> Result<Option<FrameHeader>> {
-        let range = {
-            let inner = self.inner.lock();
-            let at = inner.ranges.partition_point(|range| range.next <= offset);
-            inner.ranges.get(at).cloned()
-        };
-        let Some(range) = range else { return Ok(None) };
-        let entries = range.file.entries(self.id, offset, 1)?;
-        Ok(entries.first().map(|entry| entry.header))
+        let mut at = offset;
+        loop {
+            let range = {
+                let inner = self.inner.lock();
+                let n = inner.ranges.partition_point(|range| range.next <= at);
+                inner.ranges.get(n).cloned()
+            };
+            let Some(range) = range else { return Ok(None) };
+            let entries = range.file.entries(self.id, at, 1)?;
+            if let Some(entry) = entries.first().filter(|entry| entry.header.base < range.next) {
+                return Ok(Some(entry.header));
+            }
+            at = range.next;
+        }
     }
 
     /// The base of the newest frame of a kind.
@@ -473,7 +480,67 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::IndexCache;
+    use crate::disk::{Disk as _, Ram};
+    use crate::format::frame::Flags;
     use crate::format::record::{RecordRef, records};
+    use crate::index::{Entry, FileIndex};
+
+    const ID: PartitionId = PartitionId::new(1, 0);
+
+    /// A frame that holds the offsets from `base` on.
+    fn header(base: Offset, count: u32) -> FrameHeader {
+        FrameHeader {
+            kind: Kind::Data,
+            flags: Flags::NONE,
+            partition: ID,
+            base,
+            base_time: 1,
+            max_time: 1,
+            records: count,
+            last_delta: count - 1,
+            body_len: 0,
+            body_crc: crc32c::crc32c(&[]),
+            epoch: 0,
+        }
+    }
+
+    /// Of a segment that stands for offsets `first` to `next`, and has these frames.
+    fn range(number: u64, (first, next): (Offset, Offset), frames: &[FrameHeader]) -> Range {
+        let file = Ram::new(1 << 20).create("segment").unwrap();
+        let mut index = FileIndex::default();
+        frames.iter().for_each(|header| {
+            index.push(Entry {
+                header: *header,
+                body_at: 0,
+            });
+        });
+        Range {
+            file: Arc::new(LogFile::segment(number, 0, file, index, &IndexCache::new(1 << 20))),
+            first,
+            next,
+            bytes: 0,
+            counted: true,
+        }
+    }
+
+    #[test]
+    fn the_next_frame_is_found_behind_ranges_that_have_none_left() {
+        let partition = Partition::new(ID, 0, Durability::Fsync, 0);
+        let ranges = vec![
+            range(1, (0, 20), &[header(0, 10)]),
+            range(2, (20, 30), &[]),
+            // The file has more of the partition, which is read from another one.
+            range(3, (30, 40), &[header(40, 5)]),
+            range(4, (40, 60), &[header(40, 5), header(50, 5)]),
+        ];
+        partition.found(ranges, 60);
+        let base_at = |offset| partition.frame_at(offset).unwrap().map(|header| header.base);
+        for (offset, base) in [(0, 0), (9, 0), (10, 40), (25, 40), (30, 40), (44, 40), (45, 50), (54, 50)] {
+            assert_eq!(base_at(offset), Some(base), "at {offset}");
+        }
+        assert_eq!((base_at(55), base_at(60)), (None, None));
+    }
 
     fn journal(partition: &Partition, kind: Kind, number: u32) {
         let value = number.to_le_bytes();

@@ -158,6 +158,13 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<OffsetRuns> {
         };
         let frames = match log.read(id, at.max(header.base), want) {
             Err(LogError::Gap { to, .. }) => {
+                tracing::error!(
+                    partition = %id,
+                    from = at,
+                    to,
+                    "what is said here of documents and of what was scavenged was lost with damage that was given up: messages \
+                     that were scavenged may be shown again until a rule or a deletion hides them"
+                );
                 at = to.max(at + 1);
                 continue;
             }
