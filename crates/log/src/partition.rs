@@ -536,7 +536,16 @@ mod tests {
         ];
         partition.found(ranges, 60);
         let base_at = |offset| partition.frame_at(offset).unwrap().map(|header| header.base);
-        for (offset, base) in [(0, 0), (9, 0), (10, 40), (25, 40), (30, 40), (44, 40), (45, 50), (54, 50)] {
+        for (offset, base) in [
+            (0, 0),
+            (9, 0),
+            (10, 40),
+            (25, 40),
+            (30, 40),
+            (44, 40),
+            (45, 50),
+            (54, 50),
+        ] {
             assert_eq!(base_at(offset), Some(base), "at {offset}");
         }
         assert_eq!((base_at(55), base_at(60)), (None, None));
