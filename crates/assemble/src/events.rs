@@ -18,6 +18,7 @@ use thalweg_telemetry::{Metrics, register_process_metrics};
 use tokio::net::TcpListener;
 
 use crate::open_files::for_connections;
+pub(crate) use opening::Keeps;
 use opening::{Opened, given_token, make_default};
 
 pub use folder::{restore_events, verify_events};

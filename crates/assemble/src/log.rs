@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use thalweg_events::EventsError;
 use thalweg_events::backup::BackupError;
+use thalweg_lake::OpenError as TableError;
 use thalweg_log::clock::LogClock;
 use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::{Disks, EmbeddedLog, Log, LogError, LogOptions, LogStatus};
@@ -17,6 +18,7 @@ use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
 
 use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
+use crate::lake::Unopened;
 use crate::log_memory::LogMemory;
 
 /// Nothing is acknowledged any more, and a restart has to look at the disk.
@@ -243,7 +245,17 @@ pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
     let of_backup = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<BackupError>().is_some_and(BackupError::is_damage)
     };
-    if error.chain().any(|cause| of_events(cause) || of_backup(cause)) {
+    let of_lake = |cause: &(dyn std::error::Error + 'static)| {
+        let table = match cause.downcast_ref::<Unopened>() {
+            Some(Unopened::Table(error)) => Some(error),
+            _ => cause.downcast_ref::<TableError>(),
+        };
+        matches!(table, Some(TableError::Lost { .. }))
+    };
+    if error
+        .chain()
+        .any(|cause| of_events(cause) || of_backup(cause) || of_lake(cause))
+    {
         return Some(EXIT_CORRUPT);
     }
     match of_log(error)? {

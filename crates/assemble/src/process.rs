@@ -13,7 +13,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
-use crate::events::{CONNECTIONS_MAX, EventsStore};
+use crate::events::{CONNECTIONS_MAX, EventsStore, Keeps};
 use crate::ingest::Ingest;
 use crate::lake::{Ground, Lake};
 use crate::open_files;
@@ -116,8 +116,12 @@ impl Process {
         let events = components.events.clone();
         let has_events = settings.lake.events.is_some();
         let log = store.log(&settings.store);
+        let keeps = Keeps {
+            deleted: has_events,
+            accept_loss: settings.store.accepts_loss(),
+        };
         let new_events_token = events
-            .start(&settings.events, log, &config.data_dir, has_events, &metrics)
+            .start(&settings.events, log, &config.data_dir, keeps, &metrics)
             .await?;
 
         let (entries, records) = (settings.entries(), settings.records());
@@ -184,6 +188,7 @@ impl Process {
             let ground = Ground {
                 queues,
                 durability,
+                accept_loss: settings.store.accepts_loss(),
                 site: tables_site.with_clock(log.clock()),
                 log,
                 metrics: lake_metrics.clone(),

@@ -76,6 +76,11 @@ impl Section {
         self.log.dirs.len().max(1)
     }
 
+    /// What the log has lost is given up.
+    pub fn accepts_loss(&self) -> bool {
+        self.log.recover == Recover::Skip
+    }
+
     pub fn memory_of_log(&self) -> Option<(u64, Pos)> {
         self.log.memory
     }

@@ -55,6 +55,7 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
         indexes: None,
         index_memory: 64 << 20,
         keep_deleted: false,
+        accept_loss: false,
     };
     let store = Arc::new(EmbeddedStore::open(Arc::new(log), in_memory).await.unwrap());
     let new = NewNamespace {

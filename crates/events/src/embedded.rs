@@ -26,6 +26,8 @@ mod scavenge;
 mod scavenge_tests;
 mod sequencer;
 #[cfg(test)]
+mod test_support;
+#[cfg(test)]
 mod tests;
 mod upkeep;
 mod verify;
@@ -42,7 +44,7 @@ use thalweg_log::{Durability, Log, LogStatus, Micros, PartitionId};
 use tokio::sync::watch;
 
 use backup::Backups;
-use catalog::{Admitted, Catalog, Change};
+use catalog::{Admitted, Catalog, CatalogOptions, Change};
 use index::{Index, Shelf};
 use namespace::{About, EmbeddedNamespace, Place};
 
@@ -121,6 +123,8 @@ pub struct EventsOptions {
     /// Messages of a deleted namespace stay in the log until [`EmbeddedStore::let_go`], also over a restart that has the same here:
     /// for whoever reads the log itself and may be behind.
     pub keep_deleted: bool,
+    /// Messages that the indexes know and the log has lost are given up: otherwise the store does not open.
+    pub accept_loss: bool,
 }
 
 /// Where the messages of a namespace are.
@@ -149,7 +153,14 @@ impl EmbeddedStore {
         };
         let (catalog, known) = {
             let now = (place.clock)();
-            Catalog::open(log, options.durability, options.keep_deleted, now).await?
+            let of_catalog = CatalogOptions {
+                durability: options.durability,
+                keep_deleted: options.keep_deleted,
+                indexed: place.shelf.next_offsets(),
+                accept_loss: options.accept_loss,
+                now,
+            };
+            Catalog::open(log, of_catalog).await?
         };
         let marks = known.may_have_marks();
         let deleted = known.deleted.into_values().map(|named| (named.number, named.name));

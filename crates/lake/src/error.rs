@@ -16,6 +16,21 @@ pub enum OpenError {
     Table { path: PathBuf, source: DeltaError },
     #[error("lake.schema_conflict: {path} is a table of another kind: {what}; move it away or set another data_dir")]
     Schema { path: PathBuf, what: String },
+    /// The log has promised that a power cut takes nothing of this partition.
+    #[error(
+        "lake.lost: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries up to \
+         {}: what was acknowledged behind them may be lost; bring back the files of the log, or start once with `log: {{recover: \
+         skip}}` to go on behind offset {}",
+        .table_has.saturating_sub(1), .table_has.saturating_sub(1)
+    )]
+    Lost {
+        table: &'static str,
+        queue: String,
+        /// Of the queue, or the name of a namespace.
+        partition: String,
+        log_end: thalweg_log::Offset,
+        table_has: thalweg_log::Offset,
+    },
     #[error("the table {path} cannot be fed: {source}")]
     Log {
         path: PathBuf,
@@ -34,7 +49,7 @@ impl OpenError {
                 matches!(source, DeltaError::Unsupported { .. }) || source.kind() == FaultKind::SyncFailed
             }
             OpenError::Claim(error) => error.kind() == FaultKind::Held,
-            OpenError::Schema { .. } => true,
+            OpenError::Schema { .. } | OpenError::Lost { .. } => true,
             OpenError::Log { .. } | OpenError::Thread { .. } => false,
         }
     }

@@ -10,13 +10,18 @@ use thalweg_events::{EmbeddedStore, EventsError, Restored, Verified, restore};
 use thalweg_log::{Durability, Log};
 use thalweg_queue::settings::LogSettings;
 
-use super::opening::{embedded, take, taken};
+use super::opening::{Keeps, embedded, take, taken};
 use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;
 
 /// For the log, while nobody writes.
 const MEMORY: usize = 64 << 20;
+/// Nothing is given up by who only looks.
+const KEEPS: Keeps = Keeps {
+    deleted: true,
+    accept_loss: false,
+};
 
 /// Opens the store in `log/` of a folder and reads everything in it. Changes nothing but what any start does: the torn end of
 /// the log is cut off. `tell` is told how far it is. Must be called on a runtime.
@@ -28,7 +33,7 @@ pub async fn verify_events(folder: &Path, tell: impl FnMut(&Verified) + Send + '
     );
     let _held = take(folder)?;
     let log = open_log(folder).await?;
-    let store = embedded(log.log(), Durability::Fsync, folder, MEMORY, true).await?;
+    let store = embedded(log.log(), Durability::Fsync, folder, MEMORY, KEEPS).await?;
     let verified = store.verify_telling(tell).await;
     drop(store);
     close(log).await?;
@@ -76,7 +81,7 @@ async fn restore_to<R: Read + Send + 'static>(
 
 /// Makes what is derived, so that the first start has nothing to make, and looks whether all is there.
 async fn index(log: Arc<dyn Log>, folder: &Path, restored: &Restored) -> Result<()> {
-    let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY, true).await?;
+    let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY, KEEPS).await?;
     let found = store.has_restored(restored).map_err(|error| match error {
         EventsError::NamespaceNotFound(name) => {
             EventsError::Damaged(format!("namespace '{name}' of the backup was not restored"))

@@ -60,7 +60,14 @@ impl Opened {
         if options.recover_skip {
             log.pass_over_damage();
         }
-        let store = open_embedded(log.log(), options.durability, folder, index_memory(options.memory)).await?;
+        let store = open_embedded(
+            log.log(),
+            options.durability,
+            folder,
+            index_memory(options.memory),
+            options.recover_skip,
+        )
+        .await?;
         Ok(Opened {
             store,
             kept: Kept::OnDisk(Box::new(log), held),
@@ -115,17 +122,30 @@ pub(super) async fn open_embedded(
     durability: Durability,
     folder: &Path,
     index_memory: usize,
+    accept_loss: bool,
 ) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(embedded(log, durability, folder, index_memory, false).await?))
+    let keeps = Keeps {
+        accept_loss,
+        ..Keeps::default()
+    };
+    Ok(Arc::new(embedded(log, durability, folder, index_memory, keeps).await?))
 }
 
-/// `keep_deleted`: the lake reads its messages too.
+/// What a start keeps of what is deleted or lost.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Keeps {
+    /// The lake reads messages of deleted namespaces, too.
+    pub deleted: bool,
+    /// What the log has lost is given up.
+    pub accept_loss: bool,
+}
+
 pub(super) async fn embedded(
     log: Arc<dyn Log>,
     durability: Durability,
     folder: &Path,
     index_memory: usize,
-    keep_deleted: bool,
+    keeps: Keeps,
 ) -> Result<EmbeddedStore> {
     let indexes = folder.join("events");
     let opened = Folder::open(&indexes).with_context(|| format!("cannot open the folder {}", indexes.display()));
@@ -134,7 +154,8 @@ pub(super) async fn embedded(
         in_memory: false,
         indexes: Some(Arc::new(opened?)),
         index_memory,
-        keep_deleted,
+        keep_deleted: keeps.deleted,
+        accept_loss: keeps.accept_loss,
     };
     Ok(EmbeddedStore::open(log, settings).await?)
 }
@@ -148,6 +169,7 @@ pub(super) async fn open_in_memory(bytes: u64, index_memory: usize) -> Result<(A
         indexes: None,
         index_memory,
         keep_deleted: false,
+        accept_loss: false,
     };
     let store = EmbeddedStore::open(log.clone(), settings).await?;
     Ok((Arc::new(store), log))

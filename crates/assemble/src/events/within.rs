@@ -14,7 +14,7 @@ use thalweg_events_flow::SharedStore;
 use thalweg_log::{Durability, Log};
 use thalweg_telemetry::{HttpRoutes, Metrics};
 
-use super::opening::{embedded, given_token, make_default, open_in_memory, open_postgres};
+use super::opening::{Keeps, embedded, given_token, make_default, open_in_memory, open_postgres};
 
 const MESSAGE_BYTES: &str = "16MiB";
 const MESSAGE_BYTES_MAX: u64 = 24 << 20;
@@ -123,14 +123,14 @@ pub(crate) struct EventsStore {
 }
 
 impl EventsStore {
-    /// Opens the store, if the configuration has use for it, on the log with its durability. `has_table`: the lake takes its
-    /// messages. Returns the token of the namespace `default`, if that was made now.
+    /// Opens the store, if the configuration has use for it, on the log with its durability. What the lake takes is kept of deleted
+    /// namespaces. Returns the token of the namespace `default`, if that was made now.
     pub async fn start(
         &self,
         section: &Section,
         log: Option<(Arc<dyn Log>, Durability)>,
         data_dir: &Path,
-        has_table: bool,
+        keeps: Keeps,
         metrics: &Arc<Metrics>,
     ) -> Result<Option<String>> {
         if !section.is_on(self.shared.is_wanted()) {
@@ -145,7 +145,7 @@ impl EventsStore {
             (None, Some((log, durability))) => {
                 let durability = section.durability.unwrap_or(durability);
                 let memory = section.memory_bytes / 2;
-                let store = Arc::new(embedded(log, durability, data_dir, memory, has_table).await?);
+                let store = Arc::new(embedded(log, durability, data_dir, memory, keeps).await?);
                 *self.embedded.lock() = Some(store.clone());
                 store
             }

@@ -85,6 +85,8 @@ pub(crate) struct Ground {
     pub log: Arc<dyn thalweg_log::Log>,
     /// The usual one of the log.
     pub durability: Durability,
+    /// What the log has lost is given up.
+    pub accept_loss: bool,
     pub site: Site,
     pub metrics: LakeMetrics,
     pub section: Section,
@@ -102,6 +104,17 @@ pub(crate) enum Unopened {
     Queue { name: &'static str, source: QueueError },
     #[error(transparent)]
     Table(#[from] TableError),
+}
+
+impl Unopened {
+    /// Of one table, which keeps no other from being opened; but nothing is stored behind what a log has lost.
+    fn say(self, table: &str) -> Result<()> {
+        if matches!(self, Unopened::Table(TableError::Lost { .. })) {
+            return Err(self.into());
+        }
+        tracing::error!(table, "{self}");
+        Ok(())
+    }
 }
 
 impl From<Unopened> for OpenError {
@@ -149,11 +162,11 @@ impl Lake {
         *self.ground.write() = Some(Arc::new(ground));
         // Whoever feeds it tries again, and ends if that has no use.
         if has_tags && let Err(error) = self.tags().await {
-            tracing::error!(table = TAGS.name, "{error}");
+            error.say(TAGS.name)?;
         }
         for signal in signals {
             if let Err(error) = self.received(signal).await {
-                tracing::error!(table = signal.name(), "{error}");
+                error.say(signal.name())?;
             }
         }
         Ok(())
@@ -434,6 +447,7 @@ impl Ground {
                 remembered_bytes: of_tags / partitions.max(1),
                 ..self.entries
             },
+            accept_gap: self.accept_loss,
             ..IngestOptions::default()
         }
     }

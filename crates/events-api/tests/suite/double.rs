@@ -85,6 +85,7 @@ impl Double {
             indexes: None,
             index_memory: 64 << 20,
             keep_deleted: false,
+            accept_loss: false,
         };
         let inner = EmbeddedStore::open(Arc::new(in_memory()), settings).await.unwrap();
         let double = Arc::new(Double {

@@ -183,6 +183,7 @@ async fn in_memory() -> Arc<dyn Store> {
         indexes: None,
         index_memory: 64 << 20,
         keep_deleted: false,
+        accept_loss: false,
     };
     let store = EmbeddedStore::open(log, options).await.unwrap();
     let (token, _) = new_token(DEFAULT).unwrap();

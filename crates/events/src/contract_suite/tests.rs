@@ -29,6 +29,7 @@ fn suite(folder: &tempfile::TempDir) -> Suite {
                 indexes: Some(indexes),
                 index_memory: 8 << 20,
                 keep_deleted: false,
+                accept_loss: false,
             };
             Arc::new(EmbeddedStore::open(log as Arc<dyn Log>, options).await.unwrap()) as Arc<dyn Store>
         })

@@ -6,20 +6,11 @@ use thalweg_log::Durability;
 
 use super::append::{Asked, Looked, Put};
 use super::namespace::EmbeddedNamespace;
+use super::test_support::new;
 use super::tests::{Chance, Disks, Model, append, check};
 use super::*;
 use crate::id::MessageId;
 use crate::store::{Append, Expected, NewEvent, Retention, RetentionOf};
-
-pub fn new(name: &str) -> NewNamespace {
-    NewNamespace {
-        name: name.to_owned(),
-        description: String::new(),
-        metadata: None,
-        digest: TokenDigest::from_bytes([8; 32]),
-        scopes: Scopes::ALL,
-    }
-}
 
 pub fn events(id: Option<MessageId>, count: usize) -> Vec<NewEvent<'static>> {
     let event = NewEvent {

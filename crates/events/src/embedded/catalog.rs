@@ -4,6 +4,9 @@
 //! does, by being there. So a damaged frame loses one change and no other, and never makes a partition look like a leftover.
 //! What becomes of partitions that no namespace has is decided in [`orphans`].
 
+mod lost;
+#[cfg(test)]
+mod lost_tests;
 mod orphans;
 #[cfg(test)]
 mod orphans_tests;
@@ -134,8 +137,8 @@ pub(crate) struct Known {
     pub deleted: BTreeMap<u32, Named>,
     /// All numbers that are said to be removed, also those of which damage has taken what they were.
     removed: BTreeSet<u32>,
-    /// Numbers that were marked before their partitions were made, and the offsets of the marks.
-    unfinished: BTreeMap<u32, Offset>,
+    /// Numbers that were marked before their partitions were made.
+    unfinished: BTreeSet<u32>,
     /// Changes before this offset were lost with damage that was given up; 0: none was.
     lost_before: Offset,
     format: u32,
@@ -151,29 +154,48 @@ impl Known {
 /// So many changes that stand for nothing any more are left out at a start.
 const CHANGES_MAX: usize = if cfg!(test) { 20 } else { 10_000 };
 
+/// How a catalogue is opened.
+#[derive(Default)]
+pub(crate) struct CatalogOptions {
+    pub durability: Durability,
+    pub keep_deleted: bool,
+    /// By number of a namespace, the offset that its indexes expect next in the log.
+    pub indexed: Vec<(u32, Offset)>,
+    /// What the log has lost is given up.
+    pub accept_loss: bool,
+    pub now: Micros,
+}
+
 impl Catalog {
     /// With the namespaces that there are, and those that are deleted if they are kept. Blocks.
-    pub async fn open(
-        log: Arc<dyn Log>,
-        durability: Durability,
-        keep_deleted: bool,
-        now: Micros,
-    ) -> Result<(Catalog, Known)> {
-        match log.partitions().contains(&CATALOG) {
-            true => promise(log.as_ref(), CATALOG, durability).await?,
-            false => log.create(CATALOG, durability).await?,
+    pub async fn open(log: Arc<dyn Log>, options: CatalogOptions) -> Result<(Catalog, Known)> {
+        let CatalogOptions {
+            durability,
+            keep_deleted,
+            now,
+            ..
+        } = options;
+        let mut read = match log.partitions().contains(&CATALOG) {
+            true => CatalogLog::read(log.as_ref())?,
+            false => CatalogLog::default(),
+        };
+        if read.known.format > MARKS {
+            return Err(EventsError::Damaged(format!(
+                "namespaces have format {}, and this version knows formats up to {MARKS}; use a newer one",
+                read.known.format
+            )));
         }
+        // Before anything is changed.
+        let skipped_to = read.settle_lost(log.as_ref(), &options).await?;
         let CatalogLog {
             mut known,
             last,
             changes,
             end,
-        } = CatalogLog::read(log.as_ref())?;
-        if known.format > MARKS {
-            return Err(EventsError::Damaged(format!(
-                "namespaces have format {}, and this version knows formats up to {MARKS}; use a newer one",
-                known.format
-            )));
+        } = read;
+        match log.partitions().contains(&CATALOG) {
+            true => promise(log.as_ref(), CATALOG, durability).await?,
+            false => log.create(CATALOG, durability).await?,
         }
         let format = known.format;
         let mut catalog = Catalog {
@@ -182,6 +204,9 @@ impl Catalog {
             last,
             format,
         };
+        if let Some(number) = skipped_to {
+            catalog.store(&Change::Removed { number }, now).await?;
+        }
         catalog.settle_orphans(&mut known, keep_deleted, now).await?;
         if changes > CHANGES_MAX + 2 * (known.there.len() + known.deleted.len()) {
             catalog.rewrite(&known, end).await?;
@@ -307,7 +332,7 @@ impl CatalogLog {
                     "a change of namespaces at offset {base} is in no form that this version knows"
                 ))
             })?;
-            self.last = self.last.max(apply(&mut self.known, change, base));
+            self.last = self.last.max(apply(&mut self.known, change));
             self.changes += 1;
         }
         Ok(())
@@ -323,14 +348,14 @@ async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Resu
 }
 
 /// Returns the number that it is about.
-fn apply(known: &mut Known, change: Change, at: Offset) -> u32 {
+fn apply(known: &mut Known, change: Change) -> u32 {
     match change {
         Change::Format { version } => {
             known.format = known.format.max(version);
             0
         }
         Change::Unfinished { number } => {
-            known.unfinished.insert(number, at);
+            known.unfinished.insert(number);
             number
         }
         Change::Created(named) => {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use thalweg_log::{Durability, Log, ReadWant};
 
-use super::between_tests::{events, new, to};
+use super::between_tests::{events, to};
+use super::test_support::new;
 use super::tests::Disks;
 use super::{Change, EmbeddedStore, LogPartition};
 use crate::store::Store as _;

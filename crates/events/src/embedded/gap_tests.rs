@@ -1,6 +1,7 @@
 //! What a reader is told of messages that were removed before it came: by retention, before and after scavenging, and not of
 //! what an import has left out.
 
+use super::test_support::keep_newest;
 use super::tests::Disks;
 use super::*;
 use crate::store::*;
@@ -22,14 +23,6 @@ async fn append(namespace: &Arc<dyn Namespace>, stream: &str, count: usize) {
         events,
     };
     namespace.append(&[append]).await.unwrap();
-}
-
-async fn keep_newest(namespace: &Arc<dyn Namespace>, of: RetentionOf<'_>, count: u64) {
-    let rule = Retention {
-        max_count: Some(count),
-        ..Retention::default()
-    };
-    namespace.set_retention(of, Some(rule)).await.unwrap();
 }
 
 /// Global positions, and gaps.
@@ -89,7 +82,7 @@ async fn retention_leaves_gaps_that_scavenging_and_a_restart_do_not_close() {
     for of in ["stream a-1", "stream b-1", "category a", "all"] {
         assert_eq!(seen(&own, of, 10).await.1, [], "{of}: nothing is missing");
     }
-    keep_newest(&own, RetentionOf::Stream("a-1"), 1).await;
+    keep_newest(&own, RetentionOf::Stream("a-1"), Some(1)).await;
     for (step, max) in [("hidden", 10), ("hidden", 1), ("scavenged", 10), ("restarted", 1)] {
         match step {
             "scavenged" => assert_eq!(store.scavenge().await.unwrap().messages, 4),
@@ -133,7 +126,7 @@ async fn what_an_import_leaves_out_was_never_there() {
         assert_eq!(seen(&own, of, 1).await.1, [], "{of}");
     }
     // What a rule hides of it is told, and with it what nobody knows any more.
-    keep_newest(&own, RetentionOf::Category("a"), 1).await;
+    keep_newest(&own, RetentionOf::Category("a"), Some(1)).await;
     assert_eq!(seen(&own, "category b", 1).await.1, []);
     assert_eq!(seen(&own, "stream a-1", 1).await, (vec![90], vec![(0, 8)]));
 }
@@ -155,7 +148,7 @@ async fn a_stream_resumed_behind_a_global_position_hears_of_what_it_lacks_only()
         found.gaps.iter().map(|gap| (gap.from, gap.to)).collect::<Vec<_>>()
     };
     assert_eq!(resumed(4).await, []);
-    keep_newest(&own, RetentionOf::Stream("a-1"), 3).await;
+    keep_newest(&own, RetentionOf::Stream("a-1"), Some(3)).await;
     assert_eq!(resumed(4).await, [(4, 6)], "positions 0 to 3 were read");
     assert_eq!(resumed(8).await, []);
     own.delete_stream("a-1", Expected::Any, false).await.unwrap();
@@ -193,7 +186,7 @@ async fn what_is_hidden_is_scavenged_now_and_then_by_itself() {
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
     append(&namespace, "a-1", 10).await;
-    keep_newest(&namespace, RetentionOf::Stream("a-1"), 3).await;
+    keep_newest(&namespace, RetentionOf::Stream("a-1"), Some(3)).await;
     let engine = store.inner.opened(DEFAULT).unwrap().namespace;
     let stored = || engine.index.read().state.messages;
     assert_eq!(stored(), 10, "they are hidden, and stored");

@@ -345,8 +345,15 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_the_decoder(bytes in any::<Vec<u8>>()) {
-            let _ = OffsetRuns::decode(&bytes);
+        fn bytes_are_no_mark_or_one_that_is_read_as_it_is_written(
+            bytes in prop_oneof![any::<Vec<u8>>(), proptest::collection::vec(0..4u8, 0..40)],
+        ) {
+            // Neighbouring runs are joined, so what is read may be written shorter, but says the same.
+            if let Some(runs) = OffsetRuns::decode(&bytes) {
+                prop_assert!(runs.iter().all(|(start, end)| start < end));
+                prop_assert!(runs.0.windows(2).all(|pair| pair[0].1 < pair[1].0));
+                prop_assert_eq!(OffsetRuns::decode(&runs.encode()), Some(runs));
+            }
         }
     }
 }

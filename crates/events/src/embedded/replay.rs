@@ -7,7 +7,7 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
 
-use super::catalog::{self, Named};
+use super::catalog::Named;
 use super::index::{DocumentAt, Entry, Index, Io, Read, Space};
 use super::marks::{self, OffsetRuns};
 use super::namespace::{EmbeddedNamespace, Place};
@@ -25,12 +25,6 @@ const TOLD: Duration = Duration::from_secs(5);
 /// `marks`: some of what was scavenged may be marked.
 pub(super) fn all(place: &Place, known: Vec<Named>, marks: bool) -> Result<(Vec<Opened>, u64)> {
     let began = Instant::now();
-    let ahead = known.iter().any(|named| is_ahead(place, named.number));
-    if ahead {
-        tracing::warn!("the log ends before its indexes: these are made again from the log");
-        let forgotten = place.shelf.forget_all();
-        forgotten.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
-    }
     let mut progress = Progress {
         began,
         told: began,
@@ -54,15 +48,6 @@ pub(super) fn all(place: &Place, known: Vec<Named>, marks: bool) -> Result<(Vec<
         tracing::debug!(bytes = progress.bytes, took = ?began.elapsed(), "the indexes of events are up to date");
     }
     Ok((all, progress.bytes))
-}
-
-/// The log ends before what the tables have: without syncs a power cut may take from its end.
-fn is_ahead(place: &Place, number: u32) -> bool {
-    let next = place
-        .log
-        .bounds(catalog::partition(number))
-        .map_or(0, |bounds| bounds.next);
-    place.shelf.state(number).is_some_and(|state| state.next_offset > next)
 }
 
 struct Progress {

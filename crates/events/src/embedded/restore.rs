@@ -9,7 +9,7 @@ use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{Durability, Log, LogError, Offset, PartitionId, Records, SUBMISSION_RECORDS_MAX, Unit};
 use tokio::runtime::Handle;
 
-use super::catalog::{self, Catalog, Change};
+use super::catalog::{self, Catalog, CatalogOptions, Change};
 use super::{EmbeddedStore, Named};
 use crate::backup::{BackupError, BackupReader, Counts, Head, Part, Piece};
 use crate::error::EventsError;
@@ -46,7 +46,13 @@ pub fn restore<R: io::Read>(
         return Err(EventsError::Unavailable(why.to_owned()).into());
     }
     let now = time::now();
-    let (mut catalog, _) = runtime.block_on(Catalog::open(log.clone(), Durability::Fsync, false, now))?;
+    let (mut catalog, _) = runtime.block_on(Catalog::open(
+        log.clone(),
+        CatalogOptions {
+            now,
+            ..CatalogOptions::default()
+        },
+    ))?;
     runtime.block_on(catalog.needs(catalog::MARKS, now))?;
     let mut filling: Option<(Named, Filling<'_>)> = None;
     let mut restored = Restored::default();

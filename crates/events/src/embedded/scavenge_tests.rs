@@ -3,60 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::between_tests::{events, to};
+use super::test_support::{all_of, append_one, append_with, is_healthy, keep_newest, lives, new};
 use super::tests::{Chance, Disks};
 use super::*;
 use crate::event::Stored;
 use crate::id::MessageId;
 use crate::store::*;
-
-async fn append(namespace: &Arc<dyn Namespace>, stream: &str, data: &str, id: Option<MessageId>) -> Appended {
-    let event = NewEvent {
-        id,
-        kind: "T",
-        data,
-        metadata: None,
-    };
-    let append = Append {
-        stream,
-        expected: Expected::Any,
-        events: vec![event],
-    };
-    namespace.append(&[append]).await.unwrap().remove(0)
-}
-
-async fn keep_newest(namespace: &Arc<dyn Namespace>, stream: &str, count: Option<u64>) {
-    let rule = count.map(|count| Retention {
-        max_count: Some(count),
-        ..Retention::default()
-    });
-    let of = RetentionOf::Stream(stream);
-    namespace.set_retention(of, rule).await.unwrap();
-}
-
-async fn all_of(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
-    let (mut found, mut from) = (Vec::new(), None);
-    loop {
-        let read = CategoryRead {
-            category: None,
-            from,
-            direction: Direction::Forward,
-            max: 1000,
-            correlation: None,
-            member: None,
-            types: &[],
-        };
-        let page = namespace.read_category(read).await.unwrap();
-        found.extend(page.events);
-        from = page.next;
-        if from.is_none() {
-            return found;
-        }
-    }
-}
-
-async fn is_healthy(store: &EmbeddedStore, what: &str) {
-    assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_scavenged_stays_gone_without_its_rule_and_with_indexes_that_are_made_again() {
@@ -65,12 +17,13 @@ async fn what_was_scavenged_stays_gone_without_its_rule_and_with_indexes_that_ar
     let mut own = store.namespace(DEFAULT).await.unwrap();
     let given = MessageId::of("given");
     for n in 0..20 {
-        append(&own, "a-1", &format!("{{\"n\":{n}}}"), (n == 3).then(|| given.clone())).await;
+        let id = (n == 3).then(|| given.clone());
+        append_with(&own, "a-1", &format!("{{\"n\":{n}}}"), id).await.unwrap();
     }
     let made = MessageId::from(all_of(&own).await[4].event().id);
-    keep_newest(&own, "a-1", Some(1)).await;
+    keep_newest(&own, RetentionOf::Stream("a-1"), Some(1)).await;
     assert_eq!(store.scavenge().await.unwrap().messages, 19);
-    keep_newest(&own, "a-1", None).await;
+    keep_newest(&own, RetentionOf::Stream("a-1"), None).await;
     for step in ["scavenged", "started", "indexed anew", "and again"] {
         if step != "scavenged" {
             drop((store, own));
@@ -94,7 +47,7 @@ async fn what_was_scavenged_stays_gone_without_its_rule_and_with_indexes_that_ar
         assert_eq!(own.version("a-1").await.unwrap(), 19, "{step}");
     }
     // The id is free again.
-    let again = append(&own, "a-1", "{}", Some(given)).await;
+    let again = append_with(&own, "a-1", "{}", Some(given)).await.unwrap();
     assert_eq!(
         (again.first_position, again.first_global, again.duplicate),
         (20, 21, false)
@@ -126,7 +79,7 @@ async fn a_deleted_stream_leaves_no_message_and_goes_on_where_it_ended() {
         assert_eq!(own.version("a-1").await.unwrap(), 4, "{step}");
         assert_eq!(own.streams("", "", 10).await.unwrap().len(), 1, "{step}");
     }
-    let next = append(&own, "a-1", "{}", None).await;
+    let next = append_one(&own, "a-1", "{}").await;
     assert_eq!((next.first_position, next.first_global), (5, 8));
     let info = own.info().await.unwrap();
     assert_eq!((info.messages, info.streams), (3, 2));
@@ -141,12 +94,12 @@ async fn a_start_ends_a_scavenging_that_was_cut_off() {
         let store = disks.open().await;
         let own = store.namespace(DEFAULT).await.unwrap();
         own.append(&to("a-1", events(None, 9))).await.unwrap();
-        keep_newest(&own, "a-1", Some(2)).await;
+        keep_newest(&own, RetentionOf::Stream("a-1"), Some(2)).await;
         store.flush_indexes().await.unwrap();
         disks.fail_indexes(true);
         assert!(store.scavenge().await.is_err());
         disks.fail_indexes(false);
-        keep_newest(&own, "a-1", None).await;
+        keep_newest(&own, RetentionOf::Stream("a-1"), None).await;
         drop((store, own));
         if lose_indexes {
             disks.lose_indexes();
@@ -167,12 +120,12 @@ async fn bytes_of_what_is_deleted_are_in_no_file_once_they_are_erased() {
     let disks = Disks::with_small_files();
     let store = disks.open().await;
     let own = store.namespace(DEFAULT).await.unwrap();
-    store.create(super::between_tests::new("other")).await.unwrap();
+    store.create(new("other")).await.unwrap();
     let other = store.namespace("other").await.unwrap();
     for n in 0..6 {
         let data = format!("{{\"n\":{n},\"x\":\"{SECRET}\"}}");
-        append(&own, "a-1", &data, None).await;
-        append(&other, "o-1", &format!("{{\"n\":{n}}}"), None).await;
+        append_one(&own, "a-1", &data).await;
+        append_one(&other, "o-1", &format!("{{\"n\":{n}}}")).await;
         own.put_document(
             "kept",
             Some(data.as_bytes()),
@@ -198,7 +151,7 @@ async fn bytes_of_what_is_deleted_are_in_no_file_once_they_are_erased() {
     let own = store.namespace(DEFAULT).await.unwrap();
     assert_eq!(own.version("a-1").await.unwrap(), 5);
     assert_eq!(all_of(&store.namespace("other").await.unwrap()).await.len(), 6);
-    let next = append(&own, "a-1", "{}", None).await;
+    let next = append_one(&own, "a-1", "{}").await;
     assert_eq!((next.first_position, next.first_global), (6, 7));
 }
 
@@ -311,7 +264,7 @@ async fn life(seed: u64, steps: u64) {
                     // Commit files are soon full, in most lives.
                     let filler = "x".repeat((chance.below(3) * 8000) as usize);
                     let data = format!("{{\"n\":{step},\"x\":\"{filler}\"}}");
-                    let at = append(&namespace, &name, &data, None).await;
+                    let at = append_one(&namespace, &name, &data).await;
                     model.next_global += 1;
                     assert_eq!(
                         (at.first_position, at.first_global),
@@ -369,22 +322,7 @@ async fn life(seed: u64, steps: u64) {
     }
 }
 
-/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
 #[test]
 fn what_is_gone_never_returns_and_the_rest_is_never_lost() {
-    let number = |name: &str, default: u64| {
-        let text = std::env::var(name).ok();
-        text.and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
-    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 12));
-    for seed in first..first + count {
-        // The name is told if it fails.
-        let life = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(life(seed, 100));
-            runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-        });
-        assert!(life.unwrap().join().is_ok(), "seed {seed}");
-    }
+    lives(12, |seed| life(seed, 100));
 }

@@ -608,26 +608,9 @@ async fn life(seed: u64, steps: u64) {
     }
 }
 
-/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
 #[test]
 fn a_store_whose_indexes_are_written_merged_and_lost_is_what_its_model_is() {
-    let number = |name: &str, default: u64| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(default)
-    };
-    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 12));
-    for seed in first..first + count {
-        // The name is told if it fails.
-        let life = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(life(seed, 120));
-            runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-        });
-        assert!(life.unwrap().join().is_ok(), "seed {seed}");
-    }
+    test_support::lives(12, |seed| life(seed, 120));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@
 //! are counted by the buckets that they have rows of: this number shrinks with each job. Where a complete bucket has more than a
 //! job can take, files of the target's size are sealed as they are made, so none is taken up again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -165,9 +165,10 @@ fn jobs_of_day<'a>(
     now: i64,
     options: &'a CompactionOptions,
 ) -> impl Iterator<Item = Job> + use<'a> {
+    let bytes = BytesByBucket::of(files);
     let mut buckets: BTreeMap<(i64, Bucket), Vec<&Arc<FileEntry>>> = BTreeMap::new();
     for file in files.iter().filter(|file| !file.is_sealed) {
-        let bucket = Bucket(width_of(files, begin_of(file), options));
+        let bucket = Bucket(bytes.width_of(begin_of(file), options));
         buckets
             .entry((bucket.of(begin_of(file)), bucket))
             .or_default()
@@ -182,14 +183,27 @@ fn begin_of(file: &FileEntry) -> i64 {
     file.times.map_or(0, |(first, _)| first)
 }
 
-/// How wide the bucket of a time is.
-fn width_of(files: &[&Arc<FileEntry>], time: i64, options: &CompactionOptions) -> i64 {
-    let bytes_within = |width: i64| -> u64 {
-        let same = |file: &&&Arc<FileEntry>| begin_of(file).div_euclid(width) == time.div_euclid(width);
-        files.iter().filter(same).map(|file| file.size).sum()
-    };
-    let fills = |width: &i64| bytes_within(*width) >= options.target / 2;
-    WIDTHS.into_iter().find(fills).unwrap_or(WIDTHS[2])
+/// Bytes of a day's files, by width of bucket and number of bucket: looked up for each file, summed once.
+struct BytesByBucket(HashMap<(i64, i64), u64>);
+
+impl BytesByBucket {
+    fn of(files: &[&Arc<FileEntry>]) -> BytesByBucket {
+        let mut bytes: HashMap<(i64, i64), u64> = HashMap::new();
+        for file in files {
+            for width in WIDTHS {
+                let sum = bytes.entry((width, Bucket(width).of(begin_of(file)))).or_default();
+                *sum = sum.saturating_add(file.size);
+            }
+        }
+        BytesByBucket(bytes)
+    }
+
+    /// How wide the bucket of a time is: the narrowest one that fills half a file.
+    fn width_of(&self, time: i64, options: &CompactionOptions) -> i64 {
+        let within = |width: i64| self.0.get(&(width, Bucket(width).of(time))).copied().unwrap_or(0);
+        let fills = |width: &i64| within(*width) >= options.target / 2;
+        WIDTHS.into_iter().find(fills).unwrap_or(WIDTHS[2])
+    }
 }
 
 fn plan_bucket(

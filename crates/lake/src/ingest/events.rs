@@ -95,6 +95,9 @@ impl TableWriter {
         let count = feed.application(COUNT as usize);
         let before = count.strip_suffix('0').unwrap_or(&count).to_owned();
         let (journal, count) = Journal::of(before, snapshot.as_ref());
+        if !options.accept_gap {
+            nothing_lost(feed.log.as_ref(), events.as_ref(), &journal)?;
+        }
         let journal = Arc::new(journal);
         let (flush_bytes, interval) = (options.flush_bytes, options.flush_interval);
         let table = Arc::new(Table::new(&EVENTS, &[count], flush_bytes, interval, metrics.clone()));
@@ -127,6 +130,24 @@ impl TableWriter {
         writer.thread(&site.path().join(EVENTS.name), "lake-rows", move || lane.run())?;
         Ok(writer)
     }
+}
+
+/// The table takes only what the log has synced, so a log that ends before it has lost what it promised to keep.
+fn nothing_lost(log: &dyn Log, events: &dyn EventStore, journal: &Journal) -> Result<(), OpenError> {
+    for partition in events.partitions() {
+        let table_has = journal.position(partition.number).unwrap_or(0);
+        let log_end = log.bounds(partition.id).map_or(table_has, |bounds| bounds.next);
+        if log_end < table_has {
+            return Err(OpenError::Lost {
+                table: EVENTS.name,
+                queue: QUEUE.to_owned(),
+                partition: partition.namespace,
+                log_end,
+                table_has,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether the table has, or will have with its rows that grow, all that is in the log now.

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use thalweg_log::format::frame::Kind;
-use thalweg_log::{Log, LogError, Offset, PartitionId, Records, Unit};
+use thalweg_log::{Log, Offset, PartitionId};
 
 use super::handoff::Handoffs;
 use crate::commit::Taken;
@@ -69,25 +68,11 @@ impl Feed {
         }
     }
 
-    /// Makes the log go on behind what the table has: no offset is used twice.
-    pub(super) async fn raise(&self, id: PartitionId, from: Offset, to: Offset) -> Result<(), LogError> {
-        let mut at = from;
-        while at < to {
-            let step = u32::try_from(to - at).unwrap_or(u32::MAX);
-            let nothing = Records::new().covering(step)?.expecting(at);
-            self.log
-                .append(Unit::default().and_of(Kind::Gap, id, nothing), None)
-                .await?;
-            at += Offset::from(step);
-        }
-        Ok(())
-    }
-
     pub(super) fn gap_text(&self, table: &TableSpec, partition: usize, missing: Missing) -> String {
         let Missing { from, to } = missing;
         format!(
             "lake.gap: the log does not have the entries {from} to {} of {}, partition {partition}, that the table {} lacks; \
-             bring back the files of the log, or start once with --accept-gap to go on without them",
+             bring back the files of the log, or start once with `log: {{recover: skip}}` to go on without them",
             to.saturating_sub(1),
             self.queue,
             table.name

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use thalweg_log::Offset;
+use thalweg_log::{Durability, Offset, raise_next};
 use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
 
@@ -132,11 +132,8 @@ impl TableWriter {
     ) -> Result<TableWriter, OpenError> {
         let columns = (spec.columns)();
         let (log, snapshot) = opening::open(site, spec.name, spec.partitions, &columns).await?;
-        let from = begin(&feed, spec, snapshot.as_ref(), options.accept_gap).await;
-        let from = from.map_err(|source| OpenError::Log {
-            path: site.path().join(spec.name),
-            source,
-        })?;
+        let path = site.path().join(spec.name);
+        let from = begin(&feed, spec, snapshot.as_ref(), options.accept_gap, &path).await?;
         let offsets: Vec<Offset> = from.iter().map(|(offset, _)| *offset).collect();
         let table = Table::new(
             spec,
@@ -405,28 +402,50 @@ impl StatusSource for TableWriter {
     }
 }
 
-/// Where each partition is read from, and what keeps it from being read.
+/// Where each partition is read from, and what keeps it from being read. Nothing is changed before all of them are explained.
 async fn begin(
     feed: &Feed,
-    spec: &TableSpec,
+    spec: &'static TableSpec,
     snapshot: Option<&Snapshot>,
     accept_gap: bool,
-) -> Result<Vec<(Offset, Option<String>)>, thalweg_log::LogError> {
-    let mut from = Vec::with_capacity(feed.partitions.len());
+    path: &Path,
+) -> Result<Vec<(Offset, Option<String>)>, OpenError> {
+    let unread = |source| OpenError::Log {
+        path: path.to_owned(),
+        source,
+    };
+    let mut begins = Vec::with_capacity(feed.partitions.len());
     for (partition, id) in feed.partitions.iter().enumerate() {
-        let bounds = feed.log.bounds(*id)?;
-        from.push(match feed.begin(partition, snapshot, bounds.first, bounds.next) {
+        let bounds = feed.log.bounds(*id).map_err(unread)?;
+        let begin = feed.begin(partition, snapshot, bounds.first, bounds.next);
+        if let Begin::Raise(table_has) = begin
+            && !accept_gap
+            && feed.log.durability(*id).map_err(unread)? == Durability::Fsync
+        {
+            return Err(OpenError::Lost {
+                table: spec.name,
+                queue: feed.queue.clone(),
+                partition: partition.to_string(),
+                log_end: bounds.next,
+                table_has,
+            });
+        }
+        begins.push((*id, bounds.next, begin));
+    }
+    let mut from = Vec::with_capacity(begins.len());
+    for (partition, (id, log_end, begin)) in begins.into_iter().enumerate() {
+        from.push(match begin {
             Begin::At(offset) => (offset, None),
             Begin::Raise(offset) => {
                 tracing::error!(
                     table = spec.name,
                     queue = feed.queue,
                     partition,
-                    log_end = bounds.next,
+                    log_end,
                     table_has = offset,
                     "the log ends before what the table has of it: entries of it are lost, and the log goes on behind them"
                 );
-                feed.raise(*id, bounds.next, offset).await?;
+                raise_next(feed.log.as_ref(), id, offset).await.map_err(unread)?;
                 (offset, None)
             }
             Begin::Missing(missing) if accept_gap => {

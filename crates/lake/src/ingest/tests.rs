@@ -76,9 +76,22 @@ impl World {
     }
 
     async fn open_with(&self, feed: Feed, metrics: LakeMetrics, options: &IngestOptions) -> TableWriter {
+        self.try_open_with(feed, metrics, options).await.unwrap()
+    }
+
+    async fn try_open_with(
+        &self,
+        feed: Feed,
+        metrics: LakeMetrics,
+        options: &IngestOptions,
+    ) -> Result<TableWriter, OpenError> {
         let site = Site::folder(self.folder.path(), SyncedStore::new());
-        let opened = TableWriter::open(&site, &LOGS, feed, Promotion::default(), metrics, options);
-        opened.await.unwrap()
+        TableWriter::open(&site, &LOGS, feed, Promotion::default(), metrics, options).await
+    }
+
+    async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        self.try_open_with(self.feed(), metrics, options).await
     }
 
     /// One entry with logs of these bodies.
@@ -311,8 +324,8 @@ async fn a_table_stops_where_the_log_lacks_what_it_lacks_until_that_is_accepted(
     writer.close(SOON).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_ends_before_what_the_table_has_goes_on_behind_it() {
+/// A table that has two entries of partition 0, and a log of the same name that has one of other content.
+async fn with_a_log_that_ends_early(durability: Durability) -> World {
     let world = World::new().await;
     let writer = world.open(&fast()).await;
     for body in ["a", "b"] {
@@ -320,22 +333,57 @@ async fn a_log_that_ends_before_what_the_table_has_goes_on_behind_it() {
     }
     world.wait_for(2).await;
     writer.close(SOON).await;
-    // The same table with a log of the same name that has less: as after a power cut without syncs.
     let younger = World {
         folder: world.folder,
         ..World::new().await
     };
+    younger.log.set_durability(PARTITIONS[0], durability).await.unwrap();
     younger.append(0, &["b again"]).await;
-    let writer = younger.open(&fast()).await;
-    assert_eq!(younger.log.bounds(PARTITIONS[0]).unwrap().next, 2);
-    assert_eq!(younger.append(0, &["c"]).await, 2);
-    younger.wait_for(3).await;
+    younger
+}
+
+/// The log goes on behind what the table has.
+async fn goes_on(world: World, options: &IngestOptions) {
+    let writer = world.open(options).await;
+    assert_eq!(world.log.bounds(PARTITIONS[0]).unwrap().next, 2);
+    assert_eq!(world.append(0, &["c"]).await, 2);
+    world.wait_for(3).await;
     writer.close(SOON).await;
-    let (bodies, positions) = younger.stored().await;
+    let (bodies, positions) = world.stored().await;
     assert_eq!(
         (bodies, positions),
         (["a", "b", "c"].map(str::to_owned).to_vec(), vec![3, 0])
     );
+}
+
+/// As a power cut may leave it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_without_syncs_that_ends_before_what_the_table_has_goes_on_behind_it() {
+    for durability in [Durability::Os, Durability::Interval] {
+        goes_on(with_a_log_that_ends_early(durability).await, &fast()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_synced_log_that_ends_before_what_the_table_has_is_refused_until_that_is_accepted() {
+    let world = with_a_log_that_ends_early(Durability::Fsync).await;
+    for _ in 0..2 {
+        let refused = world.try_open(&fast()).await.err().unwrap();
+        assert!(matches!(refused, OpenError::Lost { .. }) && refused.is_permanent());
+        let text = refused.to_string();
+        for part in [
+            "lake.lost: the log ends before offset 1 of lake.logs, partition 0, and the table logs has entries up to 1",
+            "`log: {recover: skip}`",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(world.log.bounds(PARTITIONS[0]).unwrap().next, 1, "nothing was changed");
+    }
+    let accepted = IngestOptions {
+        accept_gap: true,
+        ..fast()
+    };
+    goes_on(world, &accepted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

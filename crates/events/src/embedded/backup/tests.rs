@@ -6,6 +6,7 @@ use std::time::Duration;
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
+use super::super::test_support::all_of;
 use super::super::{EmbeddedStore, EventsOptions, Restored, restore};
 use super::*;
 use crate::backup::{BackupError, BackupReader};
@@ -39,6 +40,7 @@ async fn open(log: &Arc<dyn Log>) -> EmbeddedStore {
         indexes: Some(Arc::new(Ram::new(256 << 20))),
         index_memory: 1 << 20,
         keep_deleted: false,
+        accept_loss: false,
     };
     EmbeddedStore::open(log.clone(), options).await.unwrap()
 }
@@ -104,25 +106,6 @@ async fn restored(bytes: Vec<u8>) -> EmbeddedStore {
     store
 }
 
-async fn messages(namespace: &Arc<dyn Namespace>) -> Vec<crate::Stored> {
-    let (mut all, mut from) = (Vec::new(), Some(1));
-    while from.is_some() {
-        let read = CategoryRead {
-            category: None,
-            from,
-            direction: Direction::Forward,
-            max: 1000,
-            correlation: None,
-            member: None,
-            types: &[],
-        };
-        let page = namespace.read_category(read).await.unwrap();
-        all.extend(page.events);
-        from = page.next;
-    }
-    all
-}
-
 /// Everything that can be read, as text. `streams`: also such as have no message any more.
 async fn everything(store: &EmbeddedStore, streams: &[&str]) -> Vec<String> {
     let mut all = Vec::new();
@@ -135,7 +118,7 @@ async fn everything(store: &EmbeddedStore, streams: &[&str]) -> Vec<String> {
         all.push(format!("{:?}", namespace.categories().await.unwrap()));
         all.push(format!("{:?}", namespace.streams("", "", 1000).await.unwrap()));
         all.push(format!("last {}", namespace.watch().borrow().last));
-        let stored = messages(namespace).await;
+        let stored = all_of(namespace).await;
         for message in &stored {
             let event = message.event();
             let own = namespace.by_id(&event.id.into()).await.unwrap();
@@ -346,8 +329,8 @@ async fn a_backup_beside_writers_has_what_was_answered_before_it_and_whatever_th
             again.namespace("causes").await.unwrap(),
             again.namespace("effects").await.unwrap(),
         );
-        let caused = messages(&own_causes).await;
-        let effected = messages(&own_effects).await;
+        let caused = all_of(&own_causes).await;
+        let effected = all_of(&own_effects).await;
         for all in [&caused, &effected] {
             let globals: Vec<u64> = all.iter().map(|stored| stored.event().global).collect();
             assert_eq!(globals, (1..=all.len() as u64).collect::<Vec<_>>());
@@ -402,7 +385,7 @@ async fn what_is_cleared_deleted_or_changed_during_a_backup_is_in_it_as_it_was()
     }
     let first = || log.bounds(super::super::catalog::partition(1)).unwrap().first;
     store.scavenge().await.unwrap();
-    assert_eq!(messages(&cleared).await.len(), 1, "{}", first());
+    assert_eq!(all_of(&cleared).await.len(), 1, "{}", first());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -440,6 +423,7 @@ async fn a_store_in_memory_is_restored_to_a_disk_that_syncs() {
         indexes: None,
         index_memory: 1 << 20,
         keep_deleted: false,
+        accept_loss: false,
     };
     let store = EmbeddedStore::open(log(), options).await.unwrap();
     fill(&make(&store, "default").await).await;
@@ -499,7 +483,7 @@ async fn what_was_scavenged_is_in_no_restored_store_and_positions_go_on() {
     own.set_retention(of, None).await.unwrap();
     let store = restored(backup(&store).await).await;
     let own = store.namespace("n").await.unwrap();
-    assert_eq!(messages(&own).await.len(), 1);
+    assert_eq!(all_of(&own).await.len(), 1);
     assert_eq!(
         (own.version("a-1").await.unwrap(), own.version("b-1").await.unwrap()),
         (1, 2)

@@ -6,8 +6,8 @@
 //! | created | there | it is a namespace |
 //! | created | not there | it was deleted, and damage has taken what said so |
 //! | removed | there | removed, or kept for whoever reads the log |
-//! | unfinished, and nothing behind that is lost | there, and nothing was ever stored in it | a crash has left it: removed |
-//! | anything else, or nothing | there | namespace `found-<number>` |
+//! | anything else, or nothing | there, and nothing was ever stored in it | it has nothing to lose: removed, and its number is not given again |
+//! | anything else, or nothing | there, with records | namespace `found-<number>` |
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,13 @@ impl Catalog {
             if known.has(number) {
                 continue;
             }
-            if known.removed.contains(&number) || self.is_unfinished(known, number)? {
+            if known.removed.contains(&number) {
+                self.remove_partition(number).await?;
+            } else if self.is_empty(number)? {
+                // A crash has left it, also one of a version that did not mark it as unfinished; or damage has taken its name.
+                if !known.unfinished.contains(&number) {
+                    self.store(&Change::Removed { number }, now).await?;
+                }
                 self.remove_partition(number).await?;
             } else {
                 self.adopt(known, number, now).await?;
@@ -87,16 +93,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether a crash has left it between the mark and the namespace. Nobody can have stored anything then.
-    fn is_unfinished(&self, known: &Known, number: u32) -> Result<bool> {
-        // What was lost behind the mark may have been the namespace.
-        if known
-            .unfinished
-            .get(&number)
-            .is_none_or(|mark| known.lost_before > *mark)
-        {
-            return Ok(false);
-        }
+    /// Whether nothing was ever stored in it: what was removed, trimmed or lost had offsets.
+    fn is_empty(&self, number: u32) -> Result<bool> {
         match self.log.bounds(partition(number)) {
             Ok(bounds) => Ok(bounds.next == 0),
             Err(LogError::NoPartition(_)) => Ok(false),

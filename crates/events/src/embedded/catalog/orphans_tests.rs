@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thalweg_log::Durability;
 
-use super::super::between_tests::new;
+use super::super::test_support::{append_one, data_of, lives, new};
 use super::super::tests::{Chance, Disks, FrameOnDisk};
 use super::super::*;
 use super::{CATALOG, partition};
@@ -15,36 +15,7 @@ use crate::store::*;
 type Events = BTreeMap<String, Vec<String>>;
 
 async fn append(store: &EmbeddedStore, name: &str, data: &str) {
-    let event = NewEvent {
-        id: None,
-        kind: "T",
-        data,
-        metadata: None,
-    };
-    let append = Append {
-        stream: "s-1",
-        expected: Expected::Any,
-        events: vec![event],
-    };
-    let namespace = store.namespace(name).await.unwrap();
-    namespace.append(&[append]).await.unwrap();
-}
-
-async fn data_of(namespace: &Arc<dyn Namespace>) -> Vec<String> {
-    let read = CategoryRead {
-        category: None,
-        from: None,
-        direction: Direction::Forward,
-        max: 1000,
-        correlation: None,
-        member: None,
-        types: &[],
-    };
-    let page = namespace.read_category(read).await.unwrap();
-    page.events
-        .iter()
-        .map(|stored| stored.event().data.to_owned())
-        .collect()
+    append_one(&store.namespace(name).await.unwrap(), "s-1", data).await;
 }
 
 async fn all_of(store: &EmbeddedStore) -> Events {
@@ -181,20 +152,9 @@ async fn one_damaged_frame_after_the_other(seed: u64) {
     }
 }
 
-/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
 #[test]
 fn no_damaged_frame_of_the_catalogue_takes_an_event_with_it_or_brings_a_namespace_back() {
-    let number = |name: &str, default: u64| {
-        let text = std::env::var(name).ok();
-        text.and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
-    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 1));
-    for seed in first..first + count {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(one_damaged_frame_after_the_other(seed));
-        runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-    }
+    lives(1, one_damaged_frame_after_the_other);
 }
 
 /// As a crash leaves it: the mark and the partition, and no namespace yet.
@@ -218,15 +178,19 @@ async fn what_a_crash_has_left_half_made_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_whose_mark_is_lost_is_kept() {
+async fn an_empty_partition_that_nothing_names_is_removed_and_its_number_is_not_given_again() {
     let disks = Disks::new();
     let number = leave_half_made(&disks).await;
     let mark = disks.frames_of(CATALOG).pop().unwrap();
     damage(&disks, &mark, "the body", &mut Chance(1));
     disks.recover_skip();
-    for _ in 0..2 {
+    for n in 0..2 {
         let store = disks.open().await;
-        assert_eq!(all_of(&store).await.get(&format!("found-{number}")), Some(&Vec::new()));
+        assert_eq!(all_of(&store).await.len(), 1 + n, "only what was made");
+        assert!(!store.inner.place.log.partitions().contains(&partition(number)));
+        store.create(new(&format!("next-{n}"))).await.unwrap();
+        let next = store.inner.opened(&format!("next-{n}")).unwrap().namespace.number;
+        assert!(next > number, "{next}");
     }
 }
 

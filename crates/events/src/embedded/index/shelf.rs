@@ -235,17 +235,11 @@ impl Shelf {
         self.writing.lock().states.get(&namespace).copied()
     }
 
-    /// Nothing of what the tables say is believed any more.
-    pub fn forget_all(&self) -> io::Result<()> {
-        let Some(disk) = &self.disk else { return Ok(()) };
-        let mut writing = self.writing.lock();
-        if disk.names()?.iter().any(|name| name == MANIFEST) {
-            disk.remove(MANIFEST)?;
-            disk.sync_names()?;
-        }
-        writing.states.clear();
-        *self.tables.write() = Arc::default();
-        remove_others(disk.as_ref(), &Tables::default())
+    /// By namespace, the offset that its tables expect next in the log.
+    pub fn next_offsets(&self) -> Vec<(u32, Offset)> {
+        let writing = self.writing.lock();
+        let states = writing.states.iter();
+        states.map(|(number, state)| (*number, state.next_offset)).collect()
     }
 
     /// So much more is in memory.

@@ -124,10 +124,19 @@ impl Disks {
         assert!(done.is_some_and(|done| done.after.is_whole()));
     }
 
+    /// The log becomes an older copy of itself; the indexes stay as they are.
+    pub fn put_back_log_of(&mut self, older: &Disks) {
+        self.close();
+        self.log = older.copied().log;
+    }
+
     /// The same bytes on other disks.
     pub fn copied(&self) -> Disks {
         self.close();
-        let copy = Disks::new();
+        let copy = Disks {
+            file_bytes: self.file_bytes,
+            ..Disks::new()
+        };
         for (from, to) in [(&self.log, &copy.log), (&self.indexes, &copy.indexes)] {
             for name in from.names().unwrap() {
                 let bytes = bytes_of(from, &name);
@@ -226,6 +235,11 @@ impl Disks {
 
     /// What was opened before is closed.
     pub async fn open_as(&self, durability: Durability, keep_deleted: bool) -> EmbeddedStore {
+        self.try_open(durability, keep_deleted).await.unwrap()
+    }
+
+    /// The same, which may be refused.
+    pub async fn try_open(&self, durability: Durability, keep_deleted: bool) -> Result<EmbeddedStore> {
         self.close();
         let options = LogOptions {
             recover_skip: self.recover_skip.load(SeqCst),
@@ -249,8 +263,9 @@ impl Disks {
             indexes: Some(Arc::new(MayFail(self.indexes.clone(), self.fail.clone()))),
             index_memory: 1 << 20,
             keep_deleted,
+            accept_loss: self.recover_skip.load(SeqCst),
         };
-        let store = EmbeddedStore::open(log as Arc<dyn Log>, options).await.unwrap();
+        let store = EmbeddedStore::open(log as Arc<dyn Log>, options).await?;
         if store.namespace(DEFAULT).await.is_err() {
             let new = NewNamespace {
                 name: DEFAULT.to_owned(),
@@ -261,6 +276,6 @@ impl Disks {
             };
             store.create(new).await.unwrap();
         }
-        store
+        Ok(store)
     }
 }

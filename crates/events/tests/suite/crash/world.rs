@@ -59,6 +59,7 @@ impl World {
             indexes: Some(Arc::new(self.indexes.clone())),
             index_memory: 1 << 20,
             keep_deleted: false,
+            accept_loss: false,
         };
         let store = EmbeddedStore::open(log.clone() as Arc<dyn Log>, options).await.unwrap();
         if store.namespace(DEFAULT).await.is_err() {

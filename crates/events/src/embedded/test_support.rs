@@ -1,0 +1,111 @@
+//! What the tests of the engine have in common: one message appended, everything read, and lives from seeds.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::*;
+use crate::event::Stored;
+use crate::id::MessageId;
+use crate::store::{Append, Appended, CategoryRead, Direction, Expected, NewEvent, Retention, RetentionOf};
+
+pub fn new(name: &str) -> NewNamespace {
+    NewNamespace {
+        name: name.to_owned(),
+        description: String::new(),
+        metadata: None,
+        digest: TokenDigest::from_bytes([8; 32]),
+        scopes: Scopes::ALL,
+    }
+}
+
+pub async fn append_with(
+    namespace: &Arc<dyn Namespace>,
+    stream: &str,
+    data: &str,
+    id: Option<MessageId>,
+) -> Result<Appended> {
+    let event = NewEvent {
+        id,
+        kind: "T",
+        data,
+        metadata: None,
+    };
+    let append = Append {
+        stream,
+        expected: Expected::Any,
+        events: vec![event],
+    };
+    Ok(namespace.append(&[append]).await?.remove(0))
+}
+
+pub async fn append_one(namespace: &Arc<dyn Namespace>, stream: &str, data: &str) -> Appended {
+    append_with(namespace, stream, data, None).await.unwrap()
+}
+
+pub async fn keep_newest(namespace: &Arc<dyn Namespace>, of: RetentionOf<'_>, count: Option<u64>) {
+    let rule = count.map(|count| Retention {
+        max_count: Some(count),
+        ..Retention::default()
+    });
+    namespace.set_retention(of, rule).await.unwrap();
+}
+
+/// Every message that is shown, by global position.
+pub async fn all_of(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
+    let (mut found, mut from) = (Vec::new(), None);
+    loop {
+        let read = CategoryRead {
+            category: None,
+            from,
+            direction: Direction::Forward,
+            max: 1000,
+            correlation: None,
+            member: None,
+            types: &[],
+        };
+        let page = namespace.read_category(read).await.unwrap();
+        found.extend(page.events);
+        from = page.next;
+        if from.is_none() {
+            return found;
+        }
+    }
+}
+
+pub async fn data_of(namespace: &Arc<dyn Namespace>) -> Vec<String> {
+    let all = all_of(namespace).await;
+    all.iter().map(|stored| stored.event().data.to_owned()).collect()
+}
+
+/// Returns when nothing of it goes on any more, as when its process has ended: what writes a table behind would meet the tables of
+/// whoever opens the same folder next.
+pub async fn closed(store: EmbeddedStore) {
+    let inner = Arc::downgrade(&store.inner);
+    drop(store);
+    while inner.strong_count() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+pub async fn is_healthy(store: &EmbeddedStore, what: &str) {
+    assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
+}
+
+/// A life for each of so many seeds; more with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
+pub fn lives<F: Future<Output = ()>>(seeds: u64, life: impl Fn(u64) -> F + Send + Sync + Copy + 'static) {
+    let number = |name: &str, default: u64| {
+        let text = std::env::var(name).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", seeds));
+    for seed in first..first + count {
+        // The name is told if it fails.
+        let lived = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(life(seed));
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        });
+        assert!(lived.unwrap().join().is_ok(), "seed {seed}");
+    }
+}
