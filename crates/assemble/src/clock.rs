@@ -34,15 +34,15 @@ struct Jumped {
 }
 
 impl WatchedClock {
-    /// Goes on where the log stopped. Blocks.
-    pub fn resume(clock: Arc<LogClock>, log: &dyn Log, runtime: &tokio::runtime::Handle) -> Result<WatchedClock> {
+    /// Goes on where the log stopped.
+    pub async fn resume(clock: Arc<LogClock>, log: &dyn Log) -> Result<WatchedClock> {
         let watched = WatchedClock {
             clock,
             forward: Jumped::default(),
             back: Jumped::default(),
             told: Mutex::default(),
         };
-        if let Some(jump) = runtime.block_on(watched.clock.resume(log))? {
+        if let Some(jump) = watched.clock.resume(log).await? {
             watched.note(jump);
         }
         Ok(watched)
@@ -50,8 +50,8 @@ impl WatchedClock {
 
     /// Looks until this is dropped.
     pub fn watch(self: &Arc<WatchedClock>, log: Arc<dyn Log>) {
-        let (watched, log) = (Arc::downgrade(self), Arc::downgrade(&log));
-        tokio::spawn(look_on(watched, log));
+        let (watched, log, offset) = (Arc::downgrade(self), Arc::downgrade(&log), self.clock.offset());
+        tokio::spawn(look_on(watched, log, offset));
     }
 
     /// Has somebody told of jumps from now on. Must return at once.
@@ -82,19 +82,20 @@ impl WatchedClock {
     }
 }
 
-async fn look_on(watched: Weak<WatchedClock>, log: Weak<dyn Log>) {
+async fn look_on(watched: Weak<WatchedClock>, log: Weak<dyn Log>, mut before: Micros) {
     let mut was_stored = true;
     loop {
         tokio::time::sleep(EVERY).await;
         let (Some(watched), Some(log)) = (watched.upgrade(), log.upgrade()) else {
             return;
         };
-        let before = watched.clock.offset();
         let looked = watched.clock.look(log.as_ref()).await;
         let offset = watched.clock.offset();
         if before != offset {
             let at = thalweg_log::clock::Clock::now(watched.clock.as_ref());
+            // Somebody else may have looked before.
             watched.note(Jump { at, before, offset });
+            before = offset;
         }
         if let Err(error) = &looked
             && was_stored

@@ -141,7 +141,7 @@ fn open(
     let mut id = [0; 8];
     getrandom::fill(&mut id).context("the system gives no random numbers")?;
     let opened = Arc::new(runtime.block_on(Disks::open(disks, u64::from_le_bytes(id), thalweg_queue::together))?);
-    let clock = WatchedClock::resume(clock, opened.as_ref(), runtime)?;
+    let clock = runtime.block_on(WatchedClock::resume(clock, opened.as_ref()))?;
     Ok(OpenLog {
         disks: opened,
         clock: Arc::new(clock),

@@ -51,6 +51,9 @@ pub trait Clock: Send + Sync + 'static {
         Jumps::none()
     }
 
+    /// Looks at the wall clock at once, and not within a second: before something is let go for what it was stamped with.
+    fn notice(&self) {}
+
     /// What the wall clock showed at a log time.
     fn wall_at(&self, time: Micros) -> Micros {
         self.jumps().wall_at(time)
@@ -63,6 +66,7 @@ pub trait Clock: Send + Sync + 'static {
 
     /// What was stamped by the wall clock earlier than this is older than `age`. What was stamped later may be, if the clock was set.
     fn oldest_wall(&self, age: Micros) -> Micros {
+        self.notice();
         let now = self.now();
         self.jumps().least_wall_since(now.saturating_sub(age), now)
     }
@@ -155,7 +159,7 @@ pub struct LogClock {
     jumps: RwLock<Arc<Jumps>>,
     /// The newest jumps could not be stored yet.
     unstored: AtomicBool,
-    /// Whoever changes the jumps.
+    /// Whoever stores the jumps.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -185,6 +189,10 @@ impl Clock for LogClock {
     fn jumps(&self) -> Arc<Jumps> {
         self.jumps.read().clone()
     }
+
+    fn notice(&self) {
+        self.take_in();
+    }
 }
 
 impl LogClock {
@@ -210,8 +218,13 @@ impl LogClock {
             tracing::warn!("the jumps of the clock are lost: the time that the stop took is not counted");
         }
         self.go_on(stored, log.last_commit_time());
+        let jump = self.take_in();
         drop(changing);
-        self.look(log).await
+        // A full disk keeps no start away: the jump counts, and is stored at a later look.
+        if let Err(error) = self.look(log).await {
+            tracing::warn!(%error, "that the clock was set cannot be stored yet; it is tried again");
+        }
+        Ok(jump)
     }
 
     fn go_on(&self, stored: Stored, last_commit: Micros) {
@@ -246,15 +259,15 @@ impl LogClock {
 
     /// A jump, if there was one. It counts from now on, whatever becomes of its record: time goes on if a disk is full.
     fn take_in(&self) -> Option<Jump> {
+        let mut jumps = self.jumps.write();
         let (wall, elapsed) = self.read();
         let at = elapsed + self.base.load(Ordering::Relaxed);
-        let (before, offset) = (self.offset(), wall.saturating_sub(at));
+        let (before, offset) = (jumps.offset(), wall.saturating_sub(at));
         if before.abs_diff(offset) < JUMP_LEAST.unsigned_abs() {
             return None;
         }
         let jump = Jump { at, before, offset };
-        let jumps = self.jumps().and(jump);
-        *self.jumps.write() = Arc::new(jumps);
+        *jumps = Arc::new(jumps.and(jump));
         self.unstored.store(true, Ordering::Relaxed);
         Some(jump)
     }

@@ -28,7 +28,7 @@ pub(super) struct Opened {
 }
 
 enum Kept {
-    InMemory(Arc<EmbeddedLog>),
+    InMemory(Arc<EmbeddedLog>, Arc<WatchedClock>),
     OnDisk(Box<OpenLog>, DataDir),
     /// By somebody else.
     Elsewhere,
@@ -49,7 +49,9 @@ impl Opened {
 
     async fn in_memory(options: &ServeEvents) -> Result<Opened> {
         let (store, log) = open_in_memory(options.memory, index_memory(options.memory)).await?;
-        let kept = Kept::InMemory(log);
+        let clock = Arc::new(WatchedClock::resume(log.clock(), log.as_ref()).await?);
+        clock.watch(log.clone());
+        let kept = Kept::InMemory(log, clock);
         Ok(Opened { store, kept })
     }
 
@@ -77,17 +79,18 @@ impl Opened {
     /// What it stands on here.
     pub fn logs(&self) -> Vec<Arc<EmbeddedLog>> {
         match &self.kept {
-            Kept::InMemory(log) => vec![log.clone()],
+            Kept::InMemory(log, _) => vec![log.clone()],
             Kept::OnDisk(log, _) => log.logs().to_vec(),
             Kept::Elsewhere => Vec::new(),
         }
     }
 
-    /// Of a log on a disk; a database has its own time.
+    /// Of a log of its own; a database has its own time.
     pub fn clock(&self) -> Option<&Arc<WatchedClock>> {
         match &self.kept {
             Kept::OnDisk(log, _) => Some(log.clock()),
-            Kept::InMemory(_) | Kept::Elsewhere => None,
+            Kept::InMemory(_, clock) => Some(clock),
+            Kept::Elsewhere => None,
         }
     }
 
@@ -95,7 +98,7 @@ impl Opened {
     pub async fn close(self) {
         drop(self.store);
         let close = move || match self.kept {
-            Kept::InMemory(log) => log.close(),
+            Kept::InMemory(log, _) => log.close(),
             Kept::OnDisk(log, _held) => log.close(),
             Kept::Elsewhere => {}
         };

@@ -229,6 +229,10 @@ impl EmbeddedNamespace {
 
     pub(super) fn hidden(&self) -> Hidden {
         let (rules, clock) = (self.rules(), self.place.log.clock());
+        if !rules.is_empty() {
+            // A message that was stamped since the clock was set is as young as it is.
+            clock.notice();
+        }
         Hidden {
             rules: (!rules.is_empty()).then_some(rules),
             now: clock.now(),

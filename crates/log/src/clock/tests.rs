@@ -152,6 +152,47 @@ async fn a_clock_that_is_days_ahead_and_set_back_changes_no_time_that_is_counted
 }
 
 #[tokio::test]
+async fn a_full_disk_keeps_no_start_away_and_the_jump_is_stored_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let hands = Hands::at(TODAY);
+    let (log, clock, _) = start(folder.path(), &hands).await;
+    store(&log, &clock).await;
+    log.close();
+    // It takes nothing any more.
+    let (log, _, _) = start(folder.path(), &hands).await;
+    log.close();
+    let hands = Hands::at(SECOND);
+    let clock = LogClock::new(hands.clone());
+    let jump = clock.resume(&log).await.unwrap();
+    assert!(jump.is_some_and(|jump| jump.by() < -DAY));
+    assert!(clock.look(&log).await.is_err(), "it is not stored");
+    assert_eq!((clock.now(), clock.wall_at(clock.now())), (TODAY, SECOND));
+    let (log, clock, jump) = start(folder.path(), &hands).await;
+    assert!(jump.is_some());
+    assert!(
+        log.bounds(CLOCK).is_ok_and(|bounds| bounds.first < bounds.next),
+        "it is stored"
+    );
+    assert_eq!(clock.look(&log).await.unwrap(), None);
+    log.close();
+}
+
+#[test]
+fn a_jump_is_noticed_once_whoever_looks_first() {
+    let hands = Hands::at(TODAY);
+    let clock = LogClock::new(hands.clone());
+    let oldest = clock.oldest_wall(DAY);
+    hands.set(-8 * DAY);
+    // What is stamped now is young, though nobody has looked yet.
+    assert!(clock.oldest_wall(DAY) <= hands.wall());
+    assert_eq!(clock.take_in(), None);
+    hands.set(8 * DAY);
+    clock.notice();
+    hands.pass(2 * DAY);
+    assert_eq!(clock.oldest_wall(DAY), oldest + 2 * DAY);
+}
+
+#[tokio::test]
 async fn a_clock_that_never_jumped_leaves_nothing_in_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let hands = Hands::at(TODAY);
