@@ -15,6 +15,8 @@ use thalweg_log::disk::sim::Random;
 use super::ledger::{Fact, fact_of};
 use super::world::{End, Running, World};
 
+/// Behind so many acknowledgements of a life writers take their time.
+const ACKS_FAST: u64 = 1000;
 const WRITERS: u64 = 5;
 /// Whose beginnings are cut off while others write to them.
 pub const CUT: [&str; 2] = ["t-0", "t-1"];
@@ -188,6 +190,10 @@ pub async fn append(namespace: &dyn Namespace, parts: &[Part]) -> Result<Vec<App
 
 async fn write(shared: Arc<Shared>, mut random: Random, mut next: u64) {
     loop {
+        // A scavenging reads at a pace, and what is appended meanwhile must leave room on the disk.
+        if shared.acks.load(Ordering::SeqCst) > ACKS_FAST {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let parts = some_parts(&shared, &mut random, &mut next);
         let before = shared.versions.lock().clone();
         let answer = match append(&*shared.namespace, &parts).await {

@@ -123,6 +123,15 @@ impl Running {
     pub async fn closed(self) {
         let log = self.log.clone();
         drop(self);
-        tokio::task::spawn_blocking(move || log.close()).await.unwrap();
+        let closing = log.clone();
+        tokio::task::spawn_blocking(move || closing.close()).await.unwrap();
+        // A process that is gone writes and removes nothing any more, whatever its threads were at.
+        let is_gone = async {
+            while Arc::strong_count(&log) > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let is_gone = tokio::time::timeout(Duration::from_secs(60), is_gone).await;
+        is_gone.expect("nobody keeps the log of a store that was dropped");
     }
 }
