@@ -33,6 +33,7 @@ mod lake_urls;
 mod log;
 mod log_damage;
 mod log_tools;
+mod older_log;
 mod opcua;
 mod opcua_chaos;
 mod opcua_output;

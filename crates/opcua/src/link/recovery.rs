@@ -72,8 +72,8 @@ impl Link {
 
     /// Moves the subscriptions of a session that is gone to the new one; those that cannot be moved are lost.
     async fn transfer(&mut self, session: &Session) -> Result<(), CallError> {
-        let ids = self.subscriptions.iter().map(|subscription| subscription.id).collect();
-        let results = recover::transfer(session, ids).await?;
+        let ids: Vec<u32> = self.subscriptions.iter().map(|subscription| subscription.id).collect();
+        let results = recover::transfer(session, &ids).await?;
         for (subscription, result) in self.subscriptions.iter_mut().zip(results) {
             if result.is_good() {
                 subscription.messages.reconnected(&result.available);

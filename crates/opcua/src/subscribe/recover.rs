@@ -19,28 +19,43 @@ pub(crate) struct Transferred {
 }
 
 impl Transferred {
+    fn refused(status: u32) -> Transferred {
+        Transferred {
+            status,
+            available: Vec::new(),
+        }
+    }
+
+    /// It belongs to the session: from now on, or since a call before, whose answer was of no use.
     pub fn is_good(&self) -> bool {
-        !status::is_bad(self.status)
+        !status::is_bad(self.status) || self.status == StatusCode::BadNothingToDo.bits()
     }
 }
 
 /// One result per id. A server without the service refuses all.
-pub(crate) async fn transfer(session: &Session, ids: Vec<u32>) -> Result<Vec<Transferred>, CallError> {
-    let count = ids.len();
+pub(crate) async fn transfer(session: &Session, ids: &[u32]) -> Result<Vec<Transferred>, CallError> {
+    let results = transfer_at_once(session, ids).await?;
+    if results.len() == ids.len() {
+        return Ok(results);
+    }
+    // Which result is whose is not known, and some are moved already. A server counts to one, or has not the subscription.
+    let mut each = Vec::with_capacity(ids.len());
+    for id in ids {
+        let mut results = transfer_at_once(session, std::slice::from_ref(id)).await?;
+        let alone = results.pop().filter(|_| results.is_empty());
+        each.push(alone.unwrap_or(Transferred::refused(StatusCode::BadUnexpectedError.bits())));
+    }
+    Ok(each)
+}
+
+/// As many results as the server gives.
+async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<Transferred>, CallError> {
     let request = TransferSubscriptionsRequest {
         request_header: Default::default(),
-        subscription_ids: Some(ids),
+        subscription_ids: Some(ids.to_vec()),
         send_initial_values: true,
     };
-    let refused = |status: u32| {
-        vec![
-            Transferred {
-                status,
-                available: Vec::new()
-            };
-            count
-        ]
-    };
+    let refused = |status: u32| vec![Transferred::refused(status); ids.len()];
     let response = match session.call(request).await {
         Ok(response) => response,
         Err(CallError::Refused(status)) => return Ok(refused(status)),
@@ -48,9 +63,6 @@ pub(crate) async fn transfer(session: &Session, ids: Vec<u32>) -> Result<Vec<Tra
         Err(_) => return Ok(refused(StatusCode::BadUnexpectedError.bits())),
     };
     let results = response.results.unwrap_or_default();
-    if results.len() != count {
-        return Ok(refused(StatusCode::BadUnexpectedError.bits()));
-    }
     let results = results.into_iter().map(|result| Transferred {
         status: result.status_code.bits(),
         available: result.available_sequence_numbers.unwrap_or_default(),

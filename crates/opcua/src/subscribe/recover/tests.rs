@@ -1,5 +1,5 @@
 use opcua::core::{RequestMessage, ResponseMessage};
-use opcua::types::{NotificationMessage, RepublishResponse};
+use opcua::types::{NotificationMessage, RepublishResponse, TransferResult, TransferSubscriptionsResponse};
 
 use super::*;
 use crate::fake_server::{FakeServer, fault, good, session};
@@ -50,4 +50,47 @@ async fn a_server_that_keeps_some_messages_gives_those() {
     drop(server);
     session.channel().closed().await;
     assert!(matches!(republish(&session, 7, 1).await, Err(CallError::Closed(_))));
+}
+
+fn moved(status: StatusCode) -> TransferResult {
+    TransferResult {
+        status_code: status,
+        available_sequence_numbers: Some(vec![3]),
+    }
+}
+
+fn answer(results: Vec<TransferResult>) -> ResponseMessage {
+    TransferSubscriptionsResponse {
+        response_header: good(),
+        results: Some(results),
+        diagnostic_infos: None,
+    }
+    .into()
+}
+
+/// What was moved is used, and is not left on the server to send its values beside a new subscription.
+#[tokio::test]
+async fn a_server_that_miscounts_what_it_has_moved_is_asked_for_one_at_a_time() {
+    let server = FakeServer::start(|request: &RequestMessage| {
+        let RequestMessage::TransferSubscriptions(request) = request else {
+            return None;
+        };
+        let ids = request.subscription_ids.clone().unwrap_or_default();
+        Some(match ids.as_slice() {
+            [7] => answer(vec![moved(StatusCode::Good)]),
+            // Moved by the call before.
+            [8] => answer(vec![moved(StatusCode::BadNothingToDo)]),
+            [9] => answer(vec![moved(StatusCode::BadSubscriptionIdInvalid)]),
+            [10] => answer(vec![]),
+            [11] => answer(vec![moved(StatusCode::Good), moved(StatusCode::Good)]),
+            _ => answer(vec![moved(StatusCode::Good)]),
+        })
+    })
+    .await;
+    let session = session(&server.url).await;
+    let results = transfer(&session, &[7, 8, 9, 10, 11]).await.unwrap();
+    let good: Vec<bool> = results.iter().map(Transferred::is_good).collect();
+    assert_eq!(good, [true, true, false, false, false]);
+    assert_eq!(results[0].available, [3]);
+    assert!(transfer(&session, &[]).await.unwrap().is_empty());
 }

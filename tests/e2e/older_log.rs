@@ -1,0 +1,216 @@
+//! A log that was put back from an older copy, while the indexes of the event store and the tables of the lake are newer: the
+//! start is refused with exit code 65, names what is missed, and changes nothing; once the loss is accepted, the log goes on
+//! behind what they know.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use thalweg_tests::servers::free_port;
+use thalweg_tests::thalweg::{RUN, run};
+use thalweg_tests::{Api, Thalweg, eventually};
+
+use crate::events_server::TOKEN;
+use crate::otlp::{end, is_stored, logs};
+
+/// Written before the copy is made, and again behind it.
+const EACH: u64 = 10;
+
+/// What writes messages of these numbers, and waits until indexes or tables know them.
+type Write<'a> = &'a dyn Fn(&Thalweg, std::ops::Range<u64>);
+
+/// A data folder whose log is older than the rest of it.
+fn with_an_older_log(yaml: &str, write: Write<'_>) -> Thalweg {
+    let mut thalweg = Thalweg::start(yaml).unwrap();
+    write(&mut thalweg, 0..EACH);
+    end(&mut thalweg);
+    let (log, older) = (thalweg.data_dir().join("log"), thalweg.folder.path().join("older"));
+    copy(&log, &older);
+    thalweg.restart().unwrap();
+    write(&mut thalweg, EACH..2 * EACH);
+    end(&mut thalweg);
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::rename(&older, &log).unwrap();
+    thalweg
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Length and last change of every file of the data folder, but for locks and what a process says of itself.
+fn look_at(data: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
+    let (mut files, mut folders) = (BTreeMap::new(), vec![data.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let metadata = entry.metadata().unwrap();
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else if entry.file_name() != "LOCK" {
+                files.insert(entry.path(), (metadata.len(), metadata.modified().unwrap()));
+            }
+        }
+    }
+    files
+}
+
+/// A start ends with 65, says all of these words, and leaves every file as it was; and so does the next one.
+fn is_refused(thalweg: &Thalweg, arguments: &[&str], words: &[&str]) {
+    for _ in 0..2 {
+        let before = look_at(&thalweg.data_dir());
+        let refused = run(thalweg.folder.path(), arguments).unwrap();
+        assert_eq!(refused.status.code(), Some(65), "{}", refused.stderr);
+        for word in words {
+            assert!(
+                refused.stderr.contains(word),
+                "{word:?} is missing in {}",
+                refused.stderr
+            );
+        }
+        assert_eq!(look_at(&thalweg.data_dir()), before, "a file was changed");
+    }
+}
+
+/// Starts once with the loss accepted, and stays up for `meanwhile`; then again as it was configured.
+fn accept_the_loss(thalweg: &mut Thalweg, yaml: &str, meanwhile: impl FnOnce(&mut Thalweg)) {
+    let config = thalweg.folder.path().join("flow.yaml");
+    std::fs::write(&config, format!("{yaml}log: {{recover: skip}}\n")).unwrap();
+    thalweg.restart().unwrap();
+    meanwhile(thalweg);
+    end(thalweg);
+    std::fs::write(&config, yaml).unwrap();
+    thalweg.restart().unwrap();
+}
+
+fn call(thalweg: &Thalweg, call: &Value) -> Value {
+    let api = Api::at_root(&thalweg.address().unwrap()).with_token(TOKEN);
+    api.post("/rpc", call).ok(200)
+}
+
+fn write_event(thalweg: &Thalweg, n: u64) -> Value {
+    call(
+        thalweg,
+        &json!(["stream.write", "orders-1", {"type": "Counted", "data": {"n": n}}]),
+    )
+}
+
+fn write_events(thalweg: &mut Thalweg, numbers: std::ops::Range<u64>) {
+    for n in numbers {
+        write_event(thalweg, n);
+    }
+}
+
+#[test]
+fn an_event_store_gives_no_position_twice_when_its_log_is_older_than_its_indexes() {
+    let yaml = format!("events: {{token: {TOKEN}}}\n");
+    let mut thalweg = with_an_older_log(&yaml, &write_events);
+    let words = [
+        "the log has lost messages that were acknowledged",
+        "of namespace 'default'",
+        "--recover=skip (`log: {recover: skip}`",
+    ];
+    is_refused(&thalweg, &RUN, &words);
+    is_refused(&thalweg, &["events", "serve", "--port=0", "--data-dir=data"], &words);
+    let mut at = Value::Null;
+    accept_the_loss(&mut thalweg, &yaml, |thalweg| at = write_event(thalweg, 100));
+    assert_eq!(at["position"], 2 * EACH, "behind all versions that were given: {at}");
+    let read = call(
+        &thalweg,
+        &json!(["stream.get", "orders-1", {"position": 0, "batchSize": 100}]),
+    );
+    let numbers: Vec<u64> = read
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message[4]["n"].as_u64().unwrap())
+        .collect();
+    let expected: Vec<u64> = (0..EACH).chain([100]).collect();
+    assert_eq!(numbers, expected, "{read}");
+    end(&mut thalweg);
+    let verified = run(thalweg.folder.path(), &["events", "verify", "--data-dir", "data"]).unwrap();
+    assert!(verified.status.success(), "{}{}", verified.stdout, verified.stderr);
+}
+
+fn count(thalweg: &Thalweg, query: &str, expected: u64) {
+    eventually(|| {
+        let rows = thalweg.sql(query)?;
+        ensure!(rows[0]["n"] == expected, "{rows:?}");
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Waits until all of them are in files, and not only in the rows that are still in memory.
+fn write_logs(thalweg: &mut Thalweg, otlp: &Api, numbers: std::ops::Range<u64>) {
+    let last = numbers.end;
+    for n in numbers {
+        is_stored(&otlp.post("/v1/logs", &logs(n..n + 1)));
+    }
+    let committed = "select count(*) as n from at_time('logs', now() + interval '1 hour')";
+    count(thalweg, committed, last);
+}
+
+#[test]
+fn a_table_takes_nothing_twice_and_misses_nothing_new_when_its_log_is_older() {
+    let (port, grpc) = (free_port().unwrap(), free_port().unwrap());
+    let otlp = Api::at_root(&format!("127.0.0.1:{port}"));
+    let yaml = format!(
+        "ingest: {{otlp: {{http: {{address: \"127.0.0.1:{port}\"}}, grpc: {{address: \"127.0.0.1:{grpc}\"}}}}}}\nlake: {{flush: {{interval: 20ms}}}}\n"
+    );
+    let write = |thalweg: &mut Thalweg, numbers| {
+        thalweg.wait_ready().unwrap();
+        write_logs(thalweg, &otlp, numbers);
+    };
+    let mut thalweg = with_an_older_log(&yaml, &write);
+    let words = [
+        "lake.lost: the log ends before offset",
+        "the table logs",
+        "`log: {recover: skip}`",
+    ];
+    is_refused(&thalweg, &RUN, &words);
+    accept_the_loss(&mut thalweg, &yaml, |thalweg| write(thalweg, 2 * EACH..3 * EACH));
+    write(&mut thalweg, 3 * EACH..4 * EACH);
+    count(
+        &thalweg,
+        "select count(*) as n, count(distinct body) as m from logs where body like 'line %'",
+        4 * EACH,
+    );
+    end(&mut thalweg);
+}
+
+fn write_events_to_the_table(thalweg: &mut Thalweg, numbers: std::ops::Range<u64>) {
+    let last = numbers.end;
+    write_events(thalweg, numbers);
+    count(
+        thalweg,
+        "select count(*) as n from at_time('events', now() + interval '1 hour')",
+        last,
+    );
+}
+
+/// The indexes would say it first; without them only the table knows.
+#[test]
+fn the_table_of_events_keeps_away_a_log_that_is_older() {
+    let yaml = format!("events: {{token: {TOKEN}}}\nlake: {{events: {{enabled: true}}, flush: {{interval: 20ms}}}}\n");
+    let thalweg = with_an_older_log(&yaml, &write_events_to_the_table);
+    std::fs::remove_dir_all(thalweg.data_dir().join("events")).unwrap();
+    let words = [
+        "lake.lost: the log ends before offset",
+        "partition default",
+        "the table events",
+    ];
+    let refused = run(thalweg.folder.path(), &RUN).unwrap();
+    assert_eq!(refused.status.code(), Some(65), "{}", refused.stderr);
+    for word in words {
+        assert!(
+            refused.stderr.contains(word),
+            "{word:?} is missing in {}",
+            refused.stderr
+        );
+    }
+}
