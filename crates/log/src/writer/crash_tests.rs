@@ -6,6 +6,7 @@ mod deceit;
 mod ends;
 mod full;
 mod newer;
+mod promises;
 mod unsynced;
 mod whole_files;
 

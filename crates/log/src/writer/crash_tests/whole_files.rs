@@ -10,9 +10,9 @@ use crate::format::PAGE;
 use crate::superblock;
 
 /// All files of a disk, by their names.
-type Snapshot = BTreeMap<String, Vec<u8>>;
+pub(super) type Snapshot = BTreeMap<String, Vec<u8>>;
 
-fn snapshot(disk: &SimDisk) -> Snapshot {
+pub(super) fn snapshot(disk: &SimDisk) -> Snapshot {
     let names = disk.names().unwrap();
     names
         .into_iter()
@@ -20,7 +20,7 @@ fn snapshot(disk: &SimDisk) -> Snapshot {
         .collect()
 }
 
-fn disk_of(files: &Snapshot, seed: u64) -> SimDisk {
+pub(super) fn disk_of(files: &Snapshot, seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed, 64 << 20);
     for (name, bytes) in files {
         let file = disk.create(name).unwrap();
@@ -33,7 +33,7 @@ fn disk_of(files: &Snapshot, seed: u64) -> SimDisk {
 
 /// How the process that wrote the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+pub(super) enum Ending {
     Closed,
     Killed,
     PowerCut,
@@ -105,7 +105,7 @@ impl Damage {
 }
 
 /// A log that has ended, and what was acknowledged of each partition.
-fn ended(seed: u64, id: u64, ending: Ending) -> (Snapshot, Vec<Known>) {
+pub(super) fn ended(seed: u64, id: u64, ending: Ending) -> (Snapshot, Vec<Known>) {
     let mut random = Random::new(seed);
     let disk = SimDisk::new(seed, 64 << 20);
     let mut known = vec![Known::default(); MODES.len()];
@@ -131,7 +131,7 @@ fn ended(seed: u64, id: u64, ending: Ending) -> (Snapshot, Vec<Known>) {
 ///
 /// The end of a file that is zeroed in place right after a power cut takes what the superblock did not know of yet: that is
 /// `untold`.
-fn outcome(disk: &SimDisk, known: &[Known], ending: Ending, before: &Snapshot, untold: bool) -> Result<()> {
+pub(super) fn outcome(disk: &SimDisk, known: &[Known], ending: Ending, before: &Snapshot, untold: bool) -> Result<()> {
     let opened = open::open(Arc::new(disk.clone()), 42, &options());
     let opened =
         opened.inspect_err(|_| assert_eq!(snapshot(disk), *before, "a log that is refused is left as it is"))?;
