@@ -1,5 +1,7 @@
 //! Formatting, lints, licences, and the rules of structure that no lint knows.
 
+mod promises;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -42,6 +44,7 @@ fn structure() -> Result<()> {
     let mut wrong = Vec::new();
     arrows_point_down(&mut wrong)?;
     documents_name_what_exists(&mut wrong)?;
+    promises::are_tested(&mut wrong)?;
     for file in rust_files(&root())? {
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let short = file.strip_prefix(root()).unwrap_or(&file).display().to_string();

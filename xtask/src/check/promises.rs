@@ -1,0 +1,140 @@
+//! What docs/durability.md promises has tests: docs/durability-tests.md names them, sentence by sentence.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result};
+
+use super::rust_files;
+use crate::shell::root;
+
+pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
+    let (promises, list) = (
+        promises(&read("docs/durability.md")?),
+        read("docs/durability-tests.md")?,
+    );
+    let shown: Vec<(&str, Vec<&str>)> = rows(&list).collect();
+    let mut tests = BTreeSet::new();
+    for file in rust_files(&root())? {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        tests.extend(tests_in(&text).map(str::to_owned));
+    }
+    for promise in &promises {
+        if !shown.iter().any(|(begins, _)| promise.starts_with(begins)) {
+            wrong.push(format!("docs/durability-tests.md names no test of: {promise}"));
+        }
+    }
+    for (begins, names) in shown {
+        if !promises.iter().any(|promise| promise.starts_with(begins)) {
+            wrong.push(format!(
+                "docs/durability-tests.md has tests of what docs/durability.md does not say: {begins}"
+            ));
+        }
+        if names.is_empty() {
+            wrong.push(format!("docs/durability-tests.md names no test beside: {begins}"));
+        }
+        let missing = names.iter().filter(|name| !tests.contains(**name));
+        wrong.extend(
+            missing.map(|name| format!("docs/durability-tests.md names the test {name}, which does not exist")),
+        );
+    }
+    Ok(())
+}
+
+/// First cells of tables, and sentences; neither headings nor what leads elsewhere.
+fn promises(text: &str) -> Vec<String> {
+    let said = text.split_once("\n## ").map_or("", |(_, said)| said);
+    let said = said.split("\n## Elsewhere").next().unwrap_or_default();
+    let mut found = Vec::new();
+    // The first section's heading has lost its mark.
+    for block in said
+        .split('\n')
+        .skip(1)
+        .collect::<Vec<_>>()
+        .split(|line| line.is_empty())
+    {
+        match block.first() {
+            Some(first) if first.starts_with('|') => {
+                let rows = block.iter().skip(2).filter_map(|row| row.split('|').nth(1));
+                found.extend(rows.map(|cell| cell.trim().to_owned()));
+            }
+            Some(first) if first.starts_with('#') => {}
+            _ => {
+                let text = block.join("\n").replace("\n- ", " ").replace("\n", " ");
+                found.extend(sentences(text.trim_start_matches("- ")));
+            }
+        }
+    }
+    found
+}
+
+/// A sentence ends with a full stop that one with a capital letter, or a name, follows.
+fn sentences(text: &str) -> Vec<String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut found: Vec<Vec<&str>> = vec![Vec::new()];
+    for (n, word) in words.iter().enumerate() {
+        if let Some(last) = found.last_mut() {
+            last.push(word);
+        }
+        let begins = |next: &&str| next.starts_with(|first: char| first.is_uppercase() || first == '`');
+        if word.ends_with('.') && words.get(n + 1).is_some_and(begins) {
+            found.push(Vec::new());
+        }
+    }
+    let whole = found.into_iter().filter(|sentence| !sentence.is_empty());
+    whole.map(|sentence| sentence.join(" ")).collect()
+}
+
+/// How a promise begins, and the names of its tests.
+fn rows(list: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    let rows = list.lines().filter(|line| line.starts_with('|')).skip(2);
+    rows.filter_map(|row| {
+        let mut cells = row.split('|').skip(1);
+        let (begins, tests) = (cells.next()?.trim(), cells.next()?);
+        Some((begins, tests.split('`').skip(1).step_by(2).collect()))
+    })
+}
+
+/// Names of functions that are marked as tests.
+fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+    let marked = text
+        .split("test]")
+        .flat_map(|part| part.split("#[tokio::test("))
+        .skip(1);
+    marked.filter_map(|part| {
+        // Other attributes and a comment may stand between.
+        let (before, name) = part.split_once("fn ")?;
+        let between = before.lines().skip(1).map(str::trim);
+        let is_marked = between
+            .filter(|line| !line.is_empty())
+            .all(|line| line.starts_with(['#', '/']) || ["async", "pub"].contains(&line) || line.ends_with(")]"));
+        is_marked.then(|| name.split('(').next().unwrap_or_default())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_sentences_are_promises_and_headings_are_none() {
+        let text = "# D\n\nIntro. Not this.\n\n## A\n\nOne thing.\nIt goes\non. `log` says so.\n\n| a | b |\n|---|---|\n| x | y |\n\n\
+                    ## B\n\n- First point,\n  in two lines.\n- Second.\n\n## Elsewhere\n\n- No.\n";
+        let expected = [
+            "One thing.",
+            "It goes on.",
+            "`log` says so.",
+            "x",
+            "First point, in two lines.",
+            "Second.",
+        ];
+        assert_eq!(promises(text), expected);
+    }
+
+    #[test]
+    fn only_what_is_marked_is_a_test() {
+        let text = "#[test]\nfn one() {}\nfn helper() {}\n#[tokio::test(flavor = \"x\")]\nasync fn two() {}\n#[test]\n#[ignore]\n\
+                    /// Why.\nfn three() {}\n#[tokio::test]\nasync fn four() {}";
+        assert_eq!(tests_in(text).collect::<Vec<_>>(), ["one", "two", "three", "four"]);
+    }
+}
