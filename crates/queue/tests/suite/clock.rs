@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use thalweg_log::clock::sim::ManualClock;
 use thalweg_log::clock::{Clock, LogClock, TimeSource};
 use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, Micros};
@@ -18,34 +18,16 @@ const HOUR: Micros = 3600 * SECOND;
 const DAY: Micros = 24 * HOUR;
 const TODAY: Micros = 1_795_000_000 * SECOND;
 
-/// The clocks of a machine.
-#[derive(Default)]
-struct Hands {
-    wall: AtomicI64,
-    elapsed: AtomicI64,
-}
-
-impl TimeSource for Hands {
-    fn wall(&self) -> Micros {
-        self.wall.load(Ordering::SeqCst)
-    }
-
-    fn elapsed(&self) -> Micros {
-        self.elapsed.load(Ordering::SeqCst)
-    }
-}
-
 /// A process on a machine that shows a time.
 struct Machine {
-    hands: Arc<Hands>,
+    time: Arc<ManualClock>,
     place: Place<LogClock>,
 }
 
 impl Machine {
     async fn boot(folder: &Path, wall: Micros) -> Machine {
-        let hands = Arc::new(Hands::default());
-        hands.wall.store(wall, Ordering::SeqCst);
-        let clock = Arc::new(LogClock::new(hands.clone()));
+        let time = ManualClock::at(wall);
+        let clock = Arc::new(LogClock::new(time.clone()));
         let options = LogOptions {
             clock: clock.clone(),
             ..log_options(4 << 20, 1 << 20)
@@ -54,7 +36,7 @@ impl Machine {
         clock.resume(log.as_ref()).await.unwrap();
         let queues = queues_in(log.clone(), clock.clone(), u64::MAX).await;
         let place = Place { queues, log, clock };
-        Machine { hands, place }
+        Machine { time, place }
     }
 
     async fn queue(&self, settings: QueueSettings) -> Arc<Queue> {
@@ -62,14 +44,13 @@ impl Machine {
     }
 
     async fn pass(&self, time: Micros) {
-        self.hands.wall.fetch_add(time, Ordering::SeqCst);
-        self.hands.elapsed.fetch_add(time, Ordering::SeqCst);
+        self.time.pass(time);
         self.look().await;
     }
 
     /// Somebody sets the wall clock by so much, and the process sees it.
     async fn set(&self, by: Micros) {
-        self.hands.wall.fetch_add(by, Ordering::SeqCst);
+        self.time.set(by);
         self.look().await;
     }
 
@@ -81,7 +62,7 @@ impl Machine {
     }
 
     fn wall(&self) -> Micros {
-        self.hands.wall()
+        self.time.wall()
     }
 }
 
