@@ -7,6 +7,7 @@
 //! the stop took; a clock that says less took no time.
 
 mod jumps;
+pub mod sim;
 #[cfg(test)]
 mod tests;
 
@@ -69,11 +70,6 @@ pub trait Clock: Send + Sync + 'static {
         self.notice();
         let now = self.now();
         self.jumps().least_wall_since(now.saturating_sub(age), now)
-    }
-
-    /// How long ago the wall clock showed a time; zero for one that it has yet to show. Of several times it is the last.
-    fn since_wall(&self, wall: Micros) -> Micros {
-        self.jumps().since_wall(wall, self.now())
     }
 }
 

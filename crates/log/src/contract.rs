@@ -97,7 +97,8 @@ pub trait Log: Send + Sync + 'static {
     /// Waits until a record at `from` can be read.
     fn wait_for(&self, id: PartitionId, from: Offset) -> BoxFuture<'_, Result<()>>;
 
-    /// Tells somebody whenever a partition has grown.
+    /// Tells somebody whenever a partition has grown. The log keeps the listener as long as the partition, so it must not keep
+    /// the log.
     fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()>;
 
     /// Tells somebody whenever the log begins a new file: the moment to look whether older ones are still needed. The thread

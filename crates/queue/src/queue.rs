@@ -429,7 +429,7 @@ impl Queue {
 
     pub(crate) fn listener(self: &Arc<Queue>, partition: u32) -> Arc<dyn Listener> {
         Arc::new(Grown {
-            queue: self.clone(),
+            queue: Arc::downgrade(self),
             partition,
         })
     }
@@ -535,14 +535,16 @@ pub(crate) fn is_foreign(id: PartitionId) -> bool {
     id.queue >= PartitionId::EVENTS
 }
 
-/// Hears of what is stored in one partition.
+/// Hears of what is stored in one partition. The log keeps it, and the queue keeps the log: so it does not keep the queue.
 struct Grown {
-    queue: Arc<Queue>,
+    queue: Weak<Queue>,
     partition: u32,
 }
 
 impl Listener for Grown {
     fn grown(&self, _next: Offset) {
-        self.queue.grown_in(self.partition);
+        if let Some(queue) = self.queue.upgrade() {
+            queue.grown_in(self.partition);
+        }
     }
 }

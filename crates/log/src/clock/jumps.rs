@@ -95,16 +95,6 @@ impl Jumps {
         self.times_of(wall).last().unwrap_or(wall)
     }
 
-    /// How long before the log time `now` it showed a time.
-    pub fn since_wall(&self, wall: Micros, now: Micros) -> Micros {
-        if self.list.is_empty() {
-            // Nearly always, and asked of every event.
-            return now.saturating_sub(wall.saturating_sub(self.first)).max(0);
-        }
-        let shown = self.times_of(wall).find(|time| *time <= now);
-        shown.map_or(0, |time| now.saturating_sub(time))
-    }
-
     /// The earliest time that it has shown from the log time `since` up to `now`: what was stamped earlier is older, and what is
     /// not may be.
     pub fn least_wall_since(&self, since: Micros, now: Micros) -> Micros {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering, QueueSettings};
-use thalweg_queue::{Queue, Queues, QueuesOptions, SystemClock};
+use thalweg_queue::{Queue, Queues, QueuesOptions};
 use thalweg_telemetry::{alloc, cpu_time};
 
 use crate::environment;
@@ -386,7 +386,7 @@ impl Bench {
             memory_bytes: u64::MAX,
         };
         let queues = runtime
-            .block_on(Queues::open(log.clone(), Arc::new(SystemClock), options))
+            .block_on(Queues::open(log.clone(), log.clock(), options))
             .unwrap();
         Bench {
             runtime,

@@ -1,89 +1,13 @@
 //! Clocks that jump: what is counted goes on as time passes, and what people name follows the wall clock.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use thalweg_log::clock::{Clock, LogClock, TimeSource};
-use thalweg_log::disk::Folder;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, Micros};
+use thalweg_log::{Durability, Micros};
 use thalweg_queue::settings::{GroupMode, QueueSettings};
 use thalweg_queue::{NewMessage, Queue, SeekTo};
 
-use crate::support::{Place, ack, claim_http, log_options, put, queues_in, settings, texts, work};
-
-const SECOND: Micros = 1_000_000;
-const HOUR: Micros = 3600 * SECOND;
-const DAY: Micros = 24 * HOUR;
-const TODAY: Micros = 1_795_000_000 * SECOND;
-
-/// The clocks of a machine.
-#[derive(Default)]
-struct Hands {
-    wall: AtomicI64,
-    elapsed: AtomicI64,
-}
-
-impl TimeSource for Hands {
-    fn wall(&self) -> Micros {
-        self.wall.load(Ordering::SeqCst)
-    }
-
-    fn elapsed(&self) -> Micros {
-        self.elapsed.load(Ordering::SeqCst)
-    }
-}
-
-/// A process on a machine that shows a time.
-struct Machine {
-    hands: Arc<Hands>,
-    place: Place<LogClock>,
-}
-
-impl Machine {
-    async fn boot(folder: &Path, wall: Micros) -> Machine {
-        let hands = Arc::new(Hands::default());
-        hands.wall.store(wall, Ordering::SeqCst);
-        let clock = Arc::new(LogClock::new(hands.clone()));
-        let options = LogOptions {
-            clock: clock.clone(),
-            ..log_options(4 << 20, 1 << 20)
-        };
-        let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
-        clock.resume(log.as_ref()).await.unwrap();
-        let queues = queues_in(log.clone(), clock.clone(), u64::MAX).await;
-        let place = Place { queues, log, clock };
-        Machine { hands, place }
-    }
-
-    async fn queue(&self, settings: QueueSettings) -> Arc<Queue> {
-        self.place.queues.create("q", settings).await.unwrap()
-    }
-
-    async fn pass(&self, time: Micros) {
-        self.hands.wall.fetch_add(time, Ordering::SeqCst);
-        self.hands.elapsed.fetch_add(time, Ordering::SeqCst);
-        self.look().await;
-    }
-
-    /// Somebody sets the wall clock by so much, and the process sees it.
-    async fn set(&self, by: Micros) {
-        self.hands.wall.fetch_add(by, Ordering::SeqCst);
-        self.look().await;
-    }
-
-    async fn look(&self) {
-        self.place.clock.look(self.place.log.as_ref()).await.unwrap();
-        for queue in self.place.queues.all() {
-            queue.look_after_now().await;
-        }
-    }
-
-    fn wall(&self) -> Micros {
-        self.hands.wall()
-    }
-}
+use crate::support::{DAY, HOUR, Machine, SECOND, TODAY, ack, claim_http, put, settings, texts, work};
 
 fn living(ttl: Micros) -> QueueSettings {
     QueueSettings {
@@ -205,7 +129,7 @@ async fn what_is_to_be_delivered_at_a_time_follows_the_wall_clock_and_a_delay_do
         // One with an entry, one that sleeps, and the same as delays.
         for (n, at) in [("soon", 30 * SECOND), ("late", 2 * HOUR)] {
             put_at(&queue, &format!("at {n}"), machine.wall() + at).await;
-            put_in(&queue, &format!("in {n}"), machine.place.clock.now() + at).await;
+            put_in(&queue, &format!("in {n}"), machine.now() + at).await;
         }
         assert_eq!(take(&queue).await, [""; 0]);
         machine.set(-DAY).await;

@@ -11,6 +11,7 @@ mod damage;
 mod dedup;
 mod disks;
 mod expiry;
+mod freed;
 mod full_disk;
 mod histories;
 mod leaving;

@@ -2,12 +2,14 @@
 
 mod calls;
 mod disks;
+mod machine;
 mod place;
 mod settings;
 mod views;
 
 pub use calls::*;
 pub use disks::*;
+pub use machine::*;
 pub use place::*;
 pub use settings::*;
 pub use views::*;

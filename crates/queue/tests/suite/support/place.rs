@@ -23,13 +23,6 @@ impl TestClock {
     }
 }
 
-impl TestClock {
-    /// Somebody sets it, forward or back.
-    pub fn jump(&self, seconds: i64) {
-        self.ahead.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
-    }
-}
-
 impl Clock for TestClock {
     fn now(&self) -> Micros {
         let since = std::time::SystemTime::now()

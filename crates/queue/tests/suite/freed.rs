@@ -1,0 +1,70 @@
+//! What a process held is free when it has ended: in a test, and wherever queues are closed and opened again.
+
+use std::sync::{Arc, Weak};
+
+use tokio::runtime::Builder;
+
+use crate::support::{NACK_NOW, REJECT, claim, claim_http, log_options, open_on, put, settings, settle, up_to};
+use thalweg_log::disk::{Disk, Ram};
+use thalweg_log::{Durability, EmbeddedLog};
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{GroupMode, QueueSettings};
+use thalweg_queue::{Queue, Verdict};
+
+struct Held {
+    queues: Vec<Weak<Queue>>,
+    log: Weak<EmbeddedLog>,
+}
+
+/// Some of everything, and its end.
+async fn use_and_end(disk: Arc<dyn Disk>, clean: bool) -> Held {
+    let place = open_on(
+        disk,
+        &log_options(1 << 20, 1 << 19),
+        std::time::Duration::ZERO,
+        u64::MAX,
+    )
+    .await;
+    for (name, durability) in [("q", Durability::Fsync), ("memory", Durability::Memory)] {
+        let wanted = QueueSettings {
+            durability: Some(durability),
+            ..settings(2, &[("g", GroupMode::Work), ("s", GroupMode::Stream)])
+        };
+        let queue = place.queues.create(name, wanted).await.unwrap();
+        put(&queue, &["a", "b", "c", "d"]).await;
+        let taken = claim(&queue, "g", 3).await;
+        settle(&queue, "g", &taken[..1], Verdict::Ack).await;
+        settle(&queue, "g", &taken[1..2], REJECT).await;
+        settle(&queue, "g", &taken[2..], NACK_NOW).await;
+        claim_http(&queue, "s", 2).await;
+        // Who waits still does at the end.
+        let (waiting, group) = (queue.clone(), queue.group("g").unwrap());
+        let want = thalweg_queue::ClaimWant {
+            wait: std::time::Duration::from_secs(3600),
+            ..up_to(1)
+        };
+        tokio::spawn(async move { waiting.claim(&group, "late", MemberKind::Http, want).await });
+        tokio::task::yield_now().await;
+    }
+    let held = Held {
+        queues: place.queues.all().iter().map(Arc::downgrade).collect(),
+        log: Arc::downgrade(&place.log),
+    };
+    assert_eq!(held.queues.len(), 4, "two, and their dead letters");
+    place.end(clean).await;
+    held
+}
+
+#[test]
+fn the_log_and_its_queues_do_not_hold_each_other() {
+    for clean in [true, false] {
+        let disk: Arc<dyn Disk> = Arc::new(Ram::new(64 << 20));
+        let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+        let held = runtime.block_on(use_and_end(disk.clone(), clean));
+        // With it go its tasks.
+        drop(runtime);
+        let queues = held.queues.iter().filter(|queue| queue.strong_count() > 0).count();
+        assert_eq!((queues, held.log.strong_count()), (0, 0), "clean: {clean}");
+        assert_eq!(Arc::strong_count(&disk), 1, "clean: {clean}: files are open");
+    }
+}
