@@ -225,6 +225,8 @@ impl LogClock {
 
     fn go_on(&self, stored: Stored, last_commit: Micros) {
         let (wall, elapsed) = self.read();
+        // What was lost is stored anew at once, so that the next stop counts again.
+        self.unstored.store(matches!(stored, Stored::Lost), Ordering::Relaxed);
         let jumps = match stored {
             Stored::Never => Jumps::none(),
             Stored::Jumps(jumps) => Arc::new(jumps),

@@ -173,7 +173,7 @@ async fn a_clock_that_never_jumped_leaves_nothing_in_the_log() {
 }
 
 #[tokio::test]
-async fn without_its_jumps_a_log_counts_no_stop() {
+async fn without_its_jumps_a_log_counts_no_stop_but_those_that_follow() {
     let folder = tempfile::tempdir().unwrap();
     let machine = ManualClock::at(SECOND);
     let (log, clock, _) = start(folder.path(), &machine).await;
@@ -188,6 +188,11 @@ async fn without_its_jumps_a_log_counts_no_stop() {
     let (log, clock, _) = start(folder.path(), &machine).await;
     assert_eq!(clock.now(), before, "56 years would let everything expire");
     assert_eq!(clock.wall_at(clock.now()), TODAY + DAY);
+    log.close();
+    // From then on it is known how the two differ.
+    let machine = ManualClock::at(TODAY + 3 * DAY);
+    let (log, clock, jump) = start(folder.path(), &machine).await;
+    assert_eq!((clock.now(), jump), (before + 2 * DAY, None), "a stop takes time again");
     log.close();
 }
 
