@@ -1,6 +1,8 @@
 //! Which of the outlined files are the log, in which order, and where it ends: what is damaged up to the mark is part of it,
 //! what is not whole behind the mark ends it.
 
+use std::collections::BTreeSet;
+
 use super::finding::{Finding, FindingKind};
 use super::outline::{Outline, Stretch, bytes};
 use crate::file::commit_name;
@@ -62,6 +64,7 @@ impl Settled {
         let live: Vec<usize> = (0..self.files.len())
             .filter(|n| self.files.get(*n).is_some_and(|(_, role)| *role == Role::Live))
             .collect();
+        self.set_apart(&live);
         for pair in live.windows(2) {
             let &[before, after] = pair else { continue };
             let Some((expected, number)) = self
@@ -86,6 +89,16 @@ impl Settled {
             };
             self.lost_tail(before, expected, first - 1);
         }
+    }
+
+    /// Files whose blocks are in another order than their names, as when two have each other's: a start gets past as many as
+    /// can be left in their place, and the others are obstacles.
+    fn set_apart(&mut self, live: &[usize]) {
+        let first = |n: &usize| self.files.get(*n).and_then(|(outline, _)| outline.first());
+        let begins: Vec<(usize, Sequence)> = live.iter().filter_map(|n| Some((*n, first(n)?))).collect();
+        let kept = longest_in_order(&begins);
+        let others = begins.iter().enumerate().filter(|(place, _)| !kept.contains(place));
+        self.obstacles.extend(others.map(|(_, (n, _))| *n));
     }
 
     fn lost_tail(&mut self, n: usize, first: Sequence, last: Sequence) {
@@ -184,6 +197,28 @@ impl Settled {
     }
 }
 
+/// The places of as many as possible whose sequences rise.
+fn longest_in_order(files: &[(usize, Sequence)]) -> BTreeSet<usize> {
+    // For each length the place where a row of that length ends that can best be gone on with, and what comes before each place.
+    let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::with_capacity(files.len()));
+    let sequence = |place: usize| files.get(place).map_or(0, |(_, sequence)| *sequence);
+    for (place, (_, own)) in files.iter().enumerate() {
+        let len = ends.partition_point(|end| sequence(*end) < *own);
+        before.push(len.checked_sub(1).and_then(|shorter| ends.get(shorter).copied()));
+        match ends.get_mut(len) {
+            Some(end) => *end = place,
+            None => ends.push(place),
+        }
+    }
+    let mut next = ends.last().copied();
+    let mut row = BTreeSet::new();
+    while let Some(place) = next {
+        row.insert(place);
+        next = before.get(place).copied().flatten();
+    }
+    row
+}
+
 fn torn_tail(file: &str, position: u64, bytes: u64) -> Finding {
     Finding {
         file: file.to_owned(),
@@ -261,5 +296,24 @@ pub(crate) fn each_block(outline: &Outline, stretch: &Stretch, mut look: impl Fn
             return;
         }
         at += u64::from(header.block_len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_that_stay_are_in_order_and_as_many_as_can_be() {
+        for (firsts, kept) in [
+            (vec![1, 5, 9], vec![0, 1, 2]),
+            (vec![1, 9, 5, 12], vec![0, 2, 3]),
+            (vec![30, 1, 5, 9], vec![1, 2, 3]),
+            (vec![9, 5, 1], vec![2]),
+            (vec![], vec![]),
+        ] {
+            let files: Vec<(usize, Sequence)> = firsts.into_iter().enumerate().collect();
+            assert_eq!(longest_in_order(&files).into_iter().collect::<Vec<_>>(), kept);
+        }
     }
 }

@@ -231,16 +231,31 @@ impl Whole {
         );
         let report = checked(&disk);
         assert!(!report.is_whole(), "{error} {report:?}");
-        // Who gives files their names back loses nothing; a repair would.
-        if hit.any(|_, damage| damage == Damage::Swapped) {
-            return "refused";
-        }
         let repaired = match repair(&disk, true, &mut |_, _| {}) {
             Err(LogError::Foreign { .. } | LogError::Misnamed { .. }) => return "by hand",
             repaired => repaired.unwrap(),
         };
         let after = repaired.done.map_or(repaired.before, |done| done.after);
         assert!(after.is_whole(), "{error} {:?}", after.findings);
+        // Who gives files their names back loses nothing; a repair does, and the log goes on.
+        if hit.any(|_, damage| damage == Damage::Swapped) {
+            for _ in 0..2 {
+                let mut driven = open(&disk).unwrap_or_else(|again| panic!("{error}, repaired: {again}"));
+                let mut known: Vec<Known> = Vec::new();
+                for partition in &driven.partitions {
+                    let next = partition.bounds().next;
+                    known.push(Known {
+                        submitted: next,
+                        acknowledged: next,
+                        ..Known::default()
+                    });
+                }
+                assert!(work(&mut driven, &mut known, &mut Random::new(self.seed)));
+                drop(driven);
+                disk.kill();
+            }
+            return "repaired with swapped names";
+        }
         // Two files of another log, one of them the superblock, may be more than those of this one.
         if hit.any(|name, damage| name == superblock::NAME && damage == Damage::OfAnotherLog) {
             return "repaired";
