@@ -1,7 +1,10 @@
-//! `kill -9` of the event store while many write to it and one follows: what was acknowledged is where it was said to be,
-//! each append is there whole or not at all and found its stream at the version that it expected, whoever asks again for
-//! what had no answer is told what became of it, and the follower, which comes back after each kill, hears of every message
-//! once and in order.
+//! `kill -9` of the event store while many write to it and one follows, the wall clock is set, clients leave in the middle of their
+//! calls, a namespace is deleted and made again, and files are damaged that can be made anew: what was acknowledged is where it
+//! was said to be, each append is there whole or not at all and found its stream at the version that it expected, whoever asks again
+//! for what had no answer is told what became of it, what was deleted stays deleted, and the follower, which comes back after each
+//! kill, hears of every message once and in order.
+
+mod remade;
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,8 +15,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use thalweg_tests::Api;
+use thalweg_tests::thalweg::set_wall_clock;
 
-use crate::events_server::{Events, TOKEN, for_lasting_backends};
+use crate::events_server::{Backend, Events, TOKEN, for_lasting_backends};
+use crate::trouble::{WallClock, damage, leave, request};
+use remade::Remade;
 
 for_lasting_backends!(kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap);
 
@@ -149,9 +155,16 @@ fn places(answer: &Value) -> Vec<(u64, u64)> {
         .collect()
 }
 
-fn write(api: &Api, known: &Mutex<Known>, stop: &AtomicBool, mut chance: Chance, mut next: u64) {
+fn write(address: &str, known: &Mutex<Known>, stop: &AtomicBool, mut chance: Chance, mut next: u64) {
+    let api = &Api::at_root(address);
     loop {
         let asked = Asked::some(&mut chance, known, &mut next);
+        if asked.has_ids && chance.below(8) == 0 {
+            let whole = request("POST", &format!("/rpc?token={TOKEN}"), &asked.call().to_string());
+            leave(address, &whole, whole.len() - 9 * chance.below(2) as usize);
+            known.lock().unwrap().said.push((asked, Said::Nothing));
+            continue;
+        }
         let (said, is_over) = match ask(api, &asked) {
             Some((200, answer)) => {
                 let places = places(&answer);
@@ -267,19 +280,32 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
     let (rounds, seed) = (number("THALWEG_KILL_ROUNDS", 3), number("THALWEG_KILL_SEED", 1));
     let mut chance = Chance(seed << 20 | 1);
     let (mut found, mut heard) = (Found::default(), Vec::new());
-    let (mut acknowledged, mut without_answer) = (0, 0);
+    let (mut acknowledged, mut without_answer, mut left) = (0, 0, 0);
+    let (mut remade, mut clock, folder) = (Remade::default(), WallClock::default(), events.folder.path().to_owned());
+    // With a database its clock counts.
+    let has_clock = events.backend != Backend::Postgres;
+    if has_clock {
+        set_wall_clock(&folder, 0).unwrap();
+        events = events.again();
+    }
+    // Nothing becomes so old here, unless a clock that is set is taken for time.
+    events.call(json!(["retention.set", {"category": "s"}, {"maxAge": 43_200}]));
     for round in 0..rounds {
         let (known, stop) = (Mutex::new(Known::default()), AtomicBool::new(false));
         known.lock().unwrap().versions.clone_from(&found.versions);
         let address = events.address.clone();
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
-                let (known, stop, api) = (&known, &stop, Api::at_root(&address));
+                let (known, stop, address) = (&known, &stop, &address);
                 let own = Chance(chance.below(u64::MAX) | 1);
-                scope.spawn(move || write(&api, known, stop, own, round << 32 | writer << 24));
+                scope.spawn(move || write(address, known, stop, own, round << 32 | writer << 24));
             }
-            let (heard, address) = (&mut heard, &address);
+            let (heard, remade, address, stop) = (&mut heard, &mut remade, &address, &stop);
             scope.spawn(move || follow(address, heard, None));
+            scope.spawn(move || remade.go_on(address, stop));
+            if has_clock && chance.below(3) == 0 {
+                clock.set(&folder, &events.process, chance.below(64));
+            }
             while known.lock().unwrap().said.len() < 40 {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -287,14 +313,24 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
             stop.store(true, Ordering::SeqCst);
             events.process.kill().unwrap();
         });
+        if has_clock && chance.below(3) == 0 {
+            clock.set_back(&folder, chance.below(64));
+        }
+        if chance.below(3) == 0 {
+            damage(&folder.join("data"), chance.below(1 << 20));
+        }
         events = events.again();
+        remade.is_as_told(&events);
         found.read(&events);
         let said = known.into_inner().unwrap().said;
         for (asked, said) in &said {
             found.holds(asked, said);
             match said {
                 Said::Stored(_) => acknowledged += asked.numbers().count(),
-                Said::Nothing if asked.has_ids => found.ask_again(&events, asked),
+                Said::Nothing if asked.has_ids => {
+                    left += 1;
+                    found.ask_again(&events, asked);
+                }
                 Said::Nothing => without_answer += 1,
                 Said::Refused => {}
             }
@@ -315,8 +351,9 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
     assert_eq!(heard, all, "what the follower heard of");
     println!(
         "{rounds} rounds of kill -9, seed {seed}, {:?}: {acknowledged} messages acknowledged, none lost, {} stored, none \
-         twice, no gap; {without_answer} appends had no answer",
+         twice, no gap; {left} appends had no answer and were asked for again, {without_answer} were not; a namespace was deleted {} times",
         events.backend,
         all.len(),
+        remade.deletions,
     );
 }

@@ -161,6 +161,7 @@ impl Events {
             .args(["events", "serve", "--port", "0"])
             .args(flags)
             .current_dir(folder.path());
+        thalweg::with_wall_clock(&mut command, folder.path()).unwrap();
         let mut process = Process::start("events", folder.path(), &mut command).unwrap();
         let address = eventually(|| {
             process.check_running()?;

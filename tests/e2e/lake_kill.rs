@@ -1,4 +1,5 @@
-//! The lake under kill -9: whatever was being written (a flush, a commit, a merge, windows of a rollup, what vacuum deletes), every
+//! The lake under kill -9: whatever was being written (a flush, a commit, a merge, windows of a rollup, what vacuum deletes), while
+//! the wall clock is set, clients leave in the middle of requests and queries, and files are damaged that can be made anew, every
 //! acknowledged record is in its table once, and other engines can read the tables at any moment.
 
 use std::path::Path;
@@ -7,10 +8,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::{Value, json};
 use thalweg_tests::api::Api;
+use thalweg_tests::thalweg::set_wall_clock;
 use thalweg_tests::{Thalweg, eventually};
 
 use crate::otlp::{attributes, counts, end, is_stored, logs_of, now, start, text};
 use crate::otlp_senders::ask_with;
+use crate::trouble::{WallClock, damage, leave, request};
 
 const S: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * S;
@@ -45,7 +48,11 @@ impl Random {
 struct Sent {
     logs: u64,
     points: u64,
+    /// Requests whose clients left: each is a trace of its own, of so many spans.
+    left: u64,
 }
+
+const SPANS: u64 = 5;
 
 fn sum_below(end: u64) -> u64 {
     end * end.saturating_sub(1) / 2
@@ -68,10 +75,43 @@ fn gauge(name: &str, points: &[Value]) -> Value {
     ]}]}]})
 }
 
+/// A query that takes a moment.
+const QUERY: &str = "select count(*), sum(l.attr_n * m.value) from logs l, metrics m where l.attr_n % 7 = m.value % 7";
+
 impl Sent {
+    /// Clients that do not wait for what they asked for.
+    fn leave(&mut self, thalweg: &Thalweg, otlp: &Api, random: &mut Random) {
+        let query = request("POST", "/api/sql?format=json", QUERY);
+        leave(&thalweg.address().unwrap(), &query, usize::MAX);
+        let trace = self.left;
+        self.left += 1;
+        let span = |n: u64| json!({"traceId": format!("{:032x}", trace + 1), "spanId": format!("{:016x}", trace * SPANS + n + 1), "name": "left"});
+        let spans: Vec<Value> = (0..SPANS).map(span).collect();
+        let body = json!({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]});
+        let whole = request("POST", "/v1/traces", &body.to_string());
+        leave(otlp.address(), &whole, whole.len() - 9 * random.below(2) as usize);
+    }
+
+    /// What had no answer is there as a whole and once, or not at all.
+    fn left_are_whole(&self, thalweg: &Thalweg) -> u64 {
+        let sql = "select trace_id, count(*) as spans, count(distinct span_id) as ids from traces group by 1";
+        let traces = thalweg.sql(sql).unwrap_or_default();
+        for trace in &traces {
+            assert_eq!(
+                (&trace["spans"], &trace["ids"]),
+                (&json!(SPANS), &json!(SPANS)),
+                "{trace}"
+            );
+        }
+        traces.len() as u64
+    }
+
     /// Some requests, of today and the days before: those that are over are merged, and their windows made, at once.
-    fn more(&mut self, otlp: &Api, random: &mut Random) {
+    fn more(&mut self, thalweg: &Thalweg, otlp: &Api, random: &mut Random) {
         for _ in 0..5 + random.below(30) {
+            if random.below(6) == 0 {
+                self.leave(thalweg, otlp, random);
+            }
             let count = 1 + random.below(60);
             let time = now() - DAY * random.below(3) - S * random.below(7200);
             if random.below(3) == 0 {
@@ -195,10 +235,22 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
     let (mut thalweg, otlp) = start(BUSY);
     let lake = thalweg.data_dir().join("lake");
     let (mut random, mut sent) = (Random(seed), Sent::default());
+    let (mut clock, folder) = (WallClock::default(), thalweg.folder.path().to_owned());
+    set_wall_clock(&folder, 0).unwrap();
     for round in 0..rounds {
-        sent.more(&otlp, &mut random);
+        // The first process has no such clock.
+        if round > 0 && random.below(3) == 0 {
+            clock.set(&folder, &thalweg.process, random.below(64));
+        }
+        sent.more(&thalweg, &otlp, &mut random);
         std::thread::sleep(Duration::from_millis(random.below(400)));
         thalweg.process.kill().unwrap();
+        if random.below(3) == 0 {
+            clock.set_back(&folder, random.below(64));
+        }
+        if random.below(3) == 0 {
+            damage(&thalweg.data_dir(), random.below(1 << 20));
+        }
         if round % 4 == 3 {
             others_read(&lake);
         }
@@ -206,6 +258,9 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
         thalweg.wait_ready().unwrap();
     }
     eventually(|| sent.are_there(&thalweg)).unwrap();
+    let stored = sent.left_are_whole(&thalweg);
+    // Windows are over when the clock says so.
+    clock.set(&folder, &thalweg.process, 0);
     sent.are_in_windows(&thalweg, &otlp);
     end(&mut thalweg);
     sent.others_find_them(&lake);
@@ -217,7 +272,7 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
     );
     println!(
         "{rounds} rounds of kill -9, seed {seed}: {} logs and {} points stored, none lost, none twice; \
-         {merges} merges of logs, {rollups} commits of windows",
-        sent.logs, sent.points
+         {merges} merges of logs, {rollups} commits of windows; {} clients left, of whom {stored} had all stored and the others nothing",
+        sent.logs, sent.points, sent.left
     );
 }

@@ -19,7 +19,7 @@ use crate::otlp::{end, is_stored, logs};
 const EACH: u64 = 10;
 
 /// What writes messages of these numbers, and waits until indexes or tables know them.
-type Write<'a> = &'a dyn Fn(&Thalweg, std::ops::Range<u64>);
+type Write<'a> = &'a dyn Fn(&mut Thalweg, std::ops::Range<u64>);
 
 /// A data folder whose log is older than the rest of it.
 fn with_an_older_log(yaml: &str, write: Write<'_>) -> Thalweg {

@@ -52,6 +52,11 @@ impl Api {
         }
     }
 
+    /// `host:port` of the server.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     pub fn with_token(&self, token: &str) -> Api {
         Api {
             address: self.address.clone(),

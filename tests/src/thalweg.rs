@@ -94,7 +94,7 @@ impl Thalweg {
     /// Starts on a machine whose wall clock is off by so many seconds, see [`Thalweg::set_clock`].
     pub fn start_with_clock(yaml: &str, seconds: i64) -> Result<Thalweg> {
         let folder = tempfile::tempdir()?;
-        std::fs::write(folder.path().join(WALL_CLOCK), seconds.to_ne_bytes())?;
+        set_wall_clock(folder.path(), seconds)?;
         let mut thalweg = Thalweg::spawn_in(folder, yaml, None)?;
         thalweg.wait_for_http()?;
         Ok(thalweg)
@@ -102,10 +102,7 @@ impl Thalweg {
 
     /// Sets the wall clock of the process, running or to be started, to so many seconds from what it really is.
     pub fn set_clock(&self, seconds: i64) -> Result<()> {
-        // In its place: the process has it mapped.
-        let path = self.folder.path().join(WALL_CLOCK);
-        let file = std::fs::OpenOptions::new().write(true).open(path)?;
-        Ok(file.write_all_at(&seconds.to_ne_bytes(), 0)?)
+        set_wall_clock(self.folder.path(), seconds)
     }
 
     /// Starts without waiting, with files (name, content) in its folder.
@@ -343,7 +340,23 @@ impl Thalweg {
 /// How many seconds the wall clock of the process is ahead; see `tests/clocks/wall_clock.c`.
 const WALL_CLOCK: &str = "wall-clock";
 
-fn with_wall_clock(command: &mut Command, folder: &Path) -> Result<()> {
+/// Sets the wall clock of the process that runs in a folder; one that runs without such a clock has it from its next start on.
+pub fn set_wall_clock(folder: &Path, seconds: i64) -> Result<()> {
+    // In its place: the process has it mapped.
+    let mut options = std::fs::OpenOptions::new();
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(folder.join(WALL_CLOCK))?;
+    Ok(file.write_all_at(&seconds.to_ne_bytes(), 0)?)
+}
+
+/// Has a process that is to run in a folder go by the clock that was set for it there, if one was.
+pub fn with_wall_clock(command: &mut Command, folder: &Path) -> Result<()> {
+    if !folder.join(WALL_CLOCK).exists() {
+        return Ok(());
+    }
     let library = std::env::var_os("THALWEG_TEST_WALL_CLOCK");
     let library = library.context("THALWEG_TEST_WALL_CLOCK is not set: run the tests with `cargo xtask test`")?;
     command
@@ -358,9 +371,7 @@ fn spawn(folder: &Path, disk: Option<&Disk>, trusted: Option<&Path>, number: u32
         None => Command::new(binary()),
     };
     command.args(RUN).current_dir(folder);
-    if folder.join(WALL_CLOCK).exists() {
-        with_wall_clock(&mut command, folder)?;
-    }
+    with_wall_clock(&mut command, folder)?;
     if let Some(trusted) = trusted {
         command.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
     }
