@@ -1,5 +1,5 @@
 //! A log that was put back from an older copy, while the indexes of the event store and the tables of the lake are newer: the
-//! start is refused with exit code 65, names what is missed, and changes nothing; once the loss is accepted, the log goes on
+//! start is refused with exit code 65, names what is missed, and stores nothing; once the loss is accepted, the log goes on
 //! behind what they know.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,10 @@ use thalweg_tests::{Api, Thalweg, eventually};
 use crate::events_server::TOKEN;
 use crate::otlp::{end, is_stored, logs};
 
-/// Written before the copy is made, and again behind it.
+/// Requests before the copy is made, and again behind it.
 const EACH: u64 = 10;
+/// Of each stream: tables of the indexes are written when there is enough for one.
+const EVENTS_EACH: u64 = 200_000;
 
 /// What writes messages of these numbers, and waits until indexes or tables know them.
 type Write<'a> = &'a dyn Fn(&mut Thalweg, std::ops::Range<u64>);
@@ -43,15 +45,16 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Length and last change of every file of the data folder, but for locks and what a process says of itself.
+/// Length and last change of every file of the data folder. The log is opened before a table says what it misses, so it may have made
+/// room for what would come.
 fn look_at(data: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     let (mut files, mut folders) = (BTreeMap::new(), vec![data.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let metadata = entry.metadata().unwrap();
-            if metadata.is_dir() {
+            if metadata.is_dir() && entry.file_name() != "log" {
                 folders.push(entry.path());
-            } else if entry.file_name() != "LOCK" {
+            } else if metadata.is_file() && entry.file_name() != "LOCK" {
                 files.insert(entry.path(), (metadata.len(), metadata.modified().unwrap()));
             }
         }
@@ -59,7 +62,7 @@ fn look_at(data: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     files
 }
 
-/// A start ends with 65, says all of these words, and leaves every file as it was; and so does the next one.
+/// A start ends with 65, says all of these words, and leaves indexes and tables as they were; and so does the next one.
 fn is_refused(thalweg: &Thalweg, arguments: &[&str], words: &[&str]) {
     for _ in 0..2 {
         let before = look_at(&thalweg.data_dir());
@@ -92,23 +95,32 @@ fn call(thalweg: &Thalweg, call: &Value) -> Value {
     api.post("/rpc", call).ok(200)
 }
 
-fn write_event(thalweg: &Thalweg, n: u64) -> Value {
-    call(
-        thalweg,
-        &json!(["stream.write", "orders-1", {"type": "Counted", "data": {"n": n}}]),
-    )
-}
-
-fn write_events(thalweg: &mut Thalweg, numbers: std::ops::Range<u64>) {
-    for n in numbers {
-        write_event(thalweg, n);
+fn write_events(thalweg: &mut Thalweg, numbers: std::ops::Range<u64>) -> Value {
+    let messages: Vec<Value> = numbers.map(|n| json!({"type": "Counted", "data": {"n": n}})).collect();
+    let mut answer = Value::Null;
+    for part in messages.chunks(1000) {
+        answer = call(
+            thalweg,
+            &json!(["stream.appendMany", [{"stream": "orders-1", "messages": part}]]),
+        );
     }
+    answer
 }
 
 #[test]
 fn an_event_store_gives_no_position_twice_when_its_log_is_older_than_its_indexes() {
-    let yaml = format!("events: {{token: {TOKEN}}}\n");
-    let mut thalweg = with_an_older_log(&yaml, &write_events);
+    let yaml = format!("events: {{token: {TOKEN}}}\nmemory: {{limit: 600MiB}}\n");
+    let each = |numbers: std::ops::Range<u64>| numbers.start / EACH * EVENTS_EACH..numbers.end / EACH * EVENTS_EACH;
+    let write = |thalweg: &mut Thalweg, numbers| {
+        write_events(thalweg, each(numbers));
+        eventually(|| {
+            let tables = std::fs::read_dir(thalweg.data_dir().join("events"))?.count();
+            ensure!(tables > 1, "no table is written yet");
+            Ok(())
+        })
+        .unwrap();
+    };
+    let mut thalweg = with_an_older_log(&yaml, &write);
     let words = [
         "the log has lost messages that were acknowledged",
         "of namespace 'default'",
@@ -117,20 +129,20 @@ fn an_event_store_gives_no_position_twice_when_its_log_is_older_than_its_indexes
     is_refused(&thalweg, &RUN, &words);
     is_refused(&thalweg, &["events", "serve", "--port=0", "--data-dir=data"], &words);
     let mut at = Value::Null;
-    accept_the_loss(&mut thalweg, &yaml, |thalweg| at = write_event(thalweg, 100));
-    assert_eq!(at["position"], 2 * EACH, "behind all versions that were given: {at}");
+    accept_the_loss(&mut thalweg, &yaml, |thalweg| at = write_events(thalweg, 0..1));
+    let position = at[0]["firstPosition"].as_u64().unwrap();
+    assert!(position > EVENTS_EACH, "behind versions that were given: {at}");
     let read = call(
         &thalweg,
-        &json!(["stream.get", "orders-1", {"position": 0, "batchSize": 100}]),
+        &json!(["stream.get", "orders-1", {"position": EVENTS_EACH - 2, "batchSize": 100}]),
     );
-    let numbers: Vec<u64> = read
+    let positions: Vec<u64> = read
         .as_array()
         .unwrap()
         .iter()
-        .map(|message| message[4]["n"].as_u64().unwrap())
+        .map(|message| message[2].as_u64().unwrap())
         .collect();
-    let expected: Vec<u64> = (0..EACH).chain([100]).collect();
-    assert_eq!(numbers, expected, "{read}");
+    assert_eq!(positions, [EVENTS_EACH - 2, EVENTS_EACH - 1, position], "{read}");
     end(&mut thalweg);
     let verified = run(thalweg.folder.path(), &["events", "verify", "--data-dir", "data"]).unwrap();
     assert!(verified.status.success(), "{}{}", verified.stdout, verified.stderr);
@@ -185,7 +197,9 @@ fn a_table_takes_nothing_twice_and_misses_nothing_new_when_its_log_is_older() {
 
 fn write_events_to_the_table(thalweg: &mut Thalweg, numbers: std::ops::Range<u64>) {
     let last = numbers.end;
-    write_events(thalweg, numbers);
+    for n in numbers {
+        write_events(thalweg, n..n + 1);
+    }
     count(
         thalweg,
         "select count(*) as n from at_time('events', now() + interval '1 hour')",

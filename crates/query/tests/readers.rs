@@ -71,11 +71,16 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     let files = plant.files().await;
     assert!(files.iter().all(|files| *files >= 8), "files by table: {files:?}");
 
+    // Windows that were made at once are in one file a day already.
     let merges = plant.upkeep(Task::Compact).await;
-    assert_eq!(merges.len(), TABLES.len(), "each table had files to merge: {merges:?}");
+    let had_many = |table: &&str| table.ends_with("_rollup") || merges.iter().any(|merged| merged == *table);
+    assert!(TABLES.iter().all(had_many), "each table had files to merge: {merges:?}");
     let merged = agree(&engines, "files were merged").await;
     assert!(merged == appended, "a merge changes no row");
-    assert!(plant.files().await.iter().zip(&files).all(|(now, before)| now < before));
+    for ((table, now), before) in TABLES.iter().zip(plant.files().await).zip(&files) {
+        let was_merged = merges.iter().any(|merged| merged == table);
+        assert!(now < *before || !was_merged, "{table}: {before} files, then {now}");
+    }
 
     // Names come to tables that were merged, too.
     plant.round(8, false).await;
@@ -112,6 +117,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
 
     // And it goes on.
     plant.round(9, false).await;
+    plant.roll_up(&engines).await;
     plant.upkeep(Task::Compact).await;
     agree(&engines, "more has come and was merged").await;
     plant.close().await;

@@ -37,7 +37,6 @@ use expire::expired;
 use rolling::Rolling;
 use vacuum::Vacuum;
 
-/// So often files are looked for that are older than they are kept, and that nobody needs.
 const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });
 /// A file that cannot be read, or rewritten, is left out of jobs for so long.
 const LEFT_OUT_FOR: Duration = Duration::from_secs(3600);
@@ -59,6 +58,8 @@ pub struct UpkeepOptions {
     pub vacuum_retain: Duration,
     /// So often tables are looked at.
     pub look_every: Duration,
+    /// So often files are looked for that are older than they are kept, and that nobody needs; `None`: when somebody asks.
+    pub clean_every: Option<Duration>,
 }
 
 impl Default for UpkeepOptions {
@@ -71,6 +72,7 @@ impl Default for UpkeepOptions {
             rollup: RollupOptions::default(),
             vacuum_retain: Duration::from_secs(24 * 3600),
             look_every: Duration::from_secs(10),
+            clean_every: Some(CLEAN_EVERY),
         }
     }
 }
@@ -354,7 +356,8 @@ impl Worker {
 
     fn keep(&self, table: &mut Known, owner: &mut dyn Owner) {
         self.look_at(table, owner);
-        if table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= CLEAN_EVERY) {
+        let is_over = |every| table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= every);
+        if self.options.clean_every.is_some_and(is_over) {
             table.cleaned = Some(Instant::now());
             if let Err(error) = self.clean(table, owner) {
                 tracing::warn!(
