@@ -282,9 +282,9 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
     let (mut found, mut heard) = (Found::default(), Vec::new());
     let (mut acknowledged, mut without_answer, mut left) = (0, 0, 0);
     let (mut remade, mut clock, folder) = (Remade::default(), WallClock::default(), events.folder.path().to_owned());
-    // With a database its clock counts.
-    let has_clock = events.backend != Backend::Postgres;
-    if has_clock {
+    // With a database its clock counts, and its files.
+    let is_embedded = events.backend != Backend::Postgres;
+    if is_embedded {
         set_wall_clock(&folder, 0).unwrap();
         events = events.again();
     }
@@ -303,7 +303,7 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
             let (heard, remade, address, stop) = (&mut heard, &mut remade, &address, &stop);
             scope.spawn(move || follow(address, heard, None));
             scope.spawn(move || remade.go_on(address, stop));
-            if has_clock && chance.below(3) == 0 {
+            if is_embedded && chance.below(3) == 0 {
                 clock.set(&folder, &events.process, chance.below(64));
             }
             while known.lock().unwrap().said.len() < 40 {
@@ -313,10 +313,10 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
             stop.store(true, Ordering::SeqCst);
             events.process.kill().unwrap();
         });
-        if has_clock && chance.below(3) == 0 {
+        if is_embedded && chance.below(3) == 0 {
             clock.set_back(&folder, chance.below(64));
         }
-        if chance.below(3) == 0 {
+        if is_embedded && chance.below(3) == 0 {
             damage(&folder.join("data"), chance.below(1 << 20));
         }
         events = events.again();
