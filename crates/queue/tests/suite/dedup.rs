@@ -135,11 +135,11 @@ async fn produce_some(queue: Arc<Queue>, seed: u64) -> Told {
     }
 }
 
-/// `THALWEG_SIM_SEEDS` runs more of them.
+/// `THALWEG_SIM_SEEDS` runs more of them, `THALWEG_SIM_SEED` others.
 #[tokio::test(flavor = "multi_thread")]
 async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_for_ever() {
-    let rounds = number("THALWEG_SIM_SEEDS", 20);
-    for seed in 0..rounds {
+    let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 20));
+    for seed in first..first + count {
         let durability = if seed % 4 == 0 {
             Durability::Memory
         } else {

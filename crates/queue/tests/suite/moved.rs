@@ -137,8 +137,8 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
 /// Of nobody that the queues know.
 const FILLER: PartitionId = PartitionId::new(PartitionId::EVENTS, 7);
 
-/// Fills the disk but for about so many small commits. Returns how many it took.
-async fn fill(disk: &SimDisk, small: usize) -> usize {
+/// Fills the disk with so many small commits at most. Returns how many it took.
+async fn fill(disk: &SimDisk, most: usize) -> usize {
     let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19)).unwrap();
     until("a file is ready", async || log.counters().spare_files > 0).await;
     let space = disk.space().unwrap();
@@ -149,9 +149,8 @@ async fn fill(disk: &SimDisk, small: usize) -> usize {
         records.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
         EmbeddedLog::append(&log, Unit::of(FILLER, records), None).await.is_ok()
     };
-    while put(60_000).await {}
     let mut took = 0;
-    while took < small && put(3000).await {
+    while took < most && put(3000).await {
         took += 1;
     }
     log.close();
@@ -206,7 +205,7 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
             assert_eq!(stored, there.len() as u64 + 1, "{what}");
             log.close();
         }
-        assert!(set_aside > 10, "{damage:?}: {set_aside}");
+        assert!(set_aside > 10, "{damage:?}: {set_aside} of {all}");
     }
 }
 
