@@ -1,11 +1,11 @@
 //! A queue that lacks some of its partitions moves to a new number when a process starts. The power goes at every write, sync
 //! and change of a name of that start, one after the other, or the disk is full there: each message is there afterwards, once,
-//! and so is each queue.
+//! and so is each queue. `THALWEG_SIM_SEEDS` has a full disk end at every write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::support::{TestClock, keyed, log_options, queues_options, text, until, work};
+use crate::support::{TestClock, keyed, log_options, number, queues_options, text, until, work};
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
 use thalweg_log::format::frame::Kind;
@@ -74,12 +74,16 @@ async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
     (disk, there)
 }
 
-async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) {
-    let names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
-    let name = match damage {
+fn name_of(damage: Damage) -> &'static str {
+    match damage {
         Damage::Partition => "q",
         Damage::PartitionAndName => "found-16",
-    };
+    }
+}
+
+async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) {
+    let names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
+    let name = name_of(damage);
     assert_eq!(
         names.iter().collect::<BTreeSet<_>>(),
         BTreeSet::from([&name.to_owned(), &"other".to_owned()]),
@@ -91,6 +95,11 @@ async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<Str
     texts.sort();
     let wanted: Vec<String> = there.iter().cloned().collect();
     assert_eq!(texts, wanted, "{what}");
+}
+
+/// It is a queue as any other.
+async fn can_be_used(queues: &Queues, damage: Damage) {
+    let queue = queues.get(name_of(damage)).unwrap();
     let group = GroupSettings::new("after", GroupMode::Work);
     queues.create_group(&queue, group).await.unwrap();
 }
@@ -115,6 +124,7 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
                 let (queues, log) = start(&disk).await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 if again == 0 {
                     all_is_there_once(&queues, damage, &there, &what).await;
+                    can_be_used(&queues, damage).await;
                 }
                 log.sync().await.unwrap();
                 let left: BTreeSet<u32> = Log::partitions(log.as_ref())
@@ -171,7 +181,7 @@ async fn is_up(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: 
         assert_eq!(again.err().map(|error| error.code()), Some("queue_exists"), "{what}");
         return false;
     }
-    if damage == Damage::PartitionAndName && queues.get("found-16").is_err() {
+    if damage == Damage::PartitionAndName && queues.get(name_of(damage)).is_err() {
         return false;
     }
     all_is_there_once(queues, damage, there, what).await;
@@ -183,7 +193,9 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
     for damage in [Damage::Partition, Damage::PartitionAndName] {
         let all = fill(&damaged(0, damage).await.0, usize::MAX).await;
         let mut set_aside = 0;
-        for left in 0..=all.min(60) {
+        // Room for one commit more at a time if more is wanted than CI has time for.
+        let step = if number("THALWEG_SIM_SEEDS", 0) > 0 { 1 } else { 5 };
+        for left in (0..=all.min(60)).step_by(step) {
             let (disk, there) = damaged(left as u64, damage).await;
             fill(&disk, all - left).await;
             for start_again in 0..3 {
@@ -198,6 +210,7 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
             disk.set_capacity(64 << 20);
             until("it is done", async || queues.finish_start_now().await.unwrap()).await;
             all_is_there_once(&queues, damage, &there, &what).await;
+            can_be_used(&queues, damage).await;
             log.close();
             disk.kill();
             let (queues, log) = start(&disk).await.unwrap();
@@ -205,7 +218,7 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
             assert_eq!(stored, there.len() as u64 + 1, "{what}");
             log.close();
         }
-        assert!(set_aside > 10, "{damage:?}: {set_aside} of {all}");
+        assert!(set_aside > 5, "{damage:?}: {set_aside}");
     }
 }
 
