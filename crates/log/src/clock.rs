@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::contract::{Log, ReadWant};
@@ -147,16 +147,29 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of one log. Until [`resume`](LogClock::resume) it goes on from the wall clock as it was found.
+/// The time of one log. Until [`resume`](LogClock::resume) it goes on from the newest block that was found, and of a new log from
+/// the wall clock.
 pub struct LogClock {
     source: Arc<dyn TimeSource>,
     /// Log time less what has elapsed.
     base: AtomicI64,
+    starting: Mutex<Starting>,
     jumps: RwLock<Arc<Jumps>>,
     /// The newest jumps could not be stored yet.
     unstored: AtomicBool,
     /// Whoever stores the jumps.
     changing: tokio::sync::Mutex<()>,
+}
+
+/// By what a clock goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Starting {
+    /// The wall clock: no log has been opened, or a new one.
+    Wall,
+    /// The newest block of the logs that have been opened.
+    Found,
+    /// The jumps of the log are known.
+    Resumed,
 }
 
 impl std::fmt::Debug for LogClock {
@@ -196,6 +209,7 @@ impl LogClock {
         let clock = LogClock {
             source,
             base: AtomicI64::new(0),
+            starting: Mutex::new(Starting::Wall),
             jumps: RwLock::new(Jumps::none()),
             unstored: AtomicBool::new(false),
             changing: tokio::sync::Mutex::default(),
@@ -223,7 +237,23 @@ impl LogClock {
         Ok(jump)
     }
 
+    /// A log was opened whose newest block was written then; none if nothing was. What a start writes before the jumps are known
+    /// must not be stamped by the wall clock: a later start would go on from there, with all that the two differ by.
+    pub(crate) fn found(&self, last_commit: Option<Micros>) {
+        let Some(last_commit) = last_commit else { return };
+        let mut starting = self.starting.lock();
+        let base = last_commit.saturating_sub(self.source.elapsed());
+        match *starting {
+            Starting::Wall => self.base.store(base, Ordering::Relaxed),
+            Starting::Found => drop(self.base.fetch_max(base, Ordering::Relaxed)),
+            Starting::Resumed => return,
+        }
+        *starting = Starting::Found;
+    }
+
     fn go_on(&self, stored: Stored, last_commit: Micros) {
+        let mut starting = self.starting.lock();
+        *starting = Starting::Resumed;
         let (wall, elapsed) = self.read();
         // What was lost is stored anew at once, so that the next stop counts again.
         self.unstored.store(matches!(stored, Stored::Lost), Ordering::Relaxed);

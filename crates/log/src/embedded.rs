@@ -103,6 +103,10 @@ impl EmbeddedLog {
             waiting_bytes_max: options.waiting_bytes_max,
         };
         let cannot = |error| LogError::io("cannot start a thread of", &options.folder)(error);
+        // Before anything is written.
+        options
+            .clock
+            .found((report.last_commit_time > 0).then_some(report.last_commit_time));
         let writer = Arc::new(Writer::start(core, pace).map_err(cannot)?);
         let next_slot = partitions.len() + 1;
         let partitions = Arc::new(RwLock::new(partitions));

@@ -62,7 +62,7 @@ impl Queue {
         }
         drop(seeking);
         // Also if that cannot be stored yet: what is let go makes room for it.
-        self.let_go();
+        self.trim();
         self.wait_freeing().await?;
         self.has_room();
         self.grown();

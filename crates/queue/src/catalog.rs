@@ -58,10 +58,16 @@ impl Catalog {
     /// Reads it, or makes an empty one.
     pub async fn open(log: &dyn Log) -> Result<Catalog> {
         let mut state = History::from(FIRST_ID);
-        if !log.partitions().contains(&CATALOG) {
-            log.create(CATALOG, Durability::Fsync).await?;
+        match make(log).await {
+            // With its first record it is, when there is room.
+            Err(error @ LogError::DiskFull { .. }) => {
+                tracing::error!(%error, "there is no room for a catalogue of queues")
+            }
+            made => {
+                made?;
+                state.read(log)?;
+            }
         }
-        state.read(log)?;
         Ok(Catalog {
             lost: state.lost,
             state: Mutex::new(state),
@@ -169,7 +175,8 @@ impl Catalog {
         let mut state = self.state.lock().await;
         let mut changes = state.changes_of(name, &entry);
         changes.push(mark_of(old, Some(Mark::Removing)));
-        state.change(log, &changes, now).await?;
+        // The old partitions make room.
+        state.change_freeing(log, &changes, now).await?;
         state.put(name.clone(), entry);
         state.marks.insert(old, Mark::Removing);
         Ok(())
@@ -196,6 +203,14 @@ impl Catalog {
     /// Writes all of it as a checkpoint.
     pub async fn write_whole(&self, log: &dyn Log, now: Micros) {
         self.state.lock().await.write_whole(log, now).await;
+    }
+}
+
+/// The partition, if it is not there.
+async fn make(log: &dyn Log) -> thalweg_log::Result<()> {
+    match log.bounds(CATALOG) {
+        Err(LogError::NoPartition(_)) => log.create(CATALOG, Durability::Fsync).await,
+        known => known.map(drop),
     }
 }
 
@@ -236,6 +251,7 @@ impl History {
 
     async fn change(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
         let unit = unit_of(changes, now)?;
+        make(log).await?;
         log.append(unit, None).await?;
         self.records += changes.len();
         Ok(())
@@ -244,6 +260,7 @@ impl History {
     /// One by which space becomes free: it is taken on a full disk, too.
     async fn change_freeing(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
         let unit = unit_of(changes, now)?.freeing();
+        make(log).await?;
         log.append(unit, None).await?;
         self.records += changes.len();
         Ok(())

@@ -127,7 +127,7 @@ impl Queue {
             due = due.min(self.look_after_group(group, now).await);
         }
         if self.keeper.trim.swap(false, Ordering::AcqRel) {
-            self.trim(&groups);
+            self.trim();
             if self.settings_now().retention.mode == RetentionMode::Policy {
                 self.look_for_old_now();
             }
@@ -144,7 +144,7 @@ impl Queue {
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
             let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
-            self.checkpoint(&groups, |unsaved| unsaved.records >= least && unsaved.is_worth_it());
+            self.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it());
             times.checkpoint = now;
         } else if unsaved > 0 {
             due = due.min(times.checkpoint + CHECKPOINT_AFTER);
@@ -210,9 +210,12 @@ impl Queue {
         worth.map(|unsaved| unsaved.records).max().unwrap_or(0)
     }
 
-    /// Writes the whole state of every partition of which that is wanted for one group.
-    pub(crate) fn checkpoint(&self, groups: &[Arc<Group>], wanted: impl Fn(Unsaved) -> bool) {
+    /// Writes the whole state of every partition of which that is wanted for one group. Of all groups that there are: a start
+    /// reads nothing that stands before a checkpoint, so a group that is not in it would begin anew.
+    pub(crate) fn checkpoint(&self, wanted: impl Fn(Unsaved) -> bool) {
         for partition in 0..self.partition_count() {
+            let _listed = self.listing.lock();
+            let groups = self.groups();
             let parts: Vec<(Arc<Group>, Arc<Part>)> = groups
                 .iter()
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
@@ -233,8 +236,16 @@ impl Queue {
         }
     }
 
+    /// A new group takes part from now on, and where it begins is kept, so that a restart does not begin somewhere else. No
+    /// checkpoint comes between the two: it would have the group before its beginning, or its beginning before it.
+    pub(crate) fn begin_group(&self, group: &Arc<Group>) -> thalweg_log::Result<()> {
+        let _listed = self.listing.lock();
+        self.add_group(group.clone());
+        self.keep_beginning(group)
+    }
+
     /// Where a new group begins, without all that is known of the others.
-    pub(crate) fn keep_beginning(&self, group: &Group) -> thalweg_log::Result<()> {
+    fn keep_beginning(&self, group: &Group) -> thalweg_log::Result<()> {
         if self.is_in_memory() {
             return Ok(());
         }

@@ -12,6 +12,9 @@
 //! | a queue some of whose partitions are there | its messages move to partitions of a new number |
 //! | messages under a number without a queue | they are a queue of their own, `found-<number>` |
 //! | messages in a partition beyond those of its queue | the queue has that partition, too |
+//!
+//! On a full disk what cannot be done is left as it is, and [`Left`] names it: such a queue is set aside, and the rest of the
+//! process does without it until there is room.
 
 mod moved;
 
@@ -31,15 +34,27 @@ const LEAST: Durability = Durability::Os;
 /// Its first group: the state partitions may tell of others, by number.
 const NEXT_GROUP: u32 = 1 << 20;
 
-/// Makes partitions and catalogue agree.
-pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
-    if catalog.lost() > 0 {
-        tracing::error!(
-            records = catalog.lost(),
-            "the catalogue of queues has lost records to damage; nothing is removed for that: queues whose entry is lost are \
-             found as found-<number>, and a setting, a pause or a deletion may be as it was before"
-        );
+/// What a full disk has kept from being done.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Queues of the catalogue that lack partitions, and why they still do.
+    pub queues: BTreeMap<SmolStr, LogError>,
+    /// Numbers with messages that are no queue's yet.
+    pub unadopted: BTreeSet<u32>,
+}
+
+/// Why the disk is too full for something; other errors are errors.
+fn unless_full(done: Result<()>) -> Result<Option<LogError>> {
+    match done {
+        Ok(()) => Ok(None),
+        Err(QueueError::Log(error @ LogError::DiskFull { .. })) => Ok(Some(error)),
+        Err(error) => Err(error),
     }
+}
+
+/// Makes partitions and catalogue agree, as far as the disk has room. To be done again when it has more: what agrees is left as
+/// it is.
+pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<Left> {
     let all = Numbered::all(log);
     for (id, mark) in catalog.marks().await {
         let has_messages = all.get(&id).is_some_and(|found| found.has_stored(log));
@@ -50,14 +65,24 @@ pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Res
             }
         }
     }
-    let none = Numbered::default();
+    let (none, mut left) = (Numbered::default(), Left::default());
     for (name, entry) in catalog.all().await {
-        if entry.durability != Durability::Memory {
-            let found = all.get(&entry.id).unwrap_or(&none);
-            mend(catalog, log, (&name, entry), found, now).await?;
+        if entry.durability == Durability::Memory {
+            continue;
+        }
+        let found = all.get(&entry.id).unwrap_or(&none);
+        let mended = mend(catalog, log, (&name, entry), found, now).await;
+        if let Some(error) = unless_full(mended)? {
+            tracing::error!(
+                queue = %name, %error,
+                "a queue lacks partitions, and there is no room to make it anew: it is set aside, with all that it has, until \
+                 there is"
+            );
+            left.queues.insert(name, error);
         }
     }
-    adopt(catalog, log, now).await
+    left.unadopted = adopt(catalog, log, now).await?;
+    Ok(left)
 }
 
 /// The same, later on a disk so full that it cannot even be said: the mark stays, and the next start finds it.
@@ -159,41 +184,61 @@ async fn mend(
     if count > entry.settings.partitions {
         tracing::warn!(queue = %name, partitions = count, "that the queue has got more partitions is lost to damage; it has them");
         entry.settings.partitions = count;
-        catalog.put(log, name, entry, now).await?;
+        catalog.put_freeing(log, name, entry, now).await?;
     }
     Ok(())
 }
 
 /// Makes a queue `found-<number>`, or `found-<number>-2` if somebody has called a queue so, of messages that are under a
 /// number which the catalogue does not know, without any limit that would let go of them; its groups and settings are lost.
-async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
+/// Returns the numbers for which there is no room.
+async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<BTreeSet<u32>> {
     let entries = catalog.all().await;
-    let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
+    let mut known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
+    // Those that may go do so when there is room for that.
+    let marks = catalog.marks().await.into_iter();
+    known.extend(marks.filter(|(_, mark)| *mark != Mark::Making).map(|(id, _)| id));
     let names: BTreeSet<SmolStr> = entries.into_iter().map(|(name, _)| name).collect();
     let all = Numbered::all(log);
     let found = all
         .into_values()
         .filter(|found| found.id >= FIRST_ID && !known.contains(&found.id));
+    let mut unadopted = BTreeSet::new();
     for found in found {
         catalog.skip(found.id).await;
-        if !found.has_stored(log) {
+        let adopted = match found.has_stored(log) {
+            true => adopt_one(catalog, log, &found, &free_name(found.id, &names), now).await,
             // It holds nothing, and never did.
-            catalog.mark_removing(log, found.id, now).await?;
-            remove_one(catalog, log, found.id, now).await?;
-            continue;
+            false => remove_marked(catalog, log, found.id, now).await,
+        };
+        if let Some(error) = unless_full(adopted)? {
+            tracing::error!(
+                id = found.id, %error,
+                "the log has messages of a queue that its catalogue has lost to damage, and there is no room to make one of \
+                 them; they stay as they are until there is"
+            );
+            unadopted.insert(found.id);
         }
-        let name = free_name(found.id, &names);
-        let count = found.messages.last().map_or(1, |last| last + 1);
-        let entry = adopted(found.id, count);
-        match found.is_whole(count) {
-            true => catalog.put(log, &name, entry, now).await?,
-            false => moved::to_new_number(catalog, log, (&name, entry), &found.messages, now).await?,
-        }
-        tracing::error!(
-            queue = %name,
-            "the log has messages of a queue that its catalogue has lost to damage; they are in this queue now, without the groups"
-        );
     }
+    Ok(unadopted)
+}
+
+async fn remove_marked(catalog: &Catalog, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
+    catalog.mark_removing(log, id, now).await?;
+    remove_if_room(catalog, log, id, now).await
+}
+
+async fn adopt_one(catalog: &Catalog, log: &dyn Log, found: &Numbered, name: &SmolStr, now: Micros) -> Result<()> {
+    let count = found.messages.last().map_or(1, |last| last + 1);
+    let entry = adopted(found.id, count);
+    match found.is_whole(count) {
+        true => catalog.put_freeing(log, name, entry, now).await?,
+        false => moved::to_new_number(catalog, log, (name, entry), &found.messages, now).await?,
+    }
+    tracing::error!(
+        queue = %name,
+        "the log has messages of a queue that its catalogue has lost to damage; they are in this queue now, without the groups"
+    );
     Ok(())
 }
 

@@ -17,6 +17,8 @@ pub const TOPIC: &str = "x-source-topic";
 pub const TARGET_GROUP: &str = "x-target-group";
 /// A repeated one inside of `dedup_window` is not stored again.
 pub const DEDUP_ID: &str = "dedup-id";
+/// It was a dead letter. Producers cannot set it.
+pub(crate) const RESENT: &str = "x-resent";
 
 /// What a producer gives.
 #[derive(Clone, Debug, Default)]

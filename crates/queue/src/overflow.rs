@@ -79,7 +79,7 @@ impl Queue {
     }
 
     async fn make_room_in_bytes(self: &Arc<Queue>, count: u64, bytes: u64) -> bool {
-        self.let_go();
+        self.trim();
         let groups = self.work_groups();
         let mut oldest = self.oldest_kept();
         while self.admission.lock().limit(count, bytes).is_some() {

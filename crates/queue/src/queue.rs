@@ -64,6 +64,8 @@ pub struct Queue {
     /// In the order of their names.
     groups: ArcSwap<Vec<Arc<Group>>>,
     /// The number of the next group.
+    /// Held while a new group is listed and its beginning kept, and while a checkpoint of all groups is written.
+    pub(crate) listing: Mutex<()>,
     pub(crate) next_group: AtomicU32,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
@@ -189,6 +191,7 @@ impl Queue {
             expires_early: AtomicBool::new(false),
             kept_expires_early: AtomicBool::new(false),
             groups: ArcSwap::default(),
+            listing: Mutex::default(),
             next_group: AtomicU32::new(1),
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),

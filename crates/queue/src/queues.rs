@@ -2,14 +2,15 @@
 
 mod home;
 mod of_queue;
+mod start;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
-use thalweg_log::{Durability, Log, PartitionId};
+use thalweg_log::{Durability, Log};
 use tokio::sync::Mutex;
 
 use crate::budget::Budget;
@@ -18,12 +19,11 @@ use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::leftovers;
-use crate::names::dead_letter_name;
 use crate::produce::Detached;
 use crate::queue::Queue;
-use crate::recover::recover;
 use crate::settings::{GroupSettings, QueueSettings};
 pub(crate) use home::{Home, new_state};
+use start::finish_when_there_is_room;
 
 /// Of all queues.
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +48,16 @@ impl Queues {
     pub async fn open(log: Arc<dyn Log>, clock: Arc<dyn Clock>, options: QueuesOptions) -> Result<Queues> {
         let catalog = Catalog::open(log.as_ref()).await?;
         let now = clock.now();
-        leftovers::settle(&catalog, log.as_ref(), now).await?;
         let has_lost = catalog.lost() > 0;
+        if has_lost {
+            tracing::error!(
+                records = catalog.lost(),
+                "the catalogue of queues has lost records to damage; nothing is removed for that: queues whose entry is lost \
+                 are found as found-<number>, and a setting, a pause or a deletion may be as it was before"
+            );
+        }
+        let left = leftovers::settle(&catalog, log.as_ref(), now).await?;
         let epoch = Arc::new(Epoch::new(catalog.next_epoch(now).await));
-        let entries = catalog.all().await;
         let home = Arc::new(Home {
             log,
             clock,
@@ -60,32 +66,21 @@ impl Queues {
             catalog,
             epoch,
             queues: RwLock::default(),
+            set_aside: RwLock::default(),
+            closing: AtomicBool::new(false),
             changes: Mutex::default(),
             listener: OnceLock::new(),
         });
         if let Err(error) = home.store_epoch().await {
             tracing::warn!(%error, "nothing can be claimed yet; what is there can be read, purged and deleted");
         }
-        for (name, entry) in &entries {
-            let queue = home.queue_of(name, entry);
-            let dead = dead_letter_name(name).ok().flatten();
-            let dead = dead.and_then(|dead| entries.binary_search_by_key(&&dead, |(name, _)| name).ok());
-            let dead = dead.and_then(|at| entries.get(at));
-            let dead = dead.map(|(_, dead)| PartitionId::new(dead.id, 0));
-            if queue.keeps_ids() {
-                home.make_ids(&queue, queue.partition_count()).await?;
-            }
-            for group in recover(&queue, entry, dead, has_lost).await? {
-                queue.add_group(Arc::new(group));
-            }
-            if queue.groups_now().len() > entry.groups.len() {
-                home.save(&queue).await?;
-            }
-            home.start(queue)?;
-        }
+        let is_whole = home.open_all_but(left).await?;
         if has_lost {
             // All that was found is in it; the next start need not look for it again.
             home.catalog.write_whole(home.log.as_ref(), now).await;
+        }
+        if !is_whole {
+            tokio::spawn(finish_when_there_is_room(Arc::downgrade(&home)));
         }
         Ok(Queues { home })
     }
@@ -181,6 +176,9 @@ impl Queues {
 
     async fn remove_now(&self, name: &str, force: bool) -> Result<()> {
         let _changes = self.home.changes.lock().await;
+        if force && self.home.remove_set_aside(name).await? {
+            return Ok(());
+        }
         let queue = self.get(name)?;
         let kept = queue.kept();
         if kept > 0 && !force {
@@ -285,16 +283,16 @@ impl Queues {
 
     /// Writes the state of all groups as a whole, so that the next start reads little.
     pub async fn close(&self) {
+        self.home.closing.store(true, Ordering::Release);
         for queue in self.all() {
-            let groups = queue.groups();
-            for group in &groups {
+            for group in &queue.groups() {
                 queue.keep_use(group).await;
             }
             queue.removed.store(true, Ordering::Release);
             queue.keeper.call.notify_one();
             queue.grown();
             if !queue.is_in_memory() {
-                queue.checkpoint(&groups, |unsaved| unsaved.records > 0);
+                queue.checkpoint(|unsaved| unsaved.records > 0);
                 let states: Vec<_> = (0..queue.partition_count())
                     .map(|partition| queue.state_id(partition))
                     .collect();

@@ -33,17 +33,14 @@ struct Cuts {
 
 impl Queue {
     /// Lets go of what every group has settled, now.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn trim(&self) {
+        // As they are now: one that was made a moment ago has use for what the others have settled.
         let groups = self.groups();
-        self.trim(&groups);
-    }
-
-    pub(crate) fn trim(&self, groups: &[Arc<Group>]) {
         if groups.is_empty() || self.settings_now().retention.mode == RetentionMode::Policy {
             return;
         }
         for partition in 0..self.partition_count() {
-            if let Some(below) = needed(groups, partition, |_| true) {
+            if let Some(below) = needed(&groups, partition, |_| true) {
                 self.trim_store(partition, below);
             }
         }

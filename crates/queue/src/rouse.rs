@@ -26,6 +26,7 @@ impl Queue {
             let (Some(span), Some(store)) = (span, self.store(partition).cloned()) else {
                 return;
             };
+            let jumps = self.clock.jumps();
             let (reader, wanted) = (group.clone(), span.clone());
             let read = tokio::task::spawn_blocking(move || read(&store, wanted, &reader)).await;
             let read = read.unwrap_or(Err(LogError::Closed));
@@ -33,6 +34,11 @@ impl Queue {
             let State::Work(machine) = &mut inner.state else {
                 return;
             };
+            if !Arc::ptr_eq(&jumps, &self.clock.jumps()) {
+                // The clock was set meanwhile: those that wait for a time that it shows were read with another one, and would
+                // sleep until then whatever was said of them since.
+                continue;
+            }
             match read {
                 Ok((messages, reached)) => machine.rouse(span, &messages, reached, now),
                 Err(error) => {

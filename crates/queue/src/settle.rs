@@ -261,7 +261,7 @@ impl Queue {
         }
         let stored = self.store_journals().await;
         // Files are kept by records of state, too. Written as a whole it is small, once nobody has a message.
-        self.checkpoint(&self.groups(), |unsaved| unsaved.is_worth_it());
+        self.checkpoint(|unsaved| unsaved.is_worth_it());
         let whole = self.store_journals().await;
         Ok(stored.or(whole)?)
     }

@@ -16,6 +16,12 @@ const TODAY: Micros = 1_795_000_000 * SECOND;
 /// A log in a folder whose machine shows this time, and its clock.
 async fn start(folder: &Path, machine: &Arc<ManualClock>) -> (EmbeddedLog, Arc<LogClock>, Option<Jump>) {
     let clock = Arc::new(LogClock::new(machine.clone()));
+    let log = open(folder, &clock);
+    let jump = clock.resume(&log).await.unwrap();
+    (log, clock, jump)
+}
+
+fn open(folder: &Path, clock: &Arc<LogClock>) -> EmbeddedLog {
     let options = LogOptions {
         file_bytes: 1 << 20,
         first_file_bytes: 1 << 20,
@@ -24,9 +30,7 @@ async fn start(folder: &Path, machine: &Arc<ManualClock>) -> (EmbeddedLog, Arc<L
         clock: clock.clone(),
         ..LogOptions::default()
     };
-    let log = EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap();
-    let jump = clock.resume(&log).await.unwrap();
-    (log, clock, jump)
+    EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap()
 }
 
 /// Something is stored now.
@@ -82,6 +86,32 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_counts_what_passed_and_no
     assert_eq!(jump, None);
     assert_eq!(clock.now() - sent, 245 * SECOND + DAY);
     log.close();
+}
+
+/// The log may begin a file, or a face store something, as soon as it is open.
+#[tokio::test]
+async fn what_is_written_before_the_jumps_are_known_is_not_stamped_by_the_wall_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = ManualClock::at(20 * SECOND);
+    let (log, clock, _) = start(folder.path(), &machine).await;
+    let sent = clock.now();
+    store(&log, &clock).await;
+    machine.set(TODAY);
+    clock.look(&log).await.unwrap();
+    log.close();
+    for boot in 1..3 {
+        let machine = ManualClock::at(TODAY + 20 * SECOND + boot * SECOND);
+        let clock = Arc::new(LogClock::new(machine.clone()));
+        let log = open(folder.path(), &clock);
+        store(&log, &clock).await;
+        clock.resume(&log).await.unwrap();
+        assert_eq!(
+            clock.now() - sent,
+            boot * SECOND,
+            "56 years would let everything expire"
+        );
+        log.close();
+    }
 }
 
 #[tokio::test]

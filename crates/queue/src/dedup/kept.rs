@@ -2,16 +2,21 @@
 //! window lasts. So a start knows the ids of messages that were settled and let go, and need not read those that are there.
 //!
 //! An id follows its message as soon as the offset is known, with the next block. A crash in between loses the ids of the
-//! last blocks, but not their messages: what is let go is let go in a later block. So a start takes what is kept, and reads
-//! the newest messages.
+//! last blocks, but not their messages: what is let go is let go in a later block. So a start takes what is kept, reads the
+//! newest messages, and keeps their ids where that is missing: the messages may be let go before the next crash.
+//!
+//! A dead letter that was sent again still shows its id to consumers, but counts for no window: its producer knows when the
+//! message was stored first, and may use the id again when the window since then has passed.
+
+use std::collections::HashSet;
 
 use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::RecordRef;
+use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Micros, Offset};
 
 use super::{ID_BYTES_MAX, IDS_MAX, Place};
 use crate::error::Result;
-use crate::message::{DEDUP_ID, NewMessage};
+use crate::message::{DEDUP_ID, NewMessage, RESENT};
 use crate::queue::Queue;
 use crate::recover::{damaged, each_record};
 use crate::store::{Cursor, Next, Store};
@@ -33,12 +38,18 @@ impl Queue {
         stored: impl Iterator<Item = (Offset, &'a NewMessage)> + Clone,
         at: Micros,
     ) {
-        let ids = stored.filter_map(|(offset, message)| Some((offset, message.properties.as_ref().get(DEDUP_ID)?)));
+        self.journal_ids(
+            partition,
+            stored.filter_map(|(offset, message)| Some((at, offset, id_of(&message.properties)?))),
+        );
+    }
+
+    fn journal_ids<'a>(&self, partition: u32, ids: impl Iterator<Item = (Micros, Offset, &'a str)> + Clone) {
         if ids.clone().next().is_none() {
             return;
         }
         let kept = self.log.journal(self.ids_id(partition), Kind::State, &mut |records| {
-            ids.clone().try_for_each(|(offset, id)| {
+            ids.clone().try_for_each(|(at, offset, id)| {
                 let offset = offset.to_le_bytes();
                 records.push(&RecordRef {
                     key: Some(id.as_bytes()),
@@ -91,8 +102,13 @@ impl Queue {
     pub(crate) fn restore_ids(&self) -> Result<()> {
         let mut newest = Newest::default();
         for (partition, store) in (0..).zip(&self.stores()) {
-            self.ids_kept(partition, &mut newest)?;
-            ids_behind(partition, store, self.window_began(), &mut newest)?;
+            let from = first_behind(store, self.window_began())?;
+            let mut kept = self.ids_kept(partition, from, &mut newest)?;
+            let unkept: Vec<_> = ids_behind(partition, store, from, &mut newest)?
+                .into_iter()
+                .filter(|(_, offset, _)| !kept.remove(offset))
+                .collect();
+            self.journal_ids(partition, unkept.iter().map(|(at, offset, id)| (*at, *offset, &**id)));
         }
         // As they came, over all partitions.
         newest.found.sort_by_key(|(time, ..)| *time);
@@ -103,16 +119,28 @@ impl Queue {
         Ok(())
     }
 
-    fn ids_kept(&self, partition: u32, newest: &mut Newest) -> Result<()> {
+    /// Returns the offsets of those whose messages are at `behind` or later.
+    fn ids_kept(&self, partition: u32, behind: Offset, newest: &mut Newest) -> Result<HashSet<Offset>> {
         let (id, from) = (self.ids_id(partition), self.first_id(partition)?);
+        let mut kept = HashSet::new();
         each_record(self.log.as_ref(), id, from, |record| {
             let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
             let offset = Offset::from_le_bytes(offset);
             newest.add(record.time, key, Place { partition, offset });
+            if offset >= behind {
+                kept.insert(offset);
+            }
             Some(())
         })?
-        .ok_or_else(|| damaged(self, partition, "a dedup-id that was kept cannot be read"))
+        .ok_or_else(|| damaged(self, partition, "a dedup-id that was kept cannot be read"))?;
+        Ok(kept)
     }
+}
+
+/// The id by which a message counts as known.
+fn id_of(properties: &Properties) -> Option<&str> {
+    let properties = properties.as_ref();
+    properties.get(DEDUP_ID).filter(|_| properties.get(RESENT).is_none())
 }
 
 /// The newest ids of all partitions, not many more than can be known at once.
@@ -135,26 +163,37 @@ impl Newest {
     }
 }
 
-/// Of the newest messages, whose ids may not have been kept yet.
-fn ids_behind(partition: u32, store: &Store, since: Micros, newest: &mut Newest) -> Result<()> {
+/// From which message on ids may not have been kept yet.
+fn first_behind(store: &Store, since: Micros) -> Result<Offset> {
     let (first, next) = (store.first()?, store.next()?);
-    let Some(last) = store.span_at(next.saturating_sub(1).max(first))? else {
-        return Ok(());
-    };
-    let from = store.offset_at(since.max(last.last_time - BEHIND))?;
-    let (mut cursor, mut at) = (Cursor::default(), from.max(first));
+    let last = store.span_at(next.saturating_sub(1).max(first))?;
+    match last {
+        Some(last) => Ok(store.offset_at(since.max(last.last_time - BEHIND))?.max(first)),
+        None => Ok(next),
+    }
+}
+
+/// Of the newest messages. Returns when and where they are stored.
+fn ids_behind(
+    partition: u32,
+    store: &Store,
+    from: Offset,
+    newest: &mut Newest,
+) -> Result<Vec<(Micros, Offset, Box<str>)>> {
+    let (mut cursor, mut at, mut found) = (Cursor::default(), from, Vec::new());
     loop {
         match store.at(&mut cursor, at)? {
             Next::Message(message, _) => {
                 let offset = message.offset;
                 at = offset + 1;
-                if let Some(id) = message.properties.as_ref().get(DEDUP_ID) {
+                if let Some(id) = id_of(&message.properties) {
                     newest.add(message.time, id, Place { partition, offset });
+                    found.push((message.time, offset, id.into()));
                 }
             }
             Next::Gap { to, .. } => at = to,
             Next::Load => cursor = store.load(at)?,
-            Next::End => return Ok(()),
+            Next::End => return Ok(found),
         }
     }
 }

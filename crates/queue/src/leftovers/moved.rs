@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Micros, PartitionId, ReadWant, Records, Unit};
 
-use super::remove_one;
+use super::{remove_if_room, remove_one};
 use crate::catalog::{Catalog, Entry, Mark};
 use crate::error::{QueueError, Result};
 use crate::queue::STATE;
@@ -29,16 +29,35 @@ pub(super) async fn to_new_number(
 ) -> Result<()> {
     let old = entry.id;
     let id = catalog.begin(log, Mark::Copying, now).await?;
+    let moved = match copy_all(log, (id, &entry), there).await {
+        Ok(()) => catalog.renumber(log, name, Entry { id, ..entry }, old, now).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = moved {
+        // Half a copy takes room for nothing: it is begun anew in any case.
+        if let Err(error) = remove_one(catalog, log, id, now).await {
+            tracing::warn!(id, %error, "what was copied of a queue is left; it goes at the next start");
+        }
+        return Err(error);
+    }
+    remove_if_room(catalog, log, old, now).await
+}
+
+async fn copy_all(log: &dyn Log, (id, entry): (u32, &Entry), there: &BTreeSet<u32>) -> Result<()> {
     for partition in 0..entry.settings.partitions {
         for one in [PartitionId::new(id, partition), PartitionId::new(id | STATE, partition)] {
             log.create(one, entry.durability).await?;
         }
     }
     for partition in there {
-        copy(log, PartitionId::new(old, *partition), PartitionId::new(id, *partition)).await?;
+        copy(
+            log,
+            PartitionId::new(entry.id, *partition),
+            PartitionId::new(id, *partition),
+        )
+        .await?;
     }
-    catalog.renumber(log, name, Entry { id, ..entry }, old, now).await?;
-    remove_one(catalog, log, old, now).await
+    Ok(())
 }
 
 async fn copy(log: &dyn Log, from: PartitionId, to: PartitionId) -> Result<()> {

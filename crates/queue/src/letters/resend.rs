@@ -14,7 +14,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::{DeadSelect, DropUnderWay, ResendTo};
 use crate::dead::PREFIX;
 use crate::error::{QueueError, Result};
-use crate::message::{Message, NewMessage, TARGET_GROUP};
+use crate::message::{Message, NewMessage, RESENT, TARGET_GROUP};
 use crate::produce::{Along, Detached};
 use crate::queue::Queue;
 use crate::ranges::Ranges;
@@ -219,11 +219,11 @@ fn revived(letter: &Message, group: Option<&str>, not_before: Option<Micros>) ->
     let target = group.map(|group| (TARGET_GROUP, group));
     let kept = properties
         .iter()
-        .filter(|(name, _)| !name.starts_with(PREFIX) && *name != TARGET_GROUP);
+        .filter(|(name, _)| !name.starts_with(PREFIX) && ![TARGET_GROUP, RESENT].contains(name));
     NewMessage {
         payload: letter.payload.clone(),
         key: letter.key.clone(),
-        properties: kept.chain(target).collect::<Properties>(),
+        properties: kept.chain(target).chain([(RESENT, "1")]).collect::<Properties>(),
         not_before,
         ..NewMessage::default()
     }

@@ -1,7 +1,7 @@
 //! What the set of queues does for one call at a time: queues and groups are made, kept in the catalogue and removed.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
@@ -34,20 +34,26 @@ pub(crate) struct Home {
     pub(super) catalog: Catalog,
     pub(super) epoch: Arc<Epoch>,
     pub(super) queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
+    /// Queues that lack partitions until the disk has room for them, and why.
+    pub(super) set_aside: RwLock<BTreeMap<SmolStr, LogError>>,
     /// Of queues and groups: one at a time.
     pub(super) changes: Mutex<()>,
+    /// The process is about to end: nothing is begun any more.
+    pub(super) closing: AtomicBool,
     pub listener: OnceLock<Arc<dyn DeadLetterListener>>,
 }
 
 impl Home {
     pub fn get(&self, name: &str) -> Result<Arc<Queue>> {
-        self.queues
-            .read()
-            .get(name)
-            .cloned()
-            .ok_or_else(|| QueueError::QueueNotFound {
+        if let Some(queue) = self.queues.read().get(name) {
+            return Ok(queue.clone());
+        }
+        match self.set_aside.read().get(name) {
+            Some(error) => Err(QueueError::Log(error.clone())),
+            None => Err(QueueError::QueueNotFound {
                 queue: SmolStr::new(name),
-            })
+            }),
+        }
     }
 
     pub(super) fn queue_of(self: &Arc<Home>, name: &SmolStr, entry: &Entry) -> Arc<Queue> {
@@ -120,7 +126,7 @@ impl Home {
     pub(super) async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
         self.check(name, &settings, self.durability_of(&settings))?;
         check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
-        if self.queues.read().contains_key(name) {
+        if self.queues.read().contains_key(name) || self.set_aside.read().contains_key(name) {
             return Err(QueueError::QueueExists {
                 queue: SmolStr::new(name),
             });
@@ -351,10 +357,8 @@ impl Home {
         );
         let total = queue.admission.lock().total.clone();
         let group = Arc::new(Group::new(id, settings, declared, members, parts, (total, backlog)));
-        queue.add_group(group.clone());
+        let kept = queue.begin_group(&group).map_err(QueueError::from);
         drop(still);
-        // Where it begins is kept, so that a restart does not begin somewhere else.
-        let kept = queue.keep_beginning(&group).map_err(QueueError::from);
         let saved = match kept {
             Ok(()) => self.save(queue).await,
             Err(error) => Err(error),

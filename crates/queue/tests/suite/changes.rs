@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{Place, ack, begin, claim_http, keyed, restarted, work_groups};
+use crate::support::{
+    Place, ack, begin, claim, claim_http, keyed, letters, open_later, put, restarted, settle, texts, until, work,
+    work_groups,
+};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
-use thalweg_queue::{ClaimWant, Group, NewMessage, Queue};
+use thalweg_queue::settings::{DeadLetterSettings, GroupMode, GroupSettings, QueueSettings, RetentionMode};
+use thalweg_queue::{ClaimWant, Group, NewMessage, Queue, Verdict};
 
 /// As a consumer makes it.
 async fn joined(place: &Place, queue: &Arc<Queue>, name: &str) -> Arc<Group> {
@@ -272,4 +275,58 @@ async fn a_group_that_was_removed_hands_nothing_out_to_whoever_knows_it_and_ends
     queue.produce(NewMessage::of("b")).await.unwrap();
     let taken = queue.claim(&anew, "c", MemberKind::Pipeline, want).await.unwrap();
     assert_eq!(taken.len(), 1);
+}
+
+/// A checkpoint has the state of all groups, and a start reads nothing before it: one that was begun before a group was made
+/// must not be written behind what that group has settled.
+#[tokio::test]
+async fn what_a_new_group_has_settled_stays_so_whatever_the_queue_writes_meanwhile() {
+    let (folder, mut place, mut queue) = begin(QueueSettings {
+        dlq: DeadLetterSettings {
+            on_expire: true,
+            ..QueueSettings::default().dlq
+        },
+        ttl: Duration::ZERO,
+        ..work(1)
+    })
+    .await;
+    put(&queue, &["a", "b"]).await;
+    for n in 0..10 {
+        let lives = |seconds| NewMessage {
+            ttl: Some(Duration::from_secs(seconds)),
+            ..NewMessage::of("is a dead letter soon")
+        };
+        queue.produce(lives(20)).await.unwrap();
+        claim_http(&queue, "g", 1).await;
+        place.later(Duration::from_secs(31));
+        // Calls the task of the queue: it has letters to move, and then a checkpoint to write.
+        queue.produce(lives(1)).await.unwrap();
+        for _ in 0..n {
+            tokio::task::yield_now().await;
+        }
+        let name = format!("late-{n}");
+        let late = GroupSettings::new(&name, GroupMode::Work);
+        place.queues.create_group(&queue, late).await.unwrap();
+        let mut settled = 0;
+        loop {
+            let taken = claim(&queue, &name, 100).await;
+            if taken.is_empty() {
+                break;
+            }
+            settled += taken.len();
+            settle(&queue, &name, &taken, Verdict::Ack).await;
+        }
+        assert!(settled >= 2, "{name} begins with all that is there");
+        until("the task has done what is due", async || {
+            letters(&queue).await.len() > n
+        })
+        .await;
+        place.kill();
+        // What has expired has done so after the start, too.
+        place = open_later(folder.path(), Duration::from_secs(31 * (n as u64 + 1))).await;
+        queue = place.queue();
+        let again = claim(&queue, &name, 100).await;
+        assert!(again.is_empty(), "{name}: {:?}", texts(&again));
+        place.queues.remove_group(&queue, &name).await.unwrap();
+    }
 }

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{begin, claim, kept, number, reopened, settings, settle};
+use crate::support::{
+    REJECT, begin, claim, kept, log_options, number, open_later, open_on, reopened, settings, settle, texts,
+};
 use thalweg_log::Durability;
-use thalweg_log::disk::sim::Random;
+use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_queue::settings::{GroupMode, Overflow, QueueSettings};
-use thalweg_queue::{NewMessage, Queue, Verdict};
+use thalweg_queue::{DeadFilter, DeadSelect, NewMessage, Produced, Queue, ResendTo, Verdict};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -133,11 +135,11 @@ async fn produce_some(queue: Arc<Queue>, seed: u64) -> Told {
     }
 }
 
-/// `THALWEG_SIM_SEEDS` runs more of them.
+/// `THALWEG_SIM_SEEDS` runs more of them, `THALWEG_SIM_SEED` others.
 #[tokio::test(flavor = "multi_thread")]
 async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_for_ever() {
-    let rounds = number("THALWEG_SIM_SEEDS", 20);
-    for seed in 0..rounds {
+    let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 20));
+    for seed in first..first + count {
         let durability = if seed % 4 == 0 {
             Durability::Memory
         } else {
@@ -185,5 +187,72 @@ async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_f
             assert!(again.iter().all(|produced| produced.repeated), "seed {seed}");
             place.kill();
         }
+    }
+}
+
+/// The id of a message follows in a later block, which a crash may take; the message stands for it then, until that is let go.
+#[tokio::test]
+async fn an_id_is_known_after_a_second_crash_though_its_message_is_gone_by_then() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let start = async || {
+        open_on(
+            Arc::new(disk.clone()),
+            &log_options(1 << 20, 1 << 19),
+            Duration::ZERO,
+            u64::MAX,
+        )
+        .await
+    };
+    let place = start().await;
+    let queue = place.queues.create("q", with_ids()).await.unwrap();
+    let first = queue.produce(message("a", "first")).await.unwrap();
+    disk.kill();
+    place.kill();
+
+    let place = start().await;
+    let queue = place.queue();
+    queue.purge().await.unwrap();
+    disk.kill();
+    place.kill();
+
+    let place = start().await;
+    let again = place.queue().produce(message("a", "again")).await.unwrap();
+    assert_eq!(
+        again,
+        Produced {
+            repeated: true,
+            ..first
+        }
+    );
+    place.stop().await;
+}
+
+/// The window is counted from the message that its producer sent, not from the end of its time as a dead letter.
+#[tokio::test]
+async fn a_letter_that_is_sent_again_begins_no_window_also_after_a_start() {
+    for restarts in [false, true] {
+        let (folder, place, queue) = begin(with_ids()).await;
+        queue.produce(message("a", "first")).await.unwrap();
+        settle(&queue, "g", &claim(&queue, "g", 1).await, REJECT).await;
+        let window = Duration::from_secs(3601);
+        place.later(window);
+        let all = DeadSelect::Filter(DeadFilter::default());
+        assert_eq!(queue.resend(&all, ResendTo::Source, None).await.unwrap().count, 1);
+        let (_place, queue) = match restarts {
+            true => {
+                place.kill();
+                let place = open_later(folder.path(), window).await;
+                let queue = place.queue();
+                (place, queue)
+            }
+            false => (place, queue),
+        };
+        let other = queue.produce(message("a", "another one")).await.unwrap();
+        assert!(!other.repeated, "after a start: {restarts}");
+        // What has to be read from the disk comes in pieces.
+        let mut taken = texts(&claim(&queue, "g", 10).await);
+        taken.extend(texts(&claim(&queue, "g", 10).await));
+        taken.sort();
+        assert_eq!(taken, ["another one", "first"]);
     }
 }

@@ -12,7 +12,7 @@
 mod calls;
 mod drain;
 mod ends;
-mod ids;
+pub mod ids;
 mod model;
 mod world;
 
@@ -33,13 +33,13 @@ fn run(events: Events, histories: u64) {
         counts.add(&runtime.block_on(history(seed, events)));
     }
     println!("{count} histories: {counts:?}");
-    assert!(counts.delivered > 0 && counts.settled > 0, "{counts:?}");
-    assert!(counts.read > 0 && counts.committed > 0, "{counts:?}");
-    assert!(!events.clients_leave || counts.left > 0, "{counts:?}");
-    assert!(!events.ends || counts.ended > count, "{counts:?}");
     // Of few histories none may come to it.
     if count >= 40 {
+        assert!(counts.delivered > 0 && counts.settled > 0, "{counts:?}");
+        assert!(counts.read > 0 && counts.committed > 0, "{counts:?}");
         assert!(counts.repeated > 0 && counts.expired > 0, "{counts:?}");
+        assert!(!events.clients_leave || counts.left > 0, "{counts:?}");
+        assert!(!events.ends || counts.ended > count, "{counts:?}");
         assert!(
             !events.ends || (counts.jumps > 0 && counts.booted_in_1970 > 0),
             "{counts:?}"

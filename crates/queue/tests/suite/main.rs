@@ -6,6 +6,7 @@
 mod catalog_damage;
 mod changes;
 mod clock;
+mod clock_jumps;
 mod compaction;
 mod damage;
 mod dedup;

@@ -1,14 +1,16 @@
 //! A queue that lacks some of its partitions moves to a new number when a process starts. The power goes at every write, sync
-//! and change of a name of that start, one after the other: each message is there afterwards, once, and so is each queue.
+//! and change of a name of that start, one after the other, or the disk is full there: each message is there afterwards, once,
+//! and so is each queue. `THALWEG_SIM_SEEDS` has a full disk end at every write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::support::{TestClock, keyed, log_options, queues_options, text, work};
+use crate::support::{TestClock, keyed, log_options, number, queues_options, text, until, work};
+use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{EmbeddedLog, Log, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, Log, PartitionId, Records, Unit};
 use thalweg_queue::settings::{GroupMode, GroupSettings};
 use thalweg_queue::{Queues, Result};
 
@@ -44,13 +46,16 @@ async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
     let queue = queues.create("q", work(4)).await.unwrap();
     let mut there = BTreeSet::new();
     for n in 0..MESSAGES {
-        let message = format!("message {n}");
+        // Large enough that a copy of them is many small commits.
+        let message = format!("message {n:>3000}");
         let produced = queue.produce(keyed(format!("key {n}"), message.clone())).await.unwrap();
         if produced.partition != 1 {
             there.insert(message);
         }
     }
     assert!(there.len() < MESSAGES, "one partition had some");
+    let other = queues.create("other", work(1)).await.unwrap();
+    other.produce(keyed("key", "whole")).await.unwrap();
     queues.close().await;
     Log::remove(log.as_ref(), PartitionId::new(NUMBER, 1)).await.unwrap();
     if damage == Damage::PartitionAndName {
@@ -69,19 +74,32 @@ async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
     (disk, there)
 }
 
-async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) {
-    let names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
-    let name = match damage {
+fn name_of(damage: Damage) -> &'static str {
+    match damage {
         Damage::Partition => "q",
         Damage::PartitionAndName => "found-16",
-    };
-    assert_eq!(names, [name], "{what}");
+    }
+}
+
+async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) {
+    let names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
+    let name = name_of(damage);
+    assert_eq!(
+        names.iter().collect::<BTreeSet<_>>(),
+        BTreeSet::from([&name.to_owned(), &"other".to_owned()]),
+        "{what}"
+    );
     let queue = queues.get(name).unwrap();
     let stored = queue.browse(None, None, 1000).await.unwrap();
     let mut texts: Vec<String> = stored.iter().map(|(_, message)| text(message).to_owned()).collect();
     texts.sort();
     let wanted: Vec<String> = there.iter().cloned().collect();
     assert_eq!(texts, wanted, "{what}");
+}
+
+/// It is a queue as any other.
+async fn can_be_used(queues: &Queues, damage: Damage) {
+    let queue = queues.get(name_of(damage)).unwrap();
     let group = GroupSettings::new("after", GroupMode::Work);
     queues.create_group(&queue, group).await.unwrap();
 }
@@ -106,13 +124,14 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
                 let (queues, log) = start(&disk).await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 if again == 0 {
                     all_is_there_once(&queues, damage, &there, &what).await;
+                    can_be_used(&queues, damage).await;
                 }
                 log.sync().await.unwrap();
                 let left: BTreeSet<u32> = Log::partitions(log.as_ref())
                     .iter()
                     .map(|id| id.queue & 0xffff)
                     .collect();
-                assert_eq!(left.len(), 2, "{what}: the catalogue and one queue: {left:?}");
+                assert_eq!(left.len(), 3, "{what}: the catalogue and two queues: {left:?}");
                 log.close();
                 disk.kill();
             }
@@ -123,4 +142,98 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
         }
         assert!(cuts > 20, "{damage:?}: {cuts}");
     }
+}
+
+/// Of nobody that the queues know.
+const FILLER: PartitionId = PartitionId::new(PartitionId::EVENTS, 7);
+
+/// Fills the disk with so many small commits at most. Returns how many it took.
+async fn fill(disk: &SimDisk, most: usize) -> usize {
+    let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19)).unwrap();
+    until("a file is ready", async || log.counters().spare_files > 0).await;
+    let space = disk.space().unwrap();
+    disk.set_capacity(space.total_bytes - space.free_bytes);
+    log.create(FILLER, Durability::Os).await.unwrap();
+    let put = async |bytes: usize| {
+        let mut records = Records::new();
+        records.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
+        EmbeddedLog::append(&log, Unit::of(FILLER, records), None).await.is_ok()
+    };
+    let mut took = 0;
+    while took < most && put(3000).await {
+        took += 1;
+    }
+    log.close();
+    disk.kill();
+    took
+}
+
+/// What is whole is served, and the other one is there with all that it had, or is said to be missing for want of room.
+async fn is_up(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) -> bool {
+    let other = queues.get("other").unwrap();
+    let stored = other.browse(None, None, 10).await.unwrap();
+    assert_eq!(stored.len(), 1, "{what}");
+    if damage == Damage::Partition
+        && let Err(error) = queues.get("q")
+    {
+        assert_eq!(error.code(), "disk_full", "{what}");
+        let again = queues.create("q", work(1)).await;
+        assert_eq!(again.err().map(|error| error.code()), Some("queue_exists"), "{what}");
+        return false;
+    }
+    if damage == Damage::PartitionAndName && queues.get(name_of(damage)).is_err() {
+        return false;
+    }
+    all_is_there_once(queues, damage, there, what).await;
+    true
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is_room() {
+    for damage in [Damage::Partition, Damage::PartitionAndName] {
+        let all = fill(&damaged(0, damage).await.0, usize::MAX).await;
+        let mut set_aside = 0;
+        // Room for one commit more at a time if more is wanted than CI has time for.
+        let step = if number("THALWEG_SIM_SEEDS", 0) > 0 { 1 } else { 5 };
+        for left in (0..=all.min(60)).step_by(step) {
+            let (disk, there) = damaged(left as u64, damage).await;
+            fill(&disk, all - left).await;
+            for start_again in 0..3 {
+                let what = format!("{damage:?}, room for {left}, start {start_again}");
+                let (queues, log) = start(&disk).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                set_aside += usize::from(!is_up(&queues, damage, &there, &what).await);
+                log.close();
+                disk.kill();
+            }
+            let what = format!("{damage:?}, room for {left}, and then for all");
+            let (queues, log) = start(&disk).await.unwrap();
+            disk.set_capacity(64 << 20);
+            until("it is done", async || queues.finish_start_now().await.unwrap()).await;
+            all_is_there_once(&queues, damage, &there, &what).await;
+            can_be_used(&queues, damage).await;
+            log.close();
+            disk.kill();
+            let (queues, log) = start(&disk).await.unwrap();
+            let stored = queues.all().iter().map(|queue| queue.stats().retained).sum::<u64>();
+            assert_eq!(stored, there.len() as u64 + 1, "{what}");
+            log.close();
+        }
+        assert!(set_aside > 5, "{damage:?}: {set_aside}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_set_aside_can_be_deleted_to_make_room() {
+    let (disk, _) = damaged(1, Damage::Partition).await;
+    fill(&disk, usize::MAX).await;
+    let (queues, log) = start(&disk).await.unwrap();
+    assert_eq!(queues.get("q").err().unwrap().code(), "disk_full");
+    queues.remove("q", true).await.unwrap();
+    assert_eq!(queues.get("q").err().unwrap().code(), "queue_not_found");
+    log.close();
+    disk.kill();
+    let (queues, log) = start(&disk).await.unwrap();
+    assert_eq!(queues.get("q").err().unwrap().code(), "queue_not_found");
+    assert_eq!(queues.get("other").unwrap().depth(), 1);
+    log.close();
 }

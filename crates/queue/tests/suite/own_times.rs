@@ -1,5 +1,6 @@
 //! Messages expire at their own time, also behind others that live, and where nobody claims: none of them counts against the
-//! limits, before or after a restart. A generator compares with a model; `THALWEG_SIM_SEEDS` runs more.
+//! limits, before or after a restart. A generator compares with a model; `THALWEG_SIM_SEEDS` runs more, `THALWEG_SIM_SEED`
+//! others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,7 +80,8 @@ async fn a_queue_that_nobody_uses_lets_go_of_the_dead_by_itself_also_after_a_res
 /// Nobody claims until the end; then exactly those that live are handed out, in their order.
 #[tokio::test]
 async fn at_every_time_the_depth_is_the_number_of_those_that_live() {
-    for seed in 0..number("THALWEG_SIM_SEEDS", 12) {
+    let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 12));
+    for seed in first..first + count {
         let mut random = Random::new(seed);
         let durability = if random.one_in(2) {
             Durability::Memory

@@ -1,5 +1,5 @@
 //! Dead letters that are sent again or thrown away by several at once, by clients that leave, and into queues in memory: each
-//! goes one way, once, and stays gone. `THALWEG_SIM_SEEDS` runs more.
+//! goes one way, once, and stays gone. `THALWEG_SIM_SEEDS` runs more, `THALWEG_SIM_SEED` others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -188,7 +188,8 @@ async fn a_running_process_writes_a_checkpoint_of_the_letters_that_are_gone() {
 /// Several at once, some of which leave: afterwards each letter is in one place.
 #[tokio::test(flavor = "multi_thread")]
 async fn however_letters_are_taken_each_goes_one_way() {
-    for seed in 0..number("THALWEG_SIM_SEEDS", 8) {
+    let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 8));
+    for seed in first..first + count {
         let mut settings = quick();
         settings.retention.mode = RetentionMode::Policy;
         let (folder, place, queue) = begin(settings).await;

@@ -47,7 +47,6 @@ impl World {
         let told = told(&answer);
         let shown: Vec<_> = sent.iter().map(|sent| (&sent.text, sent.life, &sent.id)).collect();
         self.happened(("produced", shown, told));
-        self.note_stored(told);
         let places = answer.and_then(Result::ok).unwrap_or_default();
         for (n, sent) in sent.into_iter().enumerate() {
             self.note_sent(sent, told, places.get(n));
@@ -118,6 +117,7 @@ impl World {
                 if produced.repeated {
                     self.counts.repeated += 1;
                 } else {
+                    self.note_stored();
                     self.ids.stored(id, place, now);
                     self.model.produced(sent.text, sent.life, Some(place), told);
                 }
@@ -168,7 +168,9 @@ impl World {
             settled => told(settled),
         };
         self.happened(("settled", &text, &verdict, told));
-        self.note_stored(told);
+        if told == Told::Done {
+            self.note_stored();
+        }
         self.counts.settled += u64::from(told == Told::Done);
         match verdict {
             Verdict::Ack => self.model.acked(&text, told),
@@ -232,7 +234,6 @@ impl World {
         let (_, group) = self.stream();
         let committed = group.stats().positions.get(partition as usize).copied().unwrap();
         self.happened(("committed", partition, committed));
-        self.note_stored(Told::Done);
         self.counts.committed += 1;
         self.model.committed(partition, committed);
     }
@@ -261,7 +262,6 @@ impl World {
         let to = self.somewhere();
         let told = told(&self.call(queue.seek(&group, to)).await);
         self.happened(("seek", to, told));
-        self.note_stored(told);
         match to {
             SeekTo::Latest => self.model.dropped(told),
             SeekTo::Earliest => self.model.set_back(told),
@@ -278,7 +278,6 @@ impl World {
         let to = self.somewhere();
         let told = told(&self.call(queue.seek(&group, to)).await);
         self.happened(("seek of the stream", to, told));
-        self.note_stored(told);
         match to {
             SeekTo::Latest => self.model.stream_skipped(told),
             SeekTo::Earliest => self.model.stream_set_back(told),
@@ -305,7 +304,6 @@ impl World {
         let (queue, _) = self.queue();
         let told = told(&self.call(queue.purge()).await);
         self.happened(("purge", told));
-        self.note_stored(told);
         self.model.dropped(told);
         self.model.stream_skipped(told);
     }
@@ -324,7 +322,6 @@ impl World {
         let all = DeadSelect::Filter(DeadFilter::default());
         let told = told(&self.call(queue.purge_dead(&all)).await);
         self.happened(("letters purged", &seen, told));
-        self.note_stored(told);
         self.model.letters_purged(&seen, told);
     }
 
@@ -350,7 +347,6 @@ impl World {
             Ok(_) | Err(QueueError::QueueExists { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        self.note_stored(Told::Done);
         self.counts.deleted += 1;
     }
 
@@ -364,7 +360,7 @@ impl World {
             Ok(()) | Err(QueueError::GroupNotFound { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        self.model.set_back(Told::Done);
+        self.model.group_made_again();
         let group = || GroupSettings::new("g", GroupMode::Work);
         drop(self.call(queues.create_group(&queue, group())).await);
         Self::others_have_their_turn().await;

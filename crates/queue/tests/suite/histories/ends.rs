@@ -68,6 +68,7 @@ impl World {
     /// Time goes on by what the wall clock says that the stop took. If it says less, no more is lost than nobody has stored
     /// anything in.
     fn goes_on(&mut self, machine: Machine, before: Stopped) {
+        self.happened(("the clock was set", machine.place.clock.jumps()));
         let (now, took) = (machine.now(), machine.wall() - before.shown);
         match took >= 0 {
             true => assert_eq!(now, before.now + took, "a stop takes what the wall clock says"),
@@ -111,6 +112,7 @@ impl World {
         self.counts.damaged += 1;
         self.held.clear();
         self.read.clear();
+        self.happened(("of the clock is left", machine.now(), machine.place.clock.jumps()));
         self.expected_now = machine.now();
         self.stored_at = self.expected_now;
         self.repair_queues(&machine).await;

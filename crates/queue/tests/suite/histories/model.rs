@@ -255,6 +255,22 @@ impl Model {
         });
     }
 
+    /// The work group is gone, and with it what kept those messages that nobody else has use for; the next one begins with what
+    /// is left.
+    pub fn group_made_again(&mut self) {
+        let (rules, latest) = (self.rules, self.latest);
+        self.set_back(Told::Done);
+        self.each(|_, known| {
+            let stays = match rules.kept {
+                Kept::For(age) => latest <= known.produced + age,
+                Kept::UntilSettled | Kept::Newest(_) => known.reading == Reading::Unread,
+            };
+            if known.fate == Fate::Live && !stays {
+                known.fate = Fate::Maybe;
+            }
+        });
+    }
+
     /// The reader is done with a message: it comes again only if that was not told, or is not committed.
     pub fn read_acked(&mut self, text: &str, told: Told) {
         if let Some(known) = self.messages.get_mut(text).filter(|_| told != Told::Refused)

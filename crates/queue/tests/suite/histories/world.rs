@@ -217,10 +217,8 @@ impl World {
     }
 
     /// Something is stored that a power cut does not take.
-    pub fn note_stored(&mut self, told: Told) {
-        if told == Told::Done {
-            self.stored_at = self.expected_now;
-        }
+    pub fn note_stored(&mut self) {
+        self.stored_at = self.expected_now;
     }
 
     /// The answer of a call; `None` if its client has left before, after any number of awaits.
@@ -323,7 +321,9 @@ impl World {
         let machine = self.machine();
         machine.time.set(by);
         machine.place.clock.look(machine.place.log.as_ref()).await.unwrap();
-        self.stored_at = self.expected_now;
+        if by.abs() >= SECOND {
+            self.note_stored();
+        }
         self.see_the_time();
         self.call(queue.look_after_now()).await;
     }
