@@ -43,7 +43,8 @@ impl OffsetRuns {
         runs
     }
 
-    fn push(&mut self, start: Offset, end: Offset) {
+    /// One that begins behind the beginnings of those before it.
+    pub fn push(&mut self, start: Offset, end: Offset) {
         match self.0.last_mut() {
             Some((_, last)) if *last >= start => *last = (*last).max(end),
             _ => self.0.push((start, end)),
