@@ -26,11 +26,8 @@ impl Surveyed {
     /// Those of a segment, by their own headers.
     pub(super) fn frames_in_row(&self) -> Row {
         let file = &self.outline.file;
-        let limit = self
-            .outline
-            .footer
-            .trailer()
-            .map_or(self.outline.trailer_at(), |trailer| trailer.end);
+        // Where the end of the frames is not known they may reach up to the end of the file, as a start takes it, too.
+        let limit = self.outline.footer.trailer().map_or(file.size, |trailer| trailer.end);
         let mut row = Row::default();
         let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
         let mut at = 0;
