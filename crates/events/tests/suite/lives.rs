@@ -54,7 +54,10 @@ fn run(ending: Ending, histories: u64) {
         runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     }
     println!("{count} histories: {counts:?}");
-    assert!(counts.appended > 0 && counts.settled > 0 && counts.left > 0 && counts.processes > count, "{counts:?}");
+    assert!(
+        counts.appended > 0 && counts.settled > 0 && counts.left > 0 && counts.processes > count,
+        "{counts:?}"
+    );
     assert!(count < 20 || counts.erased > 0 && counts.deleted > 0, "{counts:?}");
     assert!(ending == Ending::Drained || count < 20 || counts.lost > 0, "{counts:?}");
 }

@@ -126,7 +126,11 @@ async fn of_a_segment_that_is_cut_short_a_check_names_as_lost_what_a_start_canno
     for cut in 1..whole.len() {
         let copy = SimDisk::new(1, 64 << 20);
         for (name, bytes) in &files {
-            let len = if name == segment { bytes.len() - cut } else { bytes.len() };
+            let len = if name == segment {
+                bytes.len() - cut
+            } else {
+                bytes.len()
+            };
             let file = copy.create(name).unwrap();
             file.write_at(&bytes[..len], 0).unwrap();
             file.sync().unwrap();
@@ -144,7 +148,10 @@ async fn of_a_segment_that_is_cut_short_a_check_names_as_lost_what_a_start_canno
                 let mut bases = frames.iter().map(|frame| frame.header.base);
                 bases.any(|base| base == offset)
             });
-            assert_eq!(is_lost, !is_there, "{cut} bytes are missing: offset {offset}, {report:?}");
+            assert_eq!(
+                is_lost, !is_there,
+                "{cut} bytes are missing: offset {offset}, {report:?}"
+            );
         }
     }
 }

@@ -152,14 +152,23 @@ impl World {
             let times = shown.get(text).copied().unwrap_or(0);
             assert!(times <= 1, "{text} is there {times} times");
             // With what was given up a deletion may be lost, and a namespace be back.
-            let Some(place) = places.get(text).copied() else { continue };
+            let Some(place) = places.get(text).copied() else {
+                continue;
+            };
             let is_named = names(report, place);
             assert!(!is_named || times == 0, "{text} was named as lost, and is there");
             let must = known.fate == Fate::Live && !known.was_ruled && known.era == self.model.era(&known.namespace);
-            assert!(!must || is_named || times == 1, "{text} at {place:?} is lost, and nothing names it: {known:?}");
+            assert!(
+                !must || is_named || times == 1,
+                "{text} at {place:?} is lost, and nothing names it: {known:?}"
+            );
             self.counts.lost += u64::from(must && is_named);
         }
-        if report.findings.iter().all(|finding| finding.kind != FindingKind::BadBody || !finding.is_error) {
+        if report
+            .findings
+            .iter()
+            .all(|finding| finding.kind != FindingKind::BadBody || !finding.is_error)
+        {
             let faults = process.store.verify().await.unwrap().faults;
             assert_eq!(faults, [], "what was given up is no fault any more");
         }

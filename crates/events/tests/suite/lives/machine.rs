@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
 use thalweg_events::{
-    DEFAULT, EmbeddedStore, EventsError, EventsOptions, Namespace, NewNamespace, Scopes, Store as _, Subscriptions, TokenDigest,
+    DEFAULT, EmbeddedStore, EventsError, EventsOptions, Namespace, NewNamespace, Scopes, Store as _, Subscriptions,
+    TokenDigest,
 };
 use thalweg_log::clock::{Clock as _, LogClock, TimeSource};
 use thalweg_log::disk::Disk as _;
@@ -104,10 +105,14 @@ impl Machine {
             error: error.into(),
         })?;
         let log = Arc::new(log);
-        clock.resume(log.as_ref()).await.unwrap();
         if skip {
             log.pass_over_damage();
         }
+        let resumed = clock.resume(log.as_ref()).await;
+        resumed.map_err(|error| Refused {
+            by_log: false,
+            error: error.into(),
+        })?;
         let options = EventsOptions {
             durability: Durability::Fsync,
             in_memory: false,

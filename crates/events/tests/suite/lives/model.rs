@@ -74,14 +74,20 @@ pub fn text_of(stored: &Stored) -> String {
 }
 
 pub fn text_in(data: &str) -> &str {
-    let text = data.strip_prefix("{\"text\":\"").and_then(|rest| rest.split('"').next());
+    let text = data
+        .strip_prefix("{\"text\":\"")
+        .and_then(|rest| rest.split('"').next());
     text.expect("a message that somebody appended")
 }
 
 /// The id that a client gives to a message.
 pub fn id_of(text: &str) -> MessageId {
     let mut bytes = [0x5a; 16];
-    let number: u64 = text.trim_matches(['<', '>']).trim_start_matches("message ").parse().unwrap();
+    let number: u64 = text
+        .trim_matches(['<', '>'])
+        .trim_start_matches("message ")
+        .parse()
+        .unwrap();
     bytes[..8].copy_from_slice(&number.to_be_bytes());
     MessageId::Uuid(Uuid(bytes))
 }
@@ -115,7 +121,10 @@ impl Model {
                 at,
             };
             let before = self.messages.insert(text.clone(), known);
-            assert!(before.is_none_or(|before| before.fate == Fate::Maybe), "{text} was there");
+            assert!(
+                before.is_none_or(|before| before.fate == Fate::Maybe),
+                "{text} was there"
+            );
         }
     }
 
@@ -185,7 +194,9 @@ impl Model {
         let (Some(rule), Some((position, _))) = (self.rule_of(&known.namespace, &known.stream), known.place) else {
             return (false, false);
         };
-        let of_count = rule.max_count.map_or(0, |count| (version + 1).unsigned_abs().saturating_sub(count));
+        let of_count = rule
+            .max_count
+            .map_or(0, |count| (version + 1).unsigned_abs().saturating_sub(count));
         let floor = of_count.max(rule.truncate_before.unwrap_or(0));
         // Time stands still within a step, so nothing is at the limit but what is within a second of it.
         let age = now - known.at;

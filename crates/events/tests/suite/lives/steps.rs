@@ -248,7 +248,9 @@ async fn perform(process: &Process, op: &Op) -> Result<()> {
         }
         Op::Replay(name) => {
             let namespace = store.namespace(name).await?;
-            let done = subscriptions.replay(&namespace, SUBSCRIPTION, Vec::new(), 10_000, false).await;
+            let done = subscriptions
+                .replay(&namespace, SUBSCRIPTION, Vec::new(), 10_000, false)
+                .await;
             gone_or(done.map(drop))
         }
     }
@@ -314,7 +316,10 @@ impl World {
     /// An error is no surprise only while the power goes.
     fn expects<T: std::fmt::Debug>(&self, answer: &Option<Result<T>>) {
         if let Some(Err(error)) = answer {
-            assert!(self.power_goes || matches!(error, EventsError::VersionConflict { .. }), "{error}");
+            assert!(
+                self.power_goes || matches!(error, EventsError::VersionConflict { .. }),
+                "{error}"
+            );
         }
     }
 
@@ -391,7 +396,10 @@ impl World {
             answer = Some(append(&process, name, &parts, with_ids, filler).await);
             // Unless a rule has hidden a part of it by now: then only that an id is taken.
             if matches!(answer, Some(Err(EventsError::IdConflict { .. }))) {
-                assert!(parts.iter().any(|(stream, _)| self.model.has_rule(name, stream)), "{parts:?}");
+                assert!(
+                    parts.iter().any(|(stream, _)| self.model.has_rule(name, stream)),
+                    "{parts:?}"
+                );
                 answer = None;
             }
         }
@@ -433,11 +441,18 @@ impl World {
             max: 1 + self.random.below(4) as usize,
             held: Vec::new(),
         };
-        let fetched = process.subscriptions.fetch(&namespace, SUBSCRIPTION, ask, Instant::now());
-        let answer = self.call(fetched).await;
-        self.expects(&answer.as_ref().map(|answer| answer.as_ref().map(drop).map_err(Clone::clone)));
-        let Some(Ok(fetched)) = answer else { return };
+        // What hides a message by then hides it when it is handed out; what comes meanwhile may hide more.
         let versions = self.versions().await;
+        let fetched = process
+            .subscriptions
+            .fetch(&namespace, SUBSCRIPTION, ask, Instant::now());
+        let answer = self.call(fetched).await;
+        self.expects(
+            &answer
+                .as_ref()
+                .map(|answer| answer.as_ref().map(drop).map_err(Clone::clone)),
+        );
+        let Some(Ok(fetched)) = answer else { return };
         for message in fetched.messages {
             let text = self.model.shown(name, &message.stored);
             self.happened(("handed out", name, &text, message.lease));
@@ -480,9 +495,7 @@ impl World {
         };
         let (subscriptions, leases) = (&process.subscriptions, vec![delivery.lease]);
         let answer = match nack.clone() {
-            None => {
-                self.call(subscriptions.ack(&namespace, SUBSCRIPTION, leases)).await
-            }
+            None => self.call(subscriptions.ack(&namespace, SUBSCRIPTION, leases)).await,
             Some(nack) => {
                 self.call(subscriptions.nack(&namespace, SUBSCRIPTION, leases, nack))
                     .await
@@ -493,7 +506,10 @@ impl World {
             // Somebody else has had it since, or it was settled.
             Some(Ok(settled)) if settled.settled == 0 => {
                 let is_live = self.model.messages[&text].fate == Fate::Live;
-                assert!(delivery.deadline <= process.now() || !is_live, "the lease of {text} was not over");
+                assert!(
+                    delivery.deadline <= process.now() || !is_live,
+                    "the lease of {text} was not over"
+                );
                 Told::Refused
             }
             answer => told(answer),
@@ -550,7 +566,8 @@ impl World {
                 self.model.made_again(OTHER);
                 self.held.retain(|held| held.namespace != OTHER);
                 self.counts.deleted += 1;
-                self.carry_out_wholly(Op::MakeSubscriptionAgain(OTHER, Strategy::RoundRobin)).await;
+                self.carry_out_wholly(Op::MakeSubscriptionAgain(OTHER, Strategy::RoundRobin))
+                    .await;
             }
             Op::MakeSubscriptionAgain(name, _) | Op::Reset(name) => {
                 self.model.reset(name);
@@ -728,7 +745,10 @@ impl World {
             let (is_hidden, may_be) = self.model.hidden(known, versions[&key], process.now());
             let is_shown = set.contains(text);
             assert!(!(is_hidden && is_shown), "{text} is hidden, and is shown: {known:?}");
-            assert!(is_shown || may_be || known.fate != Fate::Live, "{text} is lost: {known:?}");
+            assert!(
+                is_shown || may_be || known.fate != Fate::Live,
+                "{text} is lost: {known:?}"
+            );
         }
         assert_eq!(messages, all.len() as u64, "{name}");
         for (stream, own) in by_stream {
@@ -784,7 +804,9 @@ impl World {
                     max: 100,
                     held: Vec::new(),
                 };
-                let fetched = process.subscriptions.fetch(&namespace, SUBSCRIPTION, ask, Instant::now());
+                let fetched = process
+                    .subscriptions
+                    .fetch(&namespace, SUBSCRIPTION, ask, Instant::now());
                 let fetched = fetched.await.unwrap();
                 if fetched.messages.is_empty() {
                     break;
@@ -792,7 +814,11 @@ impl World {
                 let leases: Vec<Lease> = fetched.messages.iter().map(|message| message.lease).collect();
                 taken.extend(fetched.messages.iter().map(|message| text_of(&message.stored)));
                 let count = leases.len();
-                let settled = process.subscriptions.ack(&namespace, SUBSCRIPTION, leases).await.unwrap();
+                let settled = process
+                    .subscriptions
+                    .ack(&namespace, SUBSCRIPTION, leases)
+                    .await
+                    .unwrap();
                 assert_eq!(settled.settled, count);
             }
         }
@@ -811,7 +837,9 @@ pub(super) fn texts_on(disk: &SimDisk, found: &mut BTreeSet<String>) {
             continue;
         }
         for at in memchr::memmem::find_iter(&bytes, MARK) {
-            let text = bytes.get(at..at + MARK.len() + 10).and_then(|text| std::str::from_utf8(text).ok());
+            let text = bytes
+                .get(at..at + MARK.len() + 10)
+                .and_then(|text| std::str::from_utf8(text).ok());
             found.extend(text.map(str::to_owned));
         }
     }
