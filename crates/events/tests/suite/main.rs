@@ -4,3 +4,4 @@
 
 mod crash;
 mod lives;
+mod stored;
