@@ -161,16 +161,24 @@ impl EmbeddedNamespace {
     /// What was given up around an offset, if it was. Of what was scavenged there is no frame, or one without the record.
     fn gap_at(&self, offset: Offset) -> Result<Range<Offset>> {
         let (log, id) = (&self.place.log, self.partition);
-        let frame = log.frame_at(id, offset)?;
-        let Some(frame) = frame.filter(|frame| (frame.base..frame.next()).contains(&offset)) else {
-            return Ok(0..0);
-        };
         let want = ReadWant {
             bytes: 1,
             synced: false,
         };
-        let is_given_up = frame.kind == Kind::Gap || matches!(log.read(id, offset, want), Err(LogError::Gap { .. }));
-        Ok(if is_given_up { frame.base..frame.next() } else { 0..0 })
+        let gap = match log.read(id, offset, want) {
+            Err(LogError::Gap { to, .. }) => Some(offset..to),
+            _ => None,
+        };
+        match (log.frame_at(id, offset), gap) {
+            (Ok(Some(frame)), gap) if (frame.base..frame.next()).contains(&offset) => {
+                let is_given_up = gap.is_some() || frame.kind == Kind::Gap;
+                Ok(if is_given_up { frame.base..frame.next() } else { 0..0 })
+            }
+            (Ok(_), _) => Ok(0..0),
+            // Nothing of the file can be read, and that is passed over.
+            (Err(LogError::Corrupt { .. }), Some(gap)) => Ok(gap),
+            (Err(error), _) => Err(error.into()),
+        }
     }
 
     /// Counts those that are where they should be.

@@ -8,7 +8,7 @@
 //! begins with another.
 
 mod damage;
-mod machine;
+pub mod machine;
 mod model;
 mod steps;
 

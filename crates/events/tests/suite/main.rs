@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod clock;
 mod crash;
 mod lives;
 mod stored;

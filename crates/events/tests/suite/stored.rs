@@ -131,12 +131,16 @@ async fn write(folder: &Path) {
         max_count: Some(5),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Stream("a-0"), Some(newest)).await.unwrap();
+    own.set_retention(RetentionOf::Stream("a-0"), Some(newest))
+        .await
+        .unwrap();
     let behind = Retention {
         truncate_before: Some(1),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Category("b"), Some(behind)).await.unwrap();
+    own.set_retention(RetentionOf::Category("b"), Some(behind))
+        .await
+        .unwrap();
     own.delete_stream("a-1", Expected::Any, false).await.unwrap();
     own.delete_stream("b-2", Expected::Any, true).await.unwrap();
     store.flush_indexes().await.unwrap();
@@ -162,7 +166,10 @@ async fn write(folder: &Path) {
     let park = Nack::Park {
         reason: "bad".to_owned(),
     };
-    subscriptions.nack(&own, "s", leases[2..3].to_vec(), park).await.unwrap();
+    subscriptions
+        .nack(&own, "s", leases[2..3].to_vec(), park)
+        .await
+        .unwrap();
     let kept = Snapshot {
         version: 7,
         kind: "Cart".to_owned(),
@@ -249,12 +256,18 @@ async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
     names.sort();
     assert_eq!(names, [DEFAULT, "other"], "{what}");
     let tokens = store.tokens("other").await.unwrap();
-    let tokens: Vec<(&str, bool)> = tokens.iter().map(|token| (&*token.description, token.scopes.admin)).collect();
+    let tokens: Vec<(&str, bool)> = tokens
+        .iter()
+        .map(|token| (&*token.description, token.scopes.admin))
+        .collect();
     assert_eq!(tokens, [("Made with the namespace", true), ("second", false)], "{what}");
 
     let other = store.namespace("other").await.unwrap();
     let shown = everything(&other, what).await;
-    let places: Vec<(u64, u64)> = shown.iter().map(|stored| (stored.event().position, stored.event().global)).collect();
+    let places: Vec<(u64, u64)> = shown
+        .iter()
+        .map(|stored| (stored.event().position, stored.event().global))
+        .collect();
     assert_eq!(places, [(0, 1), (1, 2)], "{what}: of a namespace that was cleared");
 
     let own = store.namespace(DEFAULT).await.unwrap();
@@ -307,7 +320,11 @@ async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
     let info = subscriptions.info(&own, "s").await.unwrap();
     assert_eq!((info.parked, info.settings.max_attempts), (1, 5), "{what}");
     let parked = subscriptions.parked(&own, "s", 0, 10).await.unwrap();
-    assert_eq!(parked.iter().map(|parked| &*parked.reason).collect::<Vec<_>>(), ["bad"], "{what}");
+    assert_eq!(
+        parked.iter().map(|parked| &*parked.reason).collect::<Vec<_>>(),
+        ["bad"],
+        "{what}"
+    );
     let kept = snapshot::get(own.as_ref(), "a-2").await.unwrap().unwrap();
     assert_eq!((kept.version, &*kept.data), (7, "{\"v\":7}"), "{what}");
     assert_eq!(store.verify().await.unwrap().faults, [], "{what}");

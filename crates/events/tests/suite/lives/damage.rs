@@ -122,11 +122,20 @@ impl World {
                 assert!(!refused.by_log || is_as_it_was(), "changed though {}", refused.error);
             }
         }
+        if self.random.one_in(3) {
+            self.machine.lose_indexes();
+        }
         let process = self.machine.try_boot(true).await.unwrap();
         self.holds_what_is_not_named(&process, &report, &places).await;
         process.gone().await;
         // For good now, and without leave again it is as it was.
         repair(&self.machine.log, true, &mut |_, _| {}).unwrap();
+        let process = self.machine.try_boot(false).await.unwrap();
+        self.holds_what_is_not_named(&process, &report, &places).await;
+        process.store.scavenge().await.unwrap();
+        self.holds_what_is_not_named(&process, &report, &places).await;
+        process.gone().await;
+        self.machine.lose_indexes();
         let process = self.machine.try_boot(false).await.unwrap();
         self.holds_what_is_not_named(&process, &report, &places).await;
         process.gone().await;
@@ -156,6 +165,12 @@ impl World {
                 continue;
             };
             let is_named = names(report, place);
+            // What says that it is gone may be among what was given up.
+            let is_touched = report.unaccounted > 0 || report.lost.iter().any(|lost| lost.partition == place.0);
+            assert!(
+                known.fate != Fate::Gone || times == 0 || is_touched,
+                "{text} was gone, and is back: {known:?}"
+            );
             assert!(!is_named || times == 0, "{text} was named as lost, and is there");
             let must = known.fate == Fate::Live && !known.was_ruled && known.era == self.model.era(&known.namespace);
             assert!(
