@@ -3,10 +3,13 @@
 //! then on takes what the namespace's [`Feed`](feed::Feed) has read for everybody.
 
 mod cursor;
+#[cfg(test)]
+mod deleted_tests;
 mod feed;
 mod frame;
 mod gaps;
 mod newest;
+mod ready;
 mod wanted;
 
 use std::convert::Infallible;

@@ -12,6 +12,8 @@ pub struct Checkpoint {
     of: String,
     revision: u64,
     saved: Option<u64>,
+    /// What was to be stored since, of which nobody knows what came of it: its answer was lost, or not waited for.
+    unknown: Vec<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -41,6 +43,7 @@ impl Checkpoint {
             of,
             revision: 0,
             saved: None,
+            unknown: Vec::new(),
         };
         let Some(document) = namespace.document(&checkpoint.document()).await? else {
             return Ok(checkpoint);
@@ -62,28 +65,60 @@ impl Checkpoint {
         self.saved
     }
 
+    /// Whoever gives up waiting, or gets an error, may save again.
     pub async fn save(&mut self, namespace: &dyn Namespace, next: u64) -> Result<(), Failed> {
-        let content = Content {
+        let text = serde_json::to_vec(&self.content(next)).map_err(|error| Failed::Mistaken(error.to_string()))?;
+        let name = self.document();
+        // Until it is known to be stored or not it may be either. One that is asked for again and again stands there once.
+        if self.unknown.last() != Some(&next) {
+            self.unknown.push(next);
+        }
+        // Each refusal is by another one of them.
+        for _ in 0..=self.unknown.len() {
+            if let Some(revision) = namespace.put_document(&name, Some(&text), self.revision).await? {
+                self.is_stored(next, revision);
+                return Ok(());
+            }
+            // Somebody was faster: this one, with a write whose answer was lost, or another input.
+            let found = namespace.document(&name).await?;
+            let own = found.as_ref().and_then(|found| self.is_own(&found.content));
+            match (own, found) {
+                (Some(own), Some(found)) if own == next => {
+                    self.is_stored(next, found.revision);
+                    return Ok(());
+                }
+                (Some(_), Some(found)) => self.revision = found.revision,
+                _ => {
+                    let shown = &self.name;
+                    return Err(Failed::Mistaken(format!(
+                        "another input moves the checkpoint {shown}; give each a name of its own with the field checkpoint"
+                    )));
+                }
+            }
+        }
+        let what = format!(
+            "the checkpoint {} was not stored, because it changed again and again",
+            self.name
+        );
+        Err(EventsError::Unavailable(what).into())
+    }
+
+    fn content(&self, next: u64) -> Content {
+        Content {
             of: self.of.clone(),
             next,
-        };
-        let text = serde_json::to_vec(&content).map_err(|error| Failed::Mistaken(error.to_string()))?;
-        let (name, shown) = (self.document(), &self.name);
-        if let Some(revision) = namespace.put_document(&name, Some(&text), self.revision).await? {
-            (self.revision, self.saved) = (revision, Some(next));
-            return Ok(());
         }
-        // A write whose answer was lost is our own.
-        let found = namespace.document(&name).await?;
-        match found.filter(|found| found.content == text) {
-            Some(own) => {
-                (self.revision, self.saved) = (own.revision, Some(next));
-                Ok(())
-            }
-            None => Err(Failed::Mistaken(format!(
-                "another input moves the checkpoint {shown}; give each a name of its own with the field checkpoint"
-            ))),
-        }
+    }
+
+    fn is_stored(&mut self, next: u64, revision: u64) {
+        (self.revision, self.saved) = (revision, Some(next));
+        self.unknown.clear();
+    }
+
+    /// Where a document says to go on, if it may be one that was to be stored here.
+    fn is_own(&self, content: &[u8]) -> Option<u64> {
+        let content: Content = serde_json::from_slice(content).ok()?;
+        (content.of == self.of && self.unknown.contains(&content.next)).then_some(content.next)
     }
 
     fn document(&self) -> String {
@@ -93,3 +128,91 @@ impl Checkpoint {
 
 /// What a name may have, so that the document's is not too long.
 pub const NAME_BYTES_MAX: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use thalweg_events::test_double::Double;
+
+    use super::*;
+
+    async fn opened(namespace: &Double) -> Checkpoint {
+        let opened = Checkpoint::open(namespace, "c", "category order".to_owned()).await;
+        opened.ok().unwrap()
+    }
+
+    fn message(failed: Result<(), Failed>) -> String {
+        match failed {
+            Ok(()) => String::new(),
+            Err(Failed::Store(error)) => format!("store: {error}"),
+            Err(Failed::Mistaken(what)) => format!("mistaken: {what}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_answer_was_lost_is_no_other_input() {
+        for lost in 1..4 {
+            let namespace = Double::new("a");
+            let mut checkpoint = opened(&namespace).await;
+            namespace.lose_answers(lost);
+            for next in 0..lost as u64 {
+                assert!(message(checkpoint.save(&namespace, next).await).starts_with("store: "));
+            }
+            // The flow has gone on meanwhile.
+            assert_eq!(message(checkpoint.save(&namespace, 10).await), "");
+            assert_eq!(opened(&namespace).await.saved(), Some(10));
+        }
+    }
+
+    #[tokio::test]
+    async fn another_input_is_told_from_an_own_write_also_behind_a_lost_answer() {
+        let namespace = Double::new("a");
+        let (mut one, mut other) = (opened(&namespace).await, opened(&namespace).await);
+        namespace.lose_answers(1);
+        assert!(message(one.save(&namespace, 3).await).starts_with("store: "));
+        let refused = message(other.save(&namespace, 7).await);
+        assert!(
+            refused.starts_with("mistaken: another input moves the checkpoint c"),
+            "{refused}"
+        );
+        assert_eq!(message(one.save(&namespace, 4).await), "");
+    }
+
+    /// Every await of a save is given up once, in every order of saves that are waited for and that are not.
+    #[tokio::test]
+    async fn a_save_that_nobody_waits_for_leaves_the_next_one_right() {
+        for case in 0..10_000_u64 {
+            let namespace = Double::new("a");
+            let mut checkpoint = opened(&namespace).await;
+            let (mut case, mut last) = (case, None);
+            for next in 1..6_u64 {
+                let mut polls = case % 6;
+                case /= 6;
+                if polls % 2 == 0 {
+                    namespace.lose_answers(usize::from(polls == 2));
+                }
+                let mut save = Box::pin(checkpoint.save(&namespace, next));
+                let saved = poll_fn(|context| match save.as_mut().poll(context) {
+                    Poll::Ready(saved) => Poll::Ready(Some(saved)),
+                    Poll::Pending if polls == 0 => Poll::Ready(None),
+                    Poll::Pending => {
+                        polls -= 1;
+                        Poll::Pending
+                    }
+                });
+                if let Some(saved) = saved.await {
+                    let what = message(saved);
+                    assert!(!what.starts_with("mistaken"), "{what}");
+                    last = what.is_empty().then_some(next).or(last);
+                }
+            }
+            namespace.lose_answers(0);
+            let stored = opened(&namespace).await.saved();
+            assert!(stored >= last, "{stored:?} behind {last:?}");
+            assert_eq!(message(checkpoint.save(&namespace, 9).await), "");
+            assert_eq!(opened(&namespace).await.saved(), Some(9));
+        }
+    }
+}

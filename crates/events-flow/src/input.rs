@@ -355,8 +355,17 @@ impl Reading<'_> {
             // Those of the removed messages are of no cursor any more.
             (self.tell, self.settled) = mpsc::unbounded_channel();
         }
-        let page = self.page().await?;
+        let mut page = self.page().await?;
         let to = self.behind(&page, visible);
+        let seen = *self.visible.borrow();
+        if seen.cleared != visible.cleared {
+            return Ok(false);
+        }
+        if seen.hidden_at != visible.hidden_at {
+            // Some of it may have been deleted since: the flow is given nothing that is not there any more.
+            let shown = self.namespace.still_shown(&page.events).await?;
+            page.events.retain(|stored| shown.contains(&stored.event().global));
+        }
         let (count, is_last) = (page.events.len(), page.next.is_none());
         if count == 0 {
             self.cursor.passed(to);

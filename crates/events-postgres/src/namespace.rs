@@ -49,7 +49,7 @@ struct State {
 
 impl Seen {
     pub fn new(last: i64, change: i64, cleared: i64) -> Seen {
-        let visible = visible(last, change, cleared);
+        let visible = Visible::default().then(text::unsigned(last), text::unsigned(change), text::unsigned(cleared));
         Seen(Mutex::new(State {
             visible,
             sender: Some(watch::Sender::new(visible)),
@@ -59,7 +59,9 @@ impl Seen {
     /// What a commit made. Told in any order; the newest stays.
     pub fn tell(&self, last: i64, change: i64, cleared: i64) {
         let mut state = self.0.lock();
-        let visible = visible(last, change, cleared);
+        let visible = state
+            .visible
+            .then(text::unsigned(last), text::unsigned(change), text::unsigned(cleared));
         if visible.change <= state.visible.change {
             return;
         }
@@ -83,14 +85,6 @@ impl Seen {
             Some(sender) => sender.subscribe(),
             None => watch::channel(state.visible).1,
         }
-    }
-}
-
-fn visible(last: i64, change: i64, cleared: i64) -> Visible {
-    Visible {
-        last: text::unsigned(last),
-        change: text::unsigned(change),
-        cleared: text::unsigned(cleared),
     }
 }
 

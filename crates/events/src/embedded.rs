@@ -61,7 +61,6 @@ use crate::store::{
     BackupPieces, BoxFuture, Figures, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged,
     Scopes, Store, TokenInfo, Verified,
 };
-use crate::time;
 use crate::token::{Token, TokenDigest};
 
 /// The namespace that always exists.
@@ -144,10 +143,11 @@ impl EmbeddedStore {
         let began = Instant::now();
         let shelf = Shelf::open(options.indexes, log.id(), options.index_memory);
         let shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+        let clock = log.clock();
         let place = Place {
             log: log.clone(),
             in_memory: options.in_memory,
-            clock: Arc::new(time::now),
+            clock: Arc::new(move || clock.wall()),
             shelf: Arc::new(shelf),
             backups: Arc::new(Backups::default()),
         };

@@ -154,6 +154,23 @@ impl Stored {
         self.value.len()
     }
 
+    /// As it is, but for its data and metadata: enough to ask a namespace whether it is [still
+    /// shown](crate::Namespace::still_shown), in memory of its own.
+    pub fn without_data(&self) -> Stored {
+        let (mut value, event) = (Vec::new(), self.event());
+        let event = EventRef {
+            data: "{}",
+            metadata: None,
+            ..event
+        };
+        event.encode(&mut value);
+        value.shrink_to_fit();
+        Stored {
+            value: value.into(),
+            time: self.time,
+        }
+    }
+
     pub fn event(&self) -> EventRef<'_> {
         // It was looked at when it was made.
         EventRef::decode(&self.value, self.time).unwrap_or(EventRef {

@@ -352,6 +352,22 @@ pub struct Visible {
     /// Larger each time that all messages were removed, after which positions begin anew; 0 if they never were. The same
     /// after a restart.
     pub cleared: u64,
+    /// The newest change that was something else than an append. What was read at it or later, and is not too old for a rule by
+    /// now, is still shown.
+    pub hidden_at: u64,
+}
+
+impl Visible {
+    /// What comes next. Where changes were missed, one of them may have hidden something.
+    pub fn then(self, last: u64, change: u64, cleared: u64) -> Visible {
+        let is_append = change == self.change + 1 && last > self.last && cleared == self.cleared;
+        Visible {
+            last,
+            change,
+            cleared,
+            hidden_at: if is_append { self.hidden_at } else { change },
+        }
+    }
 }
 
 /// Which messages of a stream can be read. What several parts of it would hide is hidden.

@@ -26,6 +26,7 @@ pub struct Double {
     valid: watch::Sender<()>,
     overtaken: AtomicUsize,
     failing: AtomicUsize,
+    losing: AtomicUsize,
     /// Documents that were stored.
     pub puts: AtomicUsize,
 }
@@ -52,6 +53,7 @@ impl Double {
             valid: watch::channel(()).0,
             overtaken: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
+            losing: AtomicUsize::new(0),
             puts: AtomicUsize::new(0),
         }
     }
@@ -64,6 +66,11 @@ impl Double {
     /// The next so many changes of documents fail.
     pub fn fail(&self, times: usize) {
         self.failing.store(times, Ordering::Relaxed);
+    }
+
+    /// The next so many changes of documents are done, and nobody is told so.
+    pub fn lose_answers(&self, times: usize) {
+        self.losing.store(times, Ordering::Relaxed);
     }
 
     /// A message without anything special, and where it is.
@@ -90,8 +97,9 @@ impl Double {
 
     fn told(&self, change: impl Fn(&mut Visible)) {
         self.visible.send_modify(|visible| {
-            visible.change += 1;
-            change(visible);
+            let mut next = *visible;
+            change(&mut next);
+            *visible = visible.then(next.last, next.change + 1, next.cleared);
         });
     }
 
@@ -159,6 +167,9 @@ impl Double {
                 kept.documents.insert(name.to_owned(), Document { content, revision });
             }
             None => drop(kept.documents.remove(name)),
+        }
+        if take(&self.losing) {
+            return Err(EventsError::Unavailable("the answer was lost".to_owned()));
         }
         Ok(Some(revision))
     }

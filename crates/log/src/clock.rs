@@ -55,6 +55,11 @@ pub trait Clock: Send + Sync + 'static {
     /// Looks at the wall clock at once, and not within a second: before something is let go for what it was stamped with.
     fn notice(&self) {}
 
+    /// What the wall clock shows, whether or not it was just set: what is stored for people is stamped with it.
+    fn wall(&self) -> Micros {
+        self.wall_at(self.now())
+    }
+
     /// What the wall clock showed at a log time.
     fn wall_at(&self, time: Micros) -> Micros {
         self.jumps().wall_at(time)
@@ -193,6 +198,10 @@ impl Clock for LogClock {
 
     fn roughly_now(&self) -> Micros {
         self.source.roughly_elapsed() + self.base.load(Ordering::Relaxed)
+    }
+
+    fn wall(&self) -> Micros {
+        self.source.wall()
     }
 
     fn jumps(&self) -> Arc<Jumps> {

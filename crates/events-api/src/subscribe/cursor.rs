@@ -8,20 +8,22 @@
 //!
 //! When all messages were removed (`cleared`), it begins at the first position from wherever it was.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use thalweg_events::{CategoryRead, Direction, From, Namespace, Result, Stored, StreamRead, Visible, WithGaps};
+use thalweg_events::{
+    CategoryRead, Direction, EventsError, From, Namespace, Result, Stored, StreamRead, Visible, WithGaps,
+};
 use tokio::time::{Instant, sleep_until};
 
 use super::feed::{Feed, Found, Item, Key, Seat};
 use super::frame;
 use super::gaps::Gaps;
 use super::newest::Newest;
+use super::ready::{Ready, Seen, Waiting};
 use super::wanted::{Filter, Of, Wanted};
 use crate::Server;
 use crate::memory::{Memory, Room};
@@ -57,7 +59,7 @@ pub(super) struct Subscription {
     after: u64,
     /// Messages of the next page.
     page: usize,
-    ready: VecDeque<Bytes>,
+    ready: Ready,
     /// Of an event that is in several chunks.
     rest: Bytes,
     memory: Arc<Memory>,
@@ -131,7 +133,7 @@ impl Subscription {
                 (false, true) => COALESCED,
                 (false, false) => POKES,
             },
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             rest: Bytes::new(),
             memory: server.memory.clone(),
             room: Room::default(),
@@ -158,6 +160,7 @@ impl Subscription {
             return Some(Bytes::from_static(frame::READY));
         }
         loop {
+            self.look_again().await?;
             if let Some(chunk) = self.take_ready() {
                 return Some(chunk);
             }
@@ -201,13 +204,46 @@ impl Subscription {
         }
     }
 
+    /// At what is to go out next: it may have been deleted or hidden since it was read. `None` when the store cannot be read.
+    async fn look_again(&mut self) -> Option<()> {
+        if self.data.is_none() || !self.rest.is_empty() {
+            return Some(());
+        }
+        loop {
+            let seen = self.feed.visible();
+            if seen.cleared != self.cleared {
+                self.ready.forget_messages();
+                return Some(());
+            }
+            let asked = self.ready.to_ask(seen.hidden_at);
+            if asked.is_empty() {
+                return Some(());
+            }
+            let when = Seen::now(seen.hidden_at);
+            match self.feed.namespace().still_shown(&asked).await {
+                Ok(shown) => {
+                    let tell_gaps = self.data.as_ref().is_some_and(|gaps| !gaps.unknown);
+                    self.ready.answered(&asked, &shown, when, tell_gaps);
+                    if self.ready.was_looked_at(when) {
+                        return Some(());
+                    }
+                }
+                Err(error) => {
+                    self.ends(&error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn ends(&self, error: &EventsError) {
+        let namespace = self.feed.namespace().name();
+        tracing::warn!(namespace, reason = %error, "a subscription ends");
+    }
+
     fn take_ready(&mut self) -> Option<Bytes> {
         if self.rest.is_empty() {
-            let Some(event) = self.ready.pop_front() else {
-                // Who waits for long keeps no room for many.
-                self.ready = VecDeque::new();
-                return None;
-            };
+            let event = self.ready.pop()?;
             self.listening.told();
             self.rest = event;
         }
@@ -268,8 +304,7 @@ impl Subscription {
         match self.read_on(seen).await {
             Ok(()) => Some(true),
             Err(error) => {
-                let namespace = self.feed.namespace().name();
-                tracing::warn!(namespace, reason = %error, "a subscription ends");
+                self.ends(&error);
                 None
             }
         }
@@ -323,10 +358,17 @@ impl Subscription {
             }
             let place = if is_stream { item.position } else { item.global };
             self.gaps_before(place);
-            self.ready.push_back(match (&item.message, &self.data) {
-                (Some(message), Some(_)) => message.clone(),
-                _ => item.poke.clone(),
-            });
+            match (&item.message, &self.data) {
+                (Some(message), Some(_)) => {
+                    let waiting = Waiting {
+                        message: message.asked.clone(),
+                        place,
+                        seen: message.seen,
+                    };
+                    self.ready.push_message(message.event.clone(), waiting);
+                }
+                _ => self.ready.push(item.poke.clone()),
+            }
         }
         if let Some(gaps) = &mut self.data {
             gaps.looked = gaps.looked.max(self.covered.saturating_add(1));
@@ -349,6 +391,7 @@ impl Subscription {
 
     /// Everything up to what is `seen` can be read.
     async fn read_on(&mut self, seen: Visible) -> Result<()> {
+        let when = Seen::now(seen.hidden_at);
         let WithGaps { page, gaps, looked } = self.read().await?;
         if self.data.is_some() && !self.has_room(&page.events) {
             return Ok(());
@@ -383,7 +426,7 @@ impl Subscription {
                 false => (2 * self.page).min(MESSAGES_MAX),
             };
         }
-        self.tell(&page.events, seen.last);
+        self.tell(&page.events, seen, when);
         self.let_go();
         if let Some(known) = &mut self.data {
             self.ready.extend(known.surplus().map(frame::gap));
@@ -446,8 +489,8 @@ impl Subscription {
         }
     }
 
-    /// Of a page from the store, which knows no correlation of streams; everything up to `last` is stored.
-    fn tell(&mut self, page: &[Stored], last: u64) {
+    /// Of a page from the store, which knows no correlation of streams; everything up to what is `seen` is stored.
+    fn tell(&mut self, page: &[Stored], seen: Visible, when: Seen) {
         let correlated = |stored: &&Stored| match &self.filter.correlation {
             Some(wanted) => frame::correlation(&stored.event()).as_ref() == Some(wanted),
             None => true,
@@ -458,14 +501,22 @@ impl Subscription {
         for stored in wanted {
             let event = stored.event();
             if let Some(newest) = &mut self.newest {
-                newest.add(event.stream, event.global, frame::poke(&event), last);
+                newest.add(event.stream, event.global, frame::poke(&event), seen.last);
                 continue;
             }
-            self.gaps_before(if is_stream { event.position } else { event.global });
-            self.ready.push_back(match self.data {
-                Some(_) => room.hold(frame::message(stored)),
-                None => frame::poke(&event),
-            });
+            let place = if is_stream { event.position } else { event.global };
+            self.gaps_before(place);
+            match self.data {
+                Some(_) => {
+                    let waiting = Waiting {
+                        message: stored.without_data(),
+                        place,
+                        seen: when,
+                    };
+                    self.ready.push_message(room.hold(frame::message(stored)), waiting);
+                }
+                None => self.ready.push(frame::poke(&event)),
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::frame;
+use super::ready::Seen;
 use crate::EventsApiOptions;
 
 /// Messages read at once.
@@ -37,12 +38,19 @@ pub(super) struct Item {
     pub group: Option<u64>,
     pub poke: Bytes,
     /// The whole message, if somebody wanted it when it came and it is not large.
-    pub message: Option<Bytes>,
+    pub message: Option<WholeMessage>,
+}
+
+pub(super) struct WholeMessage {
+    pub event: Bytes,
+    /// By which the store is asked whether it is still shown.
+    pub asked: Stored,
+    pub seen: Seen,
 }
 
 impl Item {
     /// `event` is what is stored, looked at once.
-    pub fn new(stored: &Stored, event: &EventRef<'_>, with_message: bool) -> Item {
+    pub fn new(stored: &Stored, event: &EventRef<'_>, with_message: bool, seen: Seen) -> Item {
         let small = with_message && stored.bytes() <= KEPT_MESSAGE_MAX;
         Item {
             global: event.global,
@@ -52,12 +60,17 @@ impl Item {
             correlation: frame::correlation(event),
             group: names::group_hash(event.stream),
             poke: frame::poke(event),
-            message: small.then(|| Bytes::from(frame::message(stored))),
+            message: small.then(|| WholeMessage {
+                event: Bytes::from(frame::message(stored)),
+                asked: stored.without_data(),
+                seen,
+            }),
         }
     }
 
     fn bytes(&self) -> usize {
-        ITEM_BYTES + self.stream.len() + self.poke.len() + self.message.as_ref().map_or(0, Bytes::len)
+        let whole = |message: &WholeMessage| message.event.len() + message.asked.bytes();
+        ITEM_BYTES + self.stream.len() + self.poke.len() + self.message.as_ref().map_or(0, whole)
     }
 }
 
@@ -243,6 +256,7 @@ impl Feed {
                 member: None,
                 types: &[],
             };
+            let when = Seen::now(seen.hidden_at);
             let page = self.namespace.read_category(read).await?;
             // What was read while all was removed may be of before or after.
             if self.visible().cleared != seen.cleared {
@@ -253,7 +267,7 @@ impl Feed {
                 Some(next) => last.max(next.saturating_sub(1)),
                 None => last.max(seen.last),
             };
-            self.pass(&page.events, passed);
+            self.pass(&page.events, passed, when);
         }
     }
 
@@ -278,7 +292,7 @@ impl Feed {
         state.passed.saturating_add(1)
     }
 
-    fn pass(&self, events: &[Stored], passed: u64) {
+    fn pass(&self, events: &[Stored], passed: u64, when: Seen) {
         let whole = self.whole.load(Relaxed) > 0;
         let mut woken: Vec<Arc<Notify>> = Vec::new();
         let mut state = self.state.lock();
@@ -287,7 +301,7 @@ impl Feed {
         for stored in events {
             let (event, mut item) = (stored.event(), None);
             for topic in state.of_stream(event.stream) {
-                let item = item.get_or_insert_with(|| Arc::new(Item::new(stored, &event, whole)));
+                let item = item.get_or_insert_with(|| Arc::new(Item::new(stored, &event, whole, when)));
                 topic.items.push_back(item.clone());
                 if topic.page != page {
                     topic.page = page;
@@ -357,7 +371,7 @@ impl Seat {
                 // Of a message that is not here as a whole the store has it; and what waits for a slow client stays small,
                 // whatever is kept for all.
                 let Some(message) = &item.message else { break };
-                bytes += message.len();
+                bytes += message.event.len();
                 if bytes > KEPT_MESSAGE_MAX && !there.is_empty() {
                     break;
                 }

@@ -154,3 +154,19 @@ fn after_all_messages_were_removed_new_ones_are_read_from_the_start() {
     world.stop(flow);
     assert_eq!(world.kept.meta("event_type"), ["A", "B", "C"]);
 }
+
+#[test]
+fn what_is_deleted_while_it_is_read_is_not_given_to_the_flow() {
+    let world = World::new();
+    world.append("order-1", &["A", "B"]);
+    world.append("order-2", &["C"]);
+    *world.deleted_behind.lock() = Some("order-1".to_owned());
+    let flow = world.start(OF_CATEGORY);
+    until("the one of the other stream", || !world.kept.messages.lock().is_empty());
+    world.append("order-1", &["D"]);
+    until("the last one", || {
+        world.kept.meta("event_type").contains(&"D".to_owned())
+    });
+    world.stop(flow);
+    assert_eq!(world.kept.meta("event_type"), ["C", "D"]);
+}

@@ -31,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct World {
     pub store: Arc<dyn Store>,
+    pub deleted_behind: DeletedBehind,
     shared: Arc<SharedStore>,
     registry: Registry,
     pub kept: Kept,
@@ -45,7 +46,8 @@ impl World {
             .enable_all()
             .build()
             .unwrap();
-        let store = runtime.block_on(in_memory());
+        let deleted_behind = DeletedBehind::default();
+        let store = runtime.block_on(in_memory(&deleted_behind));
         let shared = Arc::new(SharedStore::default());
         let mut registry = Registry::new();
         thalweg_events_flow::register(&mut registry, &shared);
@@ -57,6 +59,7 @@ impl World {
         });
         World {
             store,
+            deleted_behind,
             shared,
             registry,
             kept,
@@ -164,7 +167,7 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-async fn in_memory() -> Arc<dyn Store> {
+async fn in_memory(deleted_behind: &DeletedBehind) -> Arc<dyn Store> {
     const FILE: u64 = 16 << 20;
     let settings = LogOptions {
         folder: "memory".to_owned(),
@@ -198,6 +201,7 @@ async fn in_memory() -> Arc<dyn Store> {
     Arc::new(WithDocuments {
         store,
         documents: Arc::default(),
+        deleted_behind: deleted_behind.clone(),
     })
 }
 
@@ -243,15 +247,20 @@ impl Output for Kept {
 
 type Documents = Arc<Mutex<BTreeMap<String, Document>>>;
 
+/// A stream that somebody deletes when the next page was read, and nobody has been given it yet.
+type DeletedBehind = Arc<Mutex<Option<String>>>;
+
 /// The store, with documents that are kept here.
 struct WithDocuments {
     store: EmbeddedStore,
     documents: Documents,
+    deleted_behind: DeletedBehind,
 }
 
 struct Documented {
     inner: Arc<dyn Namespace>,
     documents: Documents,
+    deleted_behind: DeletedBehind,
 }
 
 impl WithDocuments {
@@ -259,6 +268,7 @@ impl WithDocuments {
         Arc::new(Documented {
             inner,
             documents: self.documents.clone(),
+            deleted_behind: self.deleted_behind.clone(),
         })
     }
 }
@@ -347,7 +357,18 @@ impl Namespace for Documented {
     }
 
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>> {
-        self.inner.read_category(read)
+        Box::pin(async move {
+            let page = self.inner.read_category(read).await?;
+            let deleted = self.deleted_behind.lock().take();
+            if let Some(stream) = deleted {
+                self.inner.delete_stream(&stream, Expected::Any, false).await?;
+            }
+            Ok(page)
+        })
+    }
+
+    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<std::collections::HashSet<u64>>> {
+        self.inner.still_shown(messages)
     }
 
     fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {

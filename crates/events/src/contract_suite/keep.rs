@@ -55,13 +55,23 @@ async fn read_ahead(suite: &Suite) {
             .collect::<Vec<_>>()
     };
     assert_eq!(fetch().await, [1], "12: the first");
+    let hidden_at = || namespace.watch().borrow().hidden_at;
+    let before = hidden_at();
+    write(&namespace, "b-1", "T", "{}").await;
+    assert_eq!(hidden_at(), before, "12: an append hides nothing");
     namespace.delete_stream("a-2", Expected::Any, false).await.unwrap();
+    let deleted_at = hidden_at();
+    assert!(
+        deleted_at > before,
+        "12: who has read ahead sees that something was deleted"
+    );
     let newest = Retention {
         truncate_before: Some(1),
         ..Retention::default()
     };
     let of = RetentionOf::Stream("a-3");
     namespace.set_retention(of, Some(newest)).await.unwrap();
+    assert!(hidden_at() > deleted_at, "12: and that a rule was set");
     let shown = namespace.still_shown(&stored).await.unwrap();
     assert_eq!(shown, [1, 4].into(), "12: of what was read");
     assert_eq!(fetch().await, [4], "12: what is deleted is passed over");

@@ -173,7 +173,8 @@ impl Hidden {
             Some(oldest) => namespace.place.log.offset_at(namespace.partition, oldest).unwrap_or(0),
             None => 0,
         };
-        let mixed = namespace.index.read().state.has_imports;
+        let has_imports = namespace.index.read().state.has_imports;
+        let mixed = oldest.is_some_and(|oldest| has_imports || self.jumps.may_fall_below(oldest));
         let (mut hidden, mut shown) = (0, false);
         let list = Listed::Of(List::Stream, stream.to_owned());
         namespace.walk(&list, None, Direction::Forward, Io::MayBlock, &mut |row| {
@@ -189,8 +190,8 @@ impl Hidden {
                 return Ok(true);
             }
             shown = true;
-            // What comes later is younger, unless it was imported.
-            Ok(oldest.is_some() && mixed)
+            // What comes later is younger, unless it was imported or stamped by a clock that was set back.
+            Ok(mixed)
         })?;
         Ok((hidden, !shown))
     }

@@ -26,6 +26,10 @@ pub(super) const LAST: &str = "~last";
 const RUNS_MAX: usize = 64 << 10;
 /// More marks than this become one.
 const MARKS_MAX: usize = 32;
+const ONE_FRAME: ReadWant = ReadWant {
+    bytes: 1,
+    synced: false,
+};
 /// Documents looked at together.
 const NAMES: usize = 1000;
 
@@ -43,7 +47,8 @@ impl OffsetRuns {
         runs
     }
 
-    fn push(&mut self, start: Offset, end: Offset) {
+    /// One that begins behind the beginnings of those before it.
+    pub fn push(&mut self, start: Offset, end: Offset) {
         match self.0.last_mut() {
             Some((_, last)) if *last >= start => *last = (*last).max(end),
             _ => self.0.push((start, end)),
@@ -146,26 +151,25 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<OffsetRuns> {
     let mut found = std::collections::BTreeMap::new();
     let mut at = bounds.first;
     while at < bounds.next {
-        let Some(header) = log.frame_at(id, at)? else { break };
+        let header = match log.frame_at(id, at) {
+            Ok(Some(header)) => header,
+            Ok(None) => break,
+            // Nobody knows what frames a file has; where that is passed over, a read says where to go on.
+            Err(error @ LogError::Corrupt { .. }) => {
+                at = behind_gap(log, id, at)?.ok_or(error)?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let next = header.next().max(at + 1);
         if header.kind != Kind::State {
             at = next;
             continue;
         }
-        let want = ReadWant {
-            bytes: 1,
-            synced: false,
-        };
-        let frames = match log.read(id, at.max(header.base), want) {
-            Err(LogError::Gap { to, .. }) => {
-                tracing::error!(
-                    partition = %id,
-                    from = at,
-                    to,
-                    "what is said here of documents and of what was scavenged was lost with damage that was given up: messages \
-                     that were scavenged may be shown again until a rule or a deletion hides them"
-                );
-                at = to.max(at + 1);
+        let from = at.max(header.base);
+        let frames = match log.read(id, from, ONE_FRAME) {
+            Err(LogError::Gap { .. }) => {
+                at = behind_gap(log, id, from)?.unwrap_or(next);
                 continue;
             }
             frames => frames?,
@@ -185,6 +189,24 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<OffsetRuns> {
     let mut runs = OffsetRuns::default();
     found.values().for_each(|own| runs.add(own));
     Ok(runs)
+}
+
+/// Where to go on behind what was given up; `None` if nothing was given up there.
+fn behind_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Offset>> {
+    match log.read(id, from, ONE_FRAME) {
+        Err(LogError::Gap { to, .. }) => {
+            tracing::error!(
+                partition = %id,
+                from,
+                to,
+                "what is said here of documents and of what was scavenged was lost with damage that was given up: messages that \
+                 were scavenged may be shown again until a rule or a deletion hides them"
+            );
+            Ok(Some(to.max(from + 1)))
+        }
+        Err(LogError::Corrupt { .. }) | Ok(_) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn decoded(name: &str, content: &[u8]) -> Result<OffsetRuns> {

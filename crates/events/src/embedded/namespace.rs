@@ -76,6 +76,7 @@ impl EmbeddedNamespace {
             last: index.state.last_global,
             change: 0,
             cleared: index.state.generation(),
+            hidden_at: 0,
         };
         EmbeddedNamespace {
             about,
@@ -141,9 +142,7 @@ impl EmbeddedNamespace {
     pub(super) fn tell(&self, index: &Index) {
         if let Some(visible) = &*self.visible.lock() {
             visible.send_modify(|visible| {
-                visible.last = index.state.last_global;
-                visible.cleared = index.state.generation();
-                visible.change += 1;
+                *visible = visible.then(index.state.last_global, visible.change + 1, index.state.generation());
             });
         }
     }

@@ -2,12 +2,15 @@
 //!
 //! Lists are looked at for many messages together: those of one list lie beside each other in it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use thalweg_log::Offset;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::{LogError, Offset, ReadWant};
 
 use super::index::{DocumentAt, Entry, Event, Io, List, Listed, Unread, hash};
+use super::marks::OffsetRuns;
 use super::namespace::{EmbeddedNamespace, again_if_moved};
 use super::{Inner, replay};
 use crate::error::{EventsError, Result};
@@ -75,12 +78,15 @@ impl EmbeddedNamespace {
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
         let (mut at, mut batch, mut own) = (first, Vec::new(), Verified::default());
         let mut wrong: Option<Wrong> = None;
+        // What the log has, documents too, so that it is few runs.
+        let mut there = OffsetRuns::default();
         while at < state.next_offset && wrong.is_none() {
             let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |entry, bytes| {
                 let offset = entry.offset();
                 if offset >= state.next_offset || wrong.is_some() {
                     return;
                 }
+                there.push(offset, offset + 1);
                 match entry {
                     Entry::Event(event) if offset >= state.cleared_at => batch.push((event, bytes)),
                     Entry::Document { name, at } => {
@@ -115,14 +121,64 @@ impl EmbeddedNamespace {
         verified.messages += messages;
         verified.bytes += own.bytes;
         if wrong.is_none() && messages != state.messages {
-            let counted = state.messages;
-            wrong = Some((at, format!("{messages} messages are stored, and {counted} are counted")));
+            wrong = match self.given_up(&there) {
+                // They are told of as gaps where they stood, and counted until the indexes are made again.
+                Ok(given_up) if messages + given_up == state.messages => None,
+                Ok(given_up) => {
+                    let counted = state.messages;
+                    let what = format!(
+                        "{messages} messages are stored and {given_up} were given up, and {counted} are counted"
+                    );
+                    Some((at, what))
+                }
+                Err(unread) => Some((at, why(unread))),
+            };
         }
         verified.faults.extend(wrong.map(|(offset, what)| Fault {
             namespace: self.about().name.clone(),
             offset,
             what,
         }));
+    }
+
+    /// Messages that the indexes have and the log has given up, after damage or because it ended before them. `there` is what it has.
+    fn given_up(&self, there: &OffsetRuns) -> super::index::Read<u64> {
+        // Frames are long, and rows mostly in the order of the log.
+        let (mut gap, mut given_up) = (0..0, 0);
+        self.walk(&Listed::All, None, Direction::Forward, Io::MayBlock, &mut |row| {
+            if there.has(row.offset) {
+                return Ok(true);
+            }
+            if !gap.contains(&row.offset) {
+                gap = self.gap_at(row.offset).map_err(Unread::Failed)?;
+            }
+            given_up += u64::from(gap.contains(&row.offset));
+            Ok(true)
+        })?;
+        Ok(given_up)
+    }
+
+    /// What was given up around an offset, if it was. Of what was scavenged there is no frame, or one without the record.
+    fn gap_at(&self, offset: Offset) -> Result<Range<Offset>> {
+        let (log, id) = (&self.place.log, self.partition);
+        let want = ReadWant {
+            bytes: 1,
+            synced: false,
+        };
+        let gap = match log.read(id, offset, want) {
+            Err(LogError::Gap { to, .. }) => Some(offset..to),
+            _ => None,
+        };
+        match (log.frame_at(id, offset), gap) {
+            (Ok(Some(frame)), gap) if (frame.base..frame.next()).contains(&offset) => {
+                let is_given_up = gap.is_some() || frame.kind == Kind::Gap;
+                Ok(if is_given_up { frame.base..frame.next() } else { 0..0 })
+            }
+            (Ok(_), _) => Ok(0..0),
+            // Nothing of the file can be read, and that is passed over.
+            (Err(LogError::Corrupt { .. }), Some(gap)) => Ok(gap),
+            (Err(error), _) => Err(error.into()),
+        }
     }
 
     /// Counts those that are where they should be.

@@ -26,11 +26,10 @@ impl Surveyed {
     /// Those of a segment, by their own headers.
     pub(super) fn frames_in_row(&self) -> Row {
         let file = &self.outline.file;
-        let limit = self
-            .outline
-            .footer
-            .trailer()
-            .map_or(self.outline.trailer_at(), |trailer| trailer.end);
+        // Where the end of the frames is not known they may reach up to the end of the file, and the last of them beyond it if
+        // the file was cut short. A start takes it so, too: a frame without all of its body is damaged, and not left out.
+        let end_known = self.outline.footer.trailer().map(|trailer| trailer.end);
+        let limit = end_known.unwrap_or(file.size);
         let mut row = Row::default();
         let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
         let mut at = 0;
@@ -44,7 +43,7 @@ impl Surveyed {
             let end = |header: &FrameHeader| at + (frame::LEN as u64) + u64::from(header.body_len);
             // The index behind the frames begins with the header of the first one.
             let goes_on = |header: &FrameHeader| next.get(&header.partition).is_none_or(|next| header.base >= *next);
-            match header.filter(|header| goes_on(header) && end(header) <= limit) {
+            match header.filter(|header| goes_on(header) && end_known.is_none_or(|known| end(header) <= known)) {
                 Some(header) => {
                     next.insert(header.partition, header.next());
                     row.entries.push(Entry {

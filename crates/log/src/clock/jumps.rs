@@ -10,6 +10,9 @@ use crate::ids::Micros;
 /// Of more jumps the oldest are forgotten: a clock that is set every second for minutes must not fill the log.
 pub(crate) const JUMPS_MAX: usize = 512;
 
+/// A jump is seen so long after it at most, and what was stamped in between is older than what it showed when it was seen.
+const SEEN_LATE: Micros = 2_000_000;
+
 const VERSION: u8 = 1;
 
 /// A step of the wall clock.
@@ -101,6 +104,17 @@ impl Jumps {
         let sets = self.list.iter().filter(|(at, _)| (since..=now).contains(at));
         let shown = sets.map(|(at, offset)| at.saturating_add(*offset));
         shown.fold(self.wall_at(since), Micros::min)
+    }
+
+    /// Whether something stamped `wall` or later may be followed by something that was stamped before `wall`: the wall clock was
+    /// set back over that time.
+    pub fn may_fall_below(&self, wall: Micros) -> bool {
+        let mut ahead = self.first;
+        self.list.iter().any(|(at, offset)| {
+            let (before, after) = (at.saturating_add(ahead), at.saturating_add(*offset));
+            ahead = *offset;
+            before >= wall && after.saturating_sub(SEEN_LATE) < wall
+        })
     }
 
     /// The log times at which the wall clock came to show a time or, being set, to show a later one; the last one first.

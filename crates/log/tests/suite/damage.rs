@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::sim::SimDisk;
+use thalweg_log::disk::{Disk as _, Folder};
 use thalweg_log::format::record::records;
-use thalweg_log::{Durability, EmbeddedLog, LogError, LogStatus, PartitionId};
+use thalweg_log::{Durability, EmbeddedLog, LogError, LogStatus, PartitionId, check};
 
-use crate::support::{append, damage, open_folder};
+use crate::support::{append, bytes_of, damage, open, open_folder, small_files};
 
 const ID: PartitionId = PartitionId::new(3, 0);
 
@@ -97,4 +98,60 @@ async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_unt
     log.pass_over_damage();
     let error = log.read(ID, 5, 1).unwrap_err();
     assert!(matches!(error, LogError::Gap { from: 5, to: 20, .. }), "{error}");
+}
+
+/// A check that names more than is lost has a repair give that up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_segment_that_is_cut_short_a_check_names_as_lost_what_a_start_cannot_read() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = std::sync::Arc::new(open(&disk));
+    log.create(ID, Durability::Fsync).await.unwrap();
+    for n in 0..12u8 {
+        append(&log, ID, &[n; 50]).await;
+    }
+    log.roll().await.unwrap();
+    let erasing = log.clone();
+    tokio::task::spawn_blocking(move || erasing.erase())
+        .await
+        .unwrap()
+        .unwrap();
+    drop(log);
+    let files: Vec<(String, Vec<u8>)> = disk
+        .names()
+        .unwrap()
+        .into_iter()
+        .map(|name| (name.clone(), bytes_of(&disk, &name)))
+        .collect();
+    let (segment, whole) = files.iter().find(|(name, _)| name.starts_with("segment")).unwrap();
+    for cut in 1..whole.len() {
+        let copy = SimDisk::new(1, 64 << 20);
+        for (name, bytes) in &files {
+            let len = if name == segment {
+                bytes.len() - cut
+            } else {
+                bytes.len()
+            };
+            let file = copy.create(name).unwrap();
+            file.write_at(&bytes[..len], 0).unwrap();
+            file.sync().unwrap();
+        }
+        copy.sync_names().unwrap();
+        let report = check(&copy, &mut |_, _| {}).unwrap();
+        // What is behind the cut makes no start fail, only those that read it.
+        let Ok(log) = EmbeddedLog::open(std::sync::Arc::new(copy.clone()), 7, &small_files()) else {
+            assert!(!report.is_whole(), "{cut} bytes are missing");
+            continue;
+        };
+        for offset in 0..12 {
+            let is_lost = report.lost.iter().any(|lost| (lost.from..lost.to).contains(&offset));
+            let is_there = log.read(ID, offset, 1).is_ok_and(|frames| {
+                let mut bases = frames.iter().map(|frame| frame.header.base);
+                bases.any(|base| base == offset)
+            });
+            assert_eq!(
+                is_lost, !is_there,
+                "{cut} bytes are missing: offset {offset}, {report:?}"
+            );
+        }
+    }
 }

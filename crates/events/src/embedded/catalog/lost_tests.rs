@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::test_support::{all_of, append_one, closed, lives, new};
+use super::super::test_support::{all_of, append_one, closed, is_healthy, lives, new};
 use super::super::tests::{Chance, Disks};
 use super::super::*;
 
@@ -82,6 +82,38 @@ async fn a_namespace_that_only_the_indexes_know_is_refused_and_its_number_is_not
     assert_eq!(streams_of(&store, "b").await.len(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_was_accepted_is_no_fault_to_verify_then_and_at_later_starts() {
+    let mut disks = Disks::new();
+    let store = disks.open().await;
+    append(&store, DEFAULT, "{\"n\":0}").await;
+    closed(store).await;
+    let older = disks.copied();
+    let store = disks.open().await;
+    for n in 1..4 {
+        append(&store, DEFAULT, &format!("{{\"n\":{n}}}")).await;
+    }
+    store.flush_indexes().await.unwrap();
+    closed(store).await;
+    disks.put_back_log_of(&older);
+    disks.recover_skip();
+    let store = disks.open().await;
+    is_healthy(&store, "accepted").await;
+    append(&store, DEFAULT, "{\"n\":4}").await;
+    is_healthy(&store, "goes on").await;
+    closed(store).await;
+    // Nothing has to be accepted any more.
+    let disks = disks.copied();
+    let store = disks.open().await;
+    is_healthy(&store, "started").await;
+    let positions: Vec<u64> = streams_of(&store, DEFAULT)
+        .await
+        .keys()
+        .map(|(_, position)| *position)
+        .collect();
+    assert_eq!(positions, [0, 4]);
+}
+
 /// A life in which the log becomes an older copy of itself now and then.
 async fn life(seed: u64) {
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -124,6 +156,7 @@ async fn life(seed: u64) {
                 store = disks.open().await;
             }
         }
+        is_healthy(&store, &what).await;
         let found = streams_of(&store, DEFAULT).await;
         for (place, stored) in &found {
             assert_eq!(ever.get(place), Some(stored), "{what}: {place:?} has another message");

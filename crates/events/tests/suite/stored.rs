@@ -1,0 +1,336 @@
+//! What each version of the format has stored is read by every later one: messages, rules, deletions, marks of what was scavenged,
+//! subscriptions, snapshots, tokens; with the indexes of that version, and without them.
+//!
+//! A fixture is the two folders as [`write`] left them, its files without the zeros at their ends and with their sizes in their
+//! names. A format of another version gets a fixture beside the others; none is ever written again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_events::snapshot::{self, Snapshot};
+use thalweg_events::subscription::{Nack, Settings, Source, Strategy};
+use thalweg_events::{
+    Append, Ask, CategoryRead, DEFAULT, Direction, EmbeddedStore, EventsError, EventsOptions, Expected, MessageId,
+    Namespace, NewEvent, NewNamespace, NewToken, Retention, RetentionOf, Scopes, Store as _, Stored, Subscriptions,
+    TokenDigest,
+};
+use thalweg_log::disk::Folder;
+use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
+use tokio::time::Instant;
+
+/// The oldest first. Format 1 had no marks, and no deletions without a message.
+const FIXTURES: [&str; 1] = ["events-2"];
+const FILE: u64 = 64 << 10;
+
+fn fixture(name: &str) -> PathBuf {
+    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.join("tests/fixtures").join(name)
+}
+
+async fn open(folder: &Path) -> (EmbeddedStore, Arc<EmbeddedLog>) {
+    for part in ["log", "indexes"] {
+        std::fs::create_dir_all(folder.join(part)).unwrap();
+    }
+    let options = LogOptions {
+        file_bytes: FILE,
+        first_file_bytes: FILE,
+        spare: 1,
+        min_free_bytes: Some(0),
+        scrub: Duration::ZERO,
+        ..LogOptions::default()
+    };
+    let disk = Arc::new(Folder::open(&folder.join("log")).unwrap());
+    let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
+    options.clock.resume(log.as_ref()).await.unwrap();
+    let options = EventsOptions {
+        durability: Durability::Fsync,
+        in_memory: false,
+        indexes: Some(Arc::new(Folder::open(&folder.join("indexes")).unwrap())),
+        index_memory: 1 << 20,
+        keep_deleted: false,
+        accept_loss: false,
+    };
+    let store = EmbeddedStore::open(log.clone() as Arc<dyn Log>, options).await.unwrap();
+    (store, log)
+}
+
+async fn close(store: EmbeddedStore, log: Arc<EmbeddedLog>) {
+    drop(store);
+    while Arc::strong_count(&log) > 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::task::spawn_blocking(move || log.close()).await.unwrap();
+}
+
+fn digest(n: u8) -> TokenDigest {
+    TokenDigest::from_bytes([n; 32])
+}
+
+fn data(n: u64) -> String {
+    format!("{{\"n\":{n},\"x\":\"{}\"}}", "x".repeat(900))
+}
+
+async fn append(namespace: &Arc<dyn Namespace>, stream: &str, numbers: std::ops::Range<u64>) {
+    let texts: Vec<String> = numbers.clone().map(data).collect();
+    let events = numbers.zip(&texts).map(|(n, data)| NewEvent {
+        id: (n % 3 == 0).then(|| MessageId::of(&format!("id {n}"))),
+        kind: if n % 2 == 0 { "Even" } else { "Odd" },
+        data,
+        metadata: (n % 5 == 0).then_some("{\"correlationStreamName\":\"run-1\"}"),
+    });
+    let append = Append {
+        stream,
+        expected: Expected::Any,
+        events: events.collect(),
+    };
+    namespace.append(&[append]).await.unwrap();
+}
+
+fn ask(max: usize) -> Ask {
+    Ask {
+        consumer: "c".into(),
+        max,
+        held: Vec::new(),
+    }
+}
+
+/// Of the catalogue, two namespaces and a token; of one of them streams with rules, deleted ones, and documents.
+async fn write(folder: &Path) {
+    let (store, log) = open(folder).await;
+    for (name, n) in [(DEFAULT, 1), ("other", 2), ("gone", 3)] {
+        let new = NewNamespace {
+            name: name.to_owned(),
+            description: format!("the namespace {name}"),
+            metadata: Some("{\"a\":1}".to_owned()),
+            digest: digest(n),
+            scopes: Scopes::ALL,
+        };
+        store.create(new).await.unwrap();
+    }
+    let token = NewToken {
+        digest: digest(9),
+        scopes: Scopes::READ_WRITE,
+        description: "second".to_owned(),
+        expires_at: None,
+    };
+    store.create_token("other", token).await.unwrap();
+    store.delete("gone").await.unwrap();
+    let other = store.namespace("other").await.unwrap();
+    append(&other, "o-1", 0..3).await;
+    other.clear().await.unwrap();
+    append(&other, "o-2", 3..5).await;
+    let own = store.namespace(DEFAULT).await.unwrap();
+    for n in 0..30 {
+        append(&own, &format!("a-{}", n % 3), 4 * n..4 * n + 4).await;
+    }
+    append(&own, "b-1", 200..203).await;
+    append(&own, "b-2", 203..206).await;
+    let newest = Retention {
+        max_count: Some(5),
+        ..Retention::default()
+    };
+    own.set_retention(RetentionOf::Stream("a-0"), Some(newest))
+        .await
+        .unwrap();
+    let behind = Retention {
+        truncate_before: Some(1),
+        ..Retention::default()
+    };
+    own.set_retention(RetentionOf::Category("b"), Some(behind))
+        .await
+        .unwrap();
+    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    own.delete_stream("b-2", Expected::Any, true).await.unwrap();
+    store.flush_indexes().await.unwrap();
+    // Its marks stay, since the newest file is not rewritten; and the rule goes, so that nothing else says what is gone.
+    store.scavenge().await.unwrap();
+    own.set_retention(RetentionOf::Stream("a-0"), None).await.unwrap();
+    append(&own, "a-1", 300..302).await;
+    let subscriptions = Subscriptions::default();
+    let settings = Settings {
+        source: Source::Category("a".to_owned()),
+        from: 1,
+        strategy: Strategy::RoundRobin,
+        ack_timeout: 3_600_000_000,
+        max_attempts: 5,
+        max_in_flight: 100,
+        types: Vec::new(),
+        correlation: None,
+    };
+    subscriptions.create(&own, "s", settings).await.unwrap();
+    let fetched = subscriptions.fetch(&own, "s", ask(4), Instant::now()).await.unwrap();
+    let leases: Vec<_> = fetched.messages.iter().map(|message| message.lease).collect();
+    subscriptions.ack(&own, "s", leases[..2].to_vec()).await.unwrap();
+    let park = Nack::Park {
+        reason: "bad".to_owned(),
+    };
+    subscriptions
+        .nack(&own, "s", leases[2..3].to_vec(), park)
+        .await
+        .unwrap();
+    let kept = Snapshot {
+        version: 7,
+        kind: "Cart".to_owned(),
+        data: "{\"v\":7}".to_owned(),
+        time: 1_795_000_000_000_000,
+    };
+    snapshot::put(own.as_ref(), "a-2", &kept).await.unwrap();
+    drop((own, other));
+    close(store, log).await;
+}
+
+fn pack(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let name = format!("{}.{}", entry.file_name().to_str().unwrap(), bytes.len());
+        std::fs::write(to.join(name), &bytes[..used]).unwrap();
+    }
+}
+
+fn unpack(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let packed = entry.file_name().into_string().unwrap();
+        let (name, size) = packed.rsplit_once('.').unwrap();
+        let mut bytes = std::fs::read(entry.path()).unwrap();
+        bytes.resize(size.parse().unwrap(), 0);
+        std::fs::write(to.join(name), bytes).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "writes a fixture, once for each version of the format"]
+async fn the_fixture_of_this_format_is_written() {
+    let fixture = fixture(FIXTURES[FIXTURES.len() - 1]);
+    assert!(!fixture.exists(), "a fixture is never written again");
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path()).await;
+    for part in ["log", "indexes"] {
+        pack(&folder.path().join(part), &fixture.join(part));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_every_format_is_read_with_its_indexes_and_without() {
+    for name in FIXTURES {
+        for indexes in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            unpack(&fixture(name).join("log"), &folder.path().join("log"));
+            if indexes {
+                unpack(&fixture(name).join("indexes"), &folder.path().join("indexes"));
+            }
+            let (store, log) = open(folder.path()).await;
+            reads_as_it_was(&store, &format!("{name}, with its indexes: {indexes}")).await;
+            close(store, log).await;
+        }
+    }
+}
+
+async fn everything(namespace: &Arc<dyn Namespace>, what: &str) -> Vec<Stored> {
+    let read = CategoryRead {
+        category: None,
+        from: None,
+        direction: Direction::Forward,
+        max: 1000,
+        correlation: None,
+        member: None,
+        types: &[],
+    };
+    let page = namespace.read_category(read).await.unwrap();
+    assert_eq!(page.next, None, "{what}");
+    page.events
+}
+
+async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
+    let mut names: Vec<String> = Vec::new();
+    for namespace in store.namespaces().await.unwrap() {
+        let info = namespace.info().await.unwrap();
+        assert_eq!(info.description, format!("the namespace {}", info.name), "{what}");
+        assert_eq!(info.metadata.as_deref(), Some("{\"a\":1}"), "{what}");
+        names.push(info.name);
+    }
+    names.sort();
+    assert_eq!(names, [DEFAULT, "other"], "{what}");
+    let tokens = store.tokens("other").await.unwrap();
+    let tokens: Vec<(&str, bool)> = tokens
+        .iter()
+        .map(|token| (&*token.description, token.scopes.admin))
+        .collect();
+    assert_eq!(tokens, [("Made with the namespace", true), ("second", false)], "{what}");
+
+    let other = store.namespace("other").await.unwrap();
+    let shown = everything(&other, what).await;
+    let places: Vec<(u64, u64)> = shown
+        .iter()
+        .map(|stored| (stored.event().position, stored.event().global))
+        .collect();
+    assert_eq!(places, [(0, 1), (1, 2)], "{what}: of a namespace that was cleared");
+
+    let own = store.namespace(DEFAULT).await.unwrap();
+    // By stream: the newest five, none of before it was deleted, all, and all but the first.
+    let expected: Vec<u64> = (0..120)
+        .filter(|n| n / 4 % 3 == 0)
+        .rev()
+        .take(5)
+        .chain((0..120).filter(|n| n / 4 % 3 == 2))
+        .chain([201, 202, 300, 301])
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    let shown = everything(&own, what).await;
+    let numbers: Vec<u64> = shown
+        .iter()
+        .map(|stored| {
+            let event = stored.event();
+            let n = event.data.trim_start_matches("{\"n\":").split(',').next().unwrap();
+            let n = n.parse().unwrap();
+            assert_eq!(event.data, data(n), "{what}");
+            assert_eq!(event.kind, if n % 2 == 0 { "Even" } else { "Odd" }, "{what}");
+            assert_eq!(event.metadata.is_some(), n % 5 == 0, "{what}: {n}");
+            n
+        })
+        .collect();
+    assert_eq!(numbers, expected, "{what}");
+    assert_eq!(own.info().await.unwrap().messages, expected.len() as u64, "{what}");
+    for (stream, version) in [("a-0", 39), ("a-1", 41), ("a-2", 39), ("b-1", 2), ("b-2", -1)] {
+        assert_eq!(own.version(stream).await.unwrap(), version, "{what}: {stream}");
+    }
+    for (n, is_there) in [(0, false), (201, true), (300, true), (15, false)] {
+        let found = own.by_id(&MessageId::of(&format!("id {n}"))).await.unwrap();
+        assert_eq!(found.is_some(), is_there, "{what}: by id {n}");
+    }
+    let new = Append {
+        stream: "b-2",
+        expected: Expected::Any,
+        events: vec![NewEvent {
+            id: None,
+            kind: "T",
+            data: "{}",
+            metadata: None,
+        }],
+    };
+    let refused = own.append(&[new]).await.unwrap_err();
+    assert!(matches!(refused, EventsError::StreamDeleted(_)), "{what}: {refused}");
+
+    let subscriptions = Subscriptions::default();
+    let info = subscriptions.info(&own, "s").await.unwrap();
+    assert_eq!((info.parked, info.settings.max_attempts), (1, 5), "{what}");
+    let parked = subscriptions.parked(&own, "s", 0, 10).await.unwrap();
+    assert_eq!(
+        parked.iter().map(|parked| &*parked.reason).collect::<Vec<_>>(),
+        ["bad"],
+        "{what}"
+    );
+    let kept = snapshot::get(own.as_ref(), "a-2").await.unwrap().unwrap();
+    assert_eq!((kept.version, &*kept.data), (7, "{\"v\":7}"), "{what}");
+    assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
+
+    // It goes on.
+    append(&own, "a-0", 400..402).await;
+    assert_eq!(own.version("a-0").await.unwrap(), 41, "{what}");
+    assert_eq!(everything(&own, what).await.len(), expected.len() + 2, "{what}");
+}
