@@ -211,7 +211,7 @@ impl Committer {
     }
 
     fn replacing(&self, files: &Replacement) -> Vec<Action> {
-        let now = unix_ms();
+        let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info(files.operation, now))];
         actions.extend(self.renewed(now));
         let added = |path: &str| files.added.iter().any(|add| add.path == path);
@@ -313,7 +313,7 @@ impl Committer {
     }
 
     fn actions(&self, files: &[Storing], placed: &[Add], taken: &[Taken]) -> Vec<Action> {
-        let now = unix_ms();
+        let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info("WRITE", now))];
         actions.extend(self.new_columns());
         // Whoever takes from logs says how far.

@@ -152,6 +152,12 @@ impl DeltaLog {
         self.clock.oldest_wall(age).div_euclid(1000)
     }
 
+    /// What the wall clock shows, in milliseconds since 1970: commits are stamped by the clock that their age is judged by.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.clock.notice();
+        self.clock.wall_at(self.clock.now()).div_euclid(1000)
+    }
+
     /// Its folder, or the URL that it has on an object store: for people there, and nothing to open.
     pub fn table(&self) -> &Path {
         &self.table
@@ -290,11 +296,33 @@ impl DeltaLog {
 
     /// The newest version, or `None` where there is no table.
     pub async fn load(&self, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
-        let Some((version, state)) = self.beginning().await? else {
-            return Ok(None);
-        };
-        let snapshot = self.snapshot_of(version, state, detail)?;
-        Ok(Some(self.follow(snapshot).await?))
+        let mut hint = self.last_checkpoint().await?;
+        loop {
+            let Some((version, state)) = self.beginning(hint.as_ref()).await? else {
+                return Ok(None);
+            };
+            let snapshot = self.snapshot_of(version, state, detail)?;
+            let snapshot = self.follow(snapshot).await?;
+            // Commits behind the checkpoint may have been forgotten since it was read. Then a newer one has them, and is named by now.
+            let now = self.last_checkpoint().await?;
+            if now == hint || now.as_ref().is_none_or(|now| now.version <= snapshot.version) {
+                return Ok(Some(snapshot));
+            }
+            hint = now;
+        }
+    }
+
+    /// Fails if there are commits behind a version that do not follow it: one between is lost, and to go on without it would take
+    /// the table back.
+    pub async fn nothing_beyond(&self, snapshot: &mut Snapshot) -> Result<(), DeltaError> {
+        let newest = self.commit_numbers().await?.last().copied();
+        // Others may have committed meanwhile.
+        while newest.is_some_and(|newest| newest > snapshot.version) {
+            if !self.refresh(snapshot).await? {
+                return Err(self.incomplete(format!("commit {} is missing", snapshot.version + 1)));
+            }
+        }
+        Ok(())
     }
 
     /// A version from all that is known of it.
@@ -311,10 +339,9 @@ impl DeltaLog {
     }
 
     /// From where the table's history can be followed commit by commit: its newest checkpoint, else its first commit.
-    async fn beginning(&self) -> Result<Option<(i64, State)>, DeltaError> {
-        let hint = self.last_checkpoint().await?;
+    async fn beginning(&self, hint: Option<&LastCheckpoint>) -> Result<Option<(i64, State)>, DeltaError> {
         let mut failed = None;
-        if let Some(hint) = &hint {
+        if let Some(hint) = hint {
             match self.read_checkpoint(hint).await {
                 Ok(state) => return Ok(Some((hint.version, state))),
                 Err(e) if e.kind() == FaultKind::Missing => {}
@@ -412,8 +439,9 @@ impl DeltaLog {
 
     /// Writes a checkpoint of a version and deletes commits that are older than the table keeps.
     pub async fn checkpoint(&self, version: i64) -> Result<(), DeltaError> {
+        let hint = self.last_checkpoint().await?;
         let (mut at, mut state) = self
-            .beginning()
+            .beginning(hint.as_ref())
             .await?
             .ok_or_else(|| self.incomplete("there is no table".to_owned()))?;
         while at < version {
