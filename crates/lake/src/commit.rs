@@ -139,6 +139,9 @@ impl Committer {
     pub fn commit_with(&mut self, rows: &dyn Rows, placed: &[Add], taken: &[Taken]) -> Result<Option<usize>, Stop> {
         loop {
             let mut files = self.encode(rows)?;
+            // A store that takes no commit for days must not make these files too old to be kept.
+            let adds = files.iter().map(|storing| &storing.file.add).chain(placed);
+            let _held = self.log.hold(adds);
             self.store(&mut files)?;
             let settled = self.commit_files(&files, placed, taken)?;
             if settled == Settled::Ours {

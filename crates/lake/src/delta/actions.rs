@@ -38,7 +38,9 @@ pub struct CommitInfo {
 impl CommitInfo {
     /// Whether this program has made the commit.
     pub fn is_own(&self) -> bool {
-        self.engine_info.as_deref().is_some_and(|engine| engine.starts_with("thalweg/"))
+        self.engine_info
+            .as_deref()
+            .is_some_and(|engine| engine.starts_with("thalweg/"))
     }
 }
 

@@ -4,6 +4,7 @@
 //! that the number is taken. A commit whose file is not whole can only be the newest one, left by a writer that does not
 //! sync; `recover` moves it away, which takes the table back to its last whole version.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,9 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
+use parking_lot::Mutex;
 use thalweg_log::clock::{Clock, SystemClock};
 
-use super::actions::{Action, Format, Metadata, Protocol, decode, encode};
+use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
 use super::checkpoint::{self, LastCheckpoint, State, TOMBSTONES_DEFAULT_MS};
 use super::snapshot::{Detail, Snapshot, Unsupported, changes_of};
 use crate::store::{DiskFault, FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
@@ -105,6 +107,23 @@ pub struct DeltaLog {
     is_guest: bool,
     /// The oldest commit that may still be there.
     oldest: Arc<AtomicI64>,
+    /// Files that are stored and wait for their commit.
+    uncommitted: Arc<Mutex<HashSet<String>>>,
+}
+
+/// Files that nobody deletes for as long as this is there, however old they become.
+pub(crate) struct Uncommitted {
+    of: Arc<Mutex<HashSet<String>>>,
+    paths: Vec<String>,
+}
+
+impl Drop for Uncommitted {
+    fn drop(&mut self) {
+        let mut uncommitted = self.of.lock();
+        for path in &self.paths {
+            uncommitted.remove(path);
+        }
+    }
 }
 
 impl DeltaLog {
@@ -120,6 +139,7 @@ impl DeltaLog {
             clock: Arc::new(SystemClock),
             is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
+            uncommitted: Arc::default(),
         })
     }
 
@@ -133,6 +153,7 @@ impl DeltaLog {
             clock: Arc::new(SystemClock),
             is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
+            uncommitted: Arc::default(),
         }
     }
 
@@ -239,6 +260,21 @@ impl DeltaLog {
             .put_opts(&self.path(relative)?, bytes.into(), options)
             .await?;
         Ok(())
+    }
+
+    /// These files are about to be stored, and committed some time later.
+    pub(crate) fn hold<'f>(&self, files: impl Iterator<Item = &'f Add>) -> Uncommitted {
+        let paths: Vec<String> = files.map(|add| add.path.clone()).collect();
+        self.uncommitted.lock().extend(paths.iter().cloned());
+        Uncommitted {
+            of: self.uncommitted.clone(),
+            paths,
+        }
+    }
+
+    /// The files that wait for their commit now.
+    pub(crate) fn held(&self) -> HashSet<String> {
+        self.uncommitted.lock().clone()
     }
 
     /// Deletes a file that no version of the table names.

@@ -31,7 +31,7 @@ impl Vacuum {
         Ok(deleted)
     }
 
-    /// Files that are older than `retain` and that nobody needs. `snapshot` is the newest version.
+    /// Files that are older than `retain` and that nobody needs. `snapshot` is the newest version, or was a moment ago.
     pub async fn unneeded(
         &mut self,
         log: &DeltaLog,
@@ -39,14 +39,18 @@ impl Vacuum {
         retain: Duration,
     ) -> Result<Vec<Stored>, DeltaError> {
         let oldest = log.oldest_ms(retain);
-        self.read_commits(log, snapshot, oldest).await?;
+        let mut files = files(log).await?;
+        // In this order: what waited for its commit and does not any more is in the version that is read then.
+        let held = log.held();
+        let mut newest = snapshot.clone();
+        log.refresh(&mut newest).await?;
+        self.read_commits(log, &newest, oldest).await?;
         self.removed.retain(|_, removed| *removed >= oldest);
         let limit = Duration::from_millis(u64::try_from(oldest).unwrap_or(0));
         let limit = SystemTime::UNIX_EPOCH + limit;
-        let mut files = files(log).await?;
         files.retain(|file| {
             let path = file.path.as_str();
-            let is_needed = snapshot.files.contains_key(path) || self.removed.contains_key(path);
+            let is_needed = newest.files.contains_key(path) || self.removed.contains_key(path) || held.contains(path);
             !is_needed && file.modified < limit
         });
         Ok(files)
@@ -164,6 +168,39 @@ mod tests {
         })
     }
 
+    /// As while a machine is suspended, or a store takes no commits.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_file_that_waits_for_its_commit_stays_however_old_it_becomes() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = DeltaLog::new(&folder.path().join("logs"), SyncedStore::new()).unwrap();
+        let columns: TableSchema = (LOGS.columns)();
+        log.commit(0, &creation(new_metadata(&columns, &["date"], &[], 0)))
+            .await
+            .unwrap();
+        let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+        let name = "date=2031-05-06/a.parquet";
+        let Action::Add(file) = add(name) else { unreachable!() };
+        let held = log.hold([&file].into_iter());
+        log.put_file(name, bytes::Bytes::from_static(b"x")).await.unwrap();
+        let old = std::fs::File::options()
+            .write(true)
+            .open(log.table().join(name))
+            .unwrap();
+        old.set_modified(SystemTime::now() - Duration::from_hours(48)).unwrap();
+        let mut vacuum = Vacuum::default();
+        assert_eq!(vacuum.run(&log, &snapshot, Duration::from_hours(1)).await.unwrap(), 0);
+        // It was committed since the version that a vacuum begins with.
+        log.commit(1, &[Action::Add(file.clone())]).await.unwrap();
+        drop(held);
+        assert_eq!(vacuum.run(&log, &snapshot, Duration::from_hours(1)).await.unwrap(), 0);
+        log.commit(2, &[info("thalweg/1", 1), remove(name, 1)]).await.unwrap();
+        assert_eq!(
+            vacuum.run(&log, &snapshot, Duration::from_hours(1)).await.unwrap(),
+            1,
+            "nobody holds it any more"
+        );
+    }
+
     /// Readers may have an older version for as long as is promised, whatever other writers think that the time is.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn another_writer_whose_clock_is_behind_hurries_nothing() {
@@ -171,17 +208,36 @@ mod tests {
         let log = DeltaLog::new(&folder.path().join("logs"), SyncedStore::new()).unwrap();
         let columns: TableSchema = (LOGS.columns)();
         let (now, behind) = (unix_ms(), unix_ms() - 3 * DAY);
-        let names = ["date=2031-05-06/a.parquet", "date=2031-05-06/b.parquet", "date=2031-05-06/c.parquet"];
-        log.commit(0, &creation(new_metadata(&columns, &["date"], &[], 0))).await.unwrap();
-        log.commit(1, &[&[info("thalweg/1", now - 9 * DAY)], &names.map(add)[..]].concat()).await.unwrap();
+        let names = [
+            "date=2031-05-06/a.parquet",
+            "date=2031-05-06/b.parquet",
+            "date=2031-05-06/c.parquet",
+        ];
+        log.commit(0, &creation(new_metadata(&columns, &["date"], &[], 0)))
+            .await
+            .unwrap();
+        log.commit(1, &[&[info("thalweg/1", now - 9 * DAY)], &names.map(add)[..]].concat())
+            .await
+            .unwrap();
         for name in names {
             log.put_file(name, bytes::Bytes::from_static(b"x")).await.unwrap();
-            let file = std::fs::File::options().write(true).open(log.table().join(name)).unwrap();
-            file.set_modified(SystemTime::now() - Duration::from_hours(9 * 24)).unwrap();
+            let file = std::fs::File::options()
+                .write(true)
+                .open(log.table().join(name))
+                .unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_hours(9 * 24))
+                .unwrap();
         }
         // Ours removes one an hour ago, and another program the next one now.
-        log.commit(2, &[info("thalweg/1", now - DAY / 24), remove(names[0], now - DAY / 24)]).await.unwrap();
-        log.commit(3, &[info("Apache-Spark/4.0", behind), remove(names[1], behind)]).await.unwrap();
+        log.commit(
+            2,
+            &[info("thalweg/1", now - DAY / 24), remove(names[0], now - DAY / 24)],
+        )
+        .await
+        .unwrap();
+        log.commit(3, &[info("Apache-Spark/4.0", behind), remove(names[1], behind)])
+            .await
+            .unwrap();
         let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
         let unneeded = async |retain: Duration| {
             let found = Vacuum::default().unneeded(&log, &snapshot, retain).await.unwrap();
