@@ -60,7 +60,7 @@ impl DeltaLog {
     pub async fn load_at(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
         let mut known = Cow::Borrowed(versions);
         loop {
-            let loaded = self.load_from(&known, version, detail).await;
+            let loaded = self.load_version(&known, version, detail).await;
             if !matches!(loaded, Err(DeltaError::Incomplete { .. })) {
                 return loaded;
             }
@@ -75,7 +75,7 @@ impl DeltaLog {
         }
     }
 
-    async fn load_from(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
+    async fn load_version(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
         if !versions.all.contains(&version) {
             let (first, last) = (versions.all.start(), versions.all.end());
             return Err(self.no_version(format!("has no version {version}; it has {first} to {last}")));

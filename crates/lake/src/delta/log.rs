@@ -32,7 +32,9 @@ const TORN_READ_PAUSE: Duration = Duration::from_millis(50);
 const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
 /// Requests for files at a time.
 const LOOKS_AT_ONCE: usize = 16;
-/// The oldest commit is not known yet.
+/// Commits that came since the last look at a table are not forgotten sooner; in microseconds.
+const FORGOTTEN_AFTER: u64 = 60_000_000;
+/// No version that is known.
 const UNKNOWN: i64 = -1;
 
 /// What can go wrong with a table's log.
@@ -334,18 +336,27 @@ impl DeltaLog {
     pub async fn load(&self, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
         let mut hint = self.last_checkpoint().await?;
         loop {
-            let Some((version, state)) = self.beginning(hint.as_ref()).await? else {
-                return Ok(None);
+            let loaded = self.load_from(hint.as_ref(), detail).await;
+            let version = match &loaded {
+                Ok(Some(snapshot)) => snapshot.version,
+                Ok(None) | Err(DeltaError::Incomplete { .. }) => UNKNOWN,
+                Err(_) => return loaded,
             };
-            let snapshot = self.snapshot_of(version, state, detail)?;
-            let snapshot = self.follow(snapshot).await?;
             // Commits behind the checkpoint may have been forgotten since it was read. Then a newer one has them, and is named by now.
             let now = self.last_checkpoint().await?;
-            if now == hint || now.as_ref().is_none_or(|now| now.version <= snapshot.version) {
-                return Ok(Some(snapshot));
+            if now == hint || now.as_ref().is_none_or(|now| now.version <= version) {
+                return loaded;
             }
             hint = now;
         }
+    }
+
+    async fn load_from(&self, hint: Option<&LastCheckpoint>, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
+        let Some((version, state)) = self.beginning(hint).await? else {
+            return Ok(None);
+        };
+        let snapshot = self.snapshot_of(version, state, detail)?;
+        Ok(Some(self.follow(snapshot).await?))
     }
 
     /// Fails if there are commits behind a version that do not follow it: one between is lost, and to go on without it would take
@@ -371,6 +382,7 @@ impl DeltaLog {
             snapshot.add(add).map_err(|e| self.unsupported(e))?;
         }
         snapshot.transactions = state.txns.into_iter().map(|(id, txn)| (id, txn.version)).collect();
+        snapshot.looked_at = self.clock.now();
         Ok(snapshot)
     }
 
@@ -455,14 +467,33 @@ impl DeltaLog {
     /// first is applied: after an error, or when the future is dropped, the snapshot is what it was, and so is what its owner derived
     /// from it. To work on a copy was rejected, since it costs the more the more files a table has.
     pub async fn refresh(&self, snapshot: &mut Snapshot) -> Result<bool, DeltaError> {
-        let (mut version, mut commits) = (snapshot.version, Vec::new());
+        let (mut version, mut commits, now) = (snapshot.version, Vec::new(), self.clock.now());
         while let Some(actions) = self.read_commit(version + 1).await? {
             commits.push(changes_of(actions).map_err(|error| self.unsupported(error))?);
             version += 1;
         }
+        // After a long time, as of a machine that was suspended, the next commit may be missing because it was forgotten.
+        let is_old = now.abs_diff(snapshot.looked_at) >= FORGOTTEN_AFTER;
+        if is_old && self.is_forgotten(version).await? {
+            let newest = self.load(snapshot.detail()).await?;
+            let newest = newest.ok_or_else(|| self.incomplete("there is no table".to_owned()))?;
+            let is_newer = newest.version > snapshot.version;
+            *snapshot = newest;
+            return Ok(is_newer);
+        }
         let is_newer = !commits.is_empty();
         commits.into_iter().for_each(|changes| snapshot.change(changes));
+        snapshot.looked_at = now;
         Ok(is_newer)
+    }
+
+    /// Whether a commit is gone that was there. They go the oldest first, so those behind one that is there are there, too.
+    async fn is_forgotten(&self, version: i64) -> Result<bool, DeltaError> {
+        match self.store.head(&self.commit_path(version)?).await {
+            Ok(_) => Ok(false),
+            Err(error) if fault_kind(&error) == FaultKind::Missing => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The same with a snapshot that nobody has yet: each commit leaves memory before the next is read.
