@@ -240,6 +240,8 @@ impl World {
 
     /// Also by days; or the clock is set.
     async fn time_goes_by(&mut self, running: &mut Running) {
+        // The process looks at the clock each second.
+        let _ = running.clock.look(running.process.log.as_ref()).await;
         let jumps = [8 * DAY, -3 * DAY, 40 * DAY, -45 * DAY, 3_600_000_000];
         let (passes, by) = match self.random.below(3) {
             0 => (true, [DAY / 24, 4 * DAY, 12 * DAY][self.random.below(3) as usize]),
