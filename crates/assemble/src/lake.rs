@@ -16,7 +16,7 @@ use thalweg_lake::upkeep::UpkeepOptions;
 
 use crate::lake_site::LakeSite;
 pub(crate) use output::register;
-pub(crate) use tables::{Ground, Lake, Unopened};
+pub(crate) use tables::{Ground, Lake, Unopened, ends_of};
 
 /// With less there is no room for rows that grow, rows that are committed, and the files made of them.
 pub(crate) const MEMORY_MIN: u64 = 16 << 20;

@@ -15,7 +15,7 @@ use crate::checked::Checked;
 use crate::data_dir::DataDir;
 use crate::events::{CONNECTIONS_MAX, EventsStore, Keeps};
 use crate::ingest::Ingest;
-use crate::lake::{Ground, Lake};
+use crate::lake::{Ground, Lake, ends_of};
 use crate::open_files;
 use crate::queues::{Store, declare};
 use crate::reload;
@@ -123,6 +123,8 @@ impl Process {
         let new_events_token = events
             .start(&settings.events, log, &config.data_dir, keeps, &metrics)
             .await?;
+        // Before anything is served that appends.
+        let log_ends = store.log(&settings.store).map(|(log, _)| ends_of(log.as_ref()));
 
         let (entries, records) = (settings.entries(), settings.records());
         // The address is taken before data moves, so that a taken port is found first.
@@ -189,6 +191,7 @@ impl Process {
                 queues,
                 durability,
                 accept_loss: settings.store.accepts_loss(),
+                log_ends: log_ends.unwrap_or_default(),
                 site: tables_site.with_clock(log.clock()),
                 log,
                 metrics: lake_metrics.clone(),

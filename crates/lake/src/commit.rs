@@ -139,6 +139,9 @@ impl Committer {
     pub fn commit_with(&mut self, rows: &dyn Rows, placed: &[Add], taken: &[Taken]) -> Result<Option<usize>, Stop> {
         loop {
             let mut files = self.encode(rows)?;
+            // A store that takes no commit for days must not make these files too old to be kept.
+            let adds = files.iter().map(|storing| &storing.file.add).chain(placed);
+            let _held = self.log.hold(adds);
             self.store(&mut files)?;
             let settled = self.commit_files(&files, placed, taken)?;
             if settled == Settled::Ours {
@@ -211,7 +214,7 @@ impl Committer {
     }
 
     fn replacing(&self, files: &Replacement) -> Vec<Action> {
-        let now = unix_ms();
+        let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info(files.operation, now))];
         actions.extend(self.renewed(now));
         let added = |path: &str| files.added.iter().any(|add| add.path == path);
@@ -313,7 +316,7 @@ impl Committer {
     }
 
     fn actions(&self, files: &[Storing], placed: &[Add], taken: &[Taken]) -> Vec<Action> {
-        let now = unix_ms();
+        let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info("WRITE", now))];
         actions.extend(self.new_columns());
         // Whoever takes from logs says how far.

@@ -16,7 +16,7 @@ pub enum OpenError {
     Table { path: PathBuf, source: DeltaError },
     #[error("lake.schema_conflict: {path} is a table of another kind: {what}; move it away or set another data_dir")]
     Schema { path: PathBuf, what: String },
-    /// The log has promised that a power cut takes nothing of this partition.
+    /// A table takes only what the log has synced, so no power cut leaves this behind.
     #[error(
         "lake.lost: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries up to \
          {}: what was acknowledged behind them may be lost; bring back the files of the log, or start once with `log: {{recover: \
@@ -31,6 +31,8 @@ pub enum OpenError {
         log_end: thalweg_log::Offset,
         table_has: thalweg_log::Offset,
     },
+    #[error("where the log ended before the table {path} was opened cannot be kept, nor found: {source}")]
+    Ends { path: PathBuf, source: std::io::Error },
     #[error("the table {path} cannot be fed: {source}")]
     Log {
         path: PathBuf,
@@ -50,7 +52,7 @@ impl OpenError {
             }
             OpenError::Claim(error) => error.kind() == FaultKind::Held,
             OpenError::Schema { .. } | OpenError::Lost { .. } => true,
-            OpenError::Log { .. } | OpenError::Thread { .. } => false,
+            OpenError::Log { .. } | OpenError::Thread { .. } | OpenError::Ends { .. } => false,
         }
     }
 }

@@ -32,7 +32,7 @@ pub mod tags;
 pub mod upkeep;
 
 pub use error::{AppendError, OpenError};
-pub use file::is_sorted;
+pub use file::{is_own, is_sorted};
 pub use metrics::LakeMetrics;
 
 /// Where the lake lies in a data folder.

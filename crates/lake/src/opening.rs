@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::commit::{commit_info, log_positions, unix_ms};
-use crate::delta::actions::Action;
+use thalweg_log::Offset;
+
+use crate::commit::{commit_info, log_positions};
+use crate::delta::actions::{Action, Txn};
 use crate::delta::schema::TableSchema;
 use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Detail, Snapshot};
 use crate::error::OpenError;
@@ -53,6 +55,7 @@ pub(crate) async fn open(
     recovered.map_err(error)?;
     let mut snapshot = log.load(Detail::Counts).await.map_err(error)?;
     if let Some(snapshot) = &mut snapshot {
+        log.nothing_beyond(snapshot).await.map_err(error)?;
         check(&log, snapshot, partitions, columns)?;
         if site.is_remote() {
             fence(&log, snapshot).await.map_err(error)?;
@@ -83,7 +86,7 @@ pub(crate) async fn join(
 /// store: now it is there, and read here, or it never will be, since its number is taken.
 async fn fence(log: &DeltaLog, snapshot: &mut Snapshot) -> Result<(), DeltaError> {
     loop {
-        let now = unix_ms();
+        let now = log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info("START", now))];
         actions.extend(log_positions(snapshot, now));
         let outcome = log.commit(snapshot.version + 1, &actions).await?;
@@ -94,6 +97,48 @@ async fn fence(log: &DeltaLog, snapshot: &mut Snapshot) -> Result<(), DeltaError
         }
         tokio::time::sleep(FENCE_PAUSE).await;
     }
+}
+
+/// States where the table stands in partitions of the log, in a commit that changes no row.
+pub(crate) async fn set_positions(
+    log: &DeltaLog,
+    snapshot: &mut Snapshot,
+    positions: &[(String, Offset)],
+) -> Result<(), OpenError> {
+    let error = |source| OpenError::Table {
+        path: log.table().to_owned(),
+        source,
+    };
+    let is_set = |snapshot: &Snapshot| {
+        let position = |name: &String| {
+            snapshot
+                .transactions
+                .get(name)
+                .and_then(|at| Offset::try_from(*at).ok())
+        };
+        positions.iter().all(|(name, at)| position(name) == Some(*at))
+    };
+    while !is_set(snapshot) {
+        let now = log.now_ms();
+        let mut actions = vec![Action::CommitInfo(commit_info("SET POSITIONS", now))];
+        actions.extend(log_positions(snapshot, now));
+        actions.retain(
+            |action| !matches!(action, Action::Txn(txn) if positions.iter().any(|(name, _)| *name == txn.app_id)),
+        );
+        actions.extend(positions.iter().map(|(name, at)| {
+            Action::Txn(Txn {
+                app_id: name.clone(),
+                version: i64::try_from(*at).unwrap_or(i64::MAX),
+                last_updated: Some(now),
+            })
+        }));
+        log.commit(snapshot.version + 1, &actions).await.map_err(error)?;
+        // Ours, or what somebody else has committed first.
+        if !log.refresh(snapshot).await.map_err(error)? {
+            tokio::time::sleep(FENCE_PAUSE).await;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the table, unless another writer just did.
@@ -107,7 +152,7 @@ pub(crate) async fn create(
         path: log.table().to_owned(),
         source,
     };
-    let now = unix_ms();
+    let now = log.now_ms();
     let metadata = delta::new_metadata(columns, partitions, &CONFIGURATION, now);
     let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", now))];
     actions.extend(delta::creation(metadata));

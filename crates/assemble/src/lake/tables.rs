@@ -13,7 +13,9 @@ use thalweg_events::EmbeddedStore;
 use thalweg_flow::OpenError;
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::entry::{BoxFuture, Position};
-use thalweg_lake::ingest::{EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, Progress, TableWriter};
+use thalweg_lake::ingest::{
+    EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, Progress, TableWriter, keep_ends, keep_event_ends,
+};
 use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::records::RecordLimits;
@@ -21,7 +23,7 @@ use thalweg_lake::store::Site;
 use thalweg_lake::tables::{EVENTS, LOGS, METRICS, TAGS, TRACES, TableSpec};
 use thalweg_lake::upkeep::{ByHand, Did, Upkeep};
 use thalweg_lake::{LakeMetrics, OpenError as TableError};
-use thalweg_log::{Durability, Offset};
+use thalweg_log::{Durability, Log, Offset, PartitionId};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Queue, QueueError, Queues};
 use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
@@ -87,6 +89,8 @@ pub(crate) struct Ground {
     pub durability: Durability,
     /// What the log has lost is given up.
     pub accept_loss: bool,
+    /// Where it ended before anything was appended to it.
+    pub log_ends: BTreeMap<PartitionId, Offset>,
     pub site: Site,
     pub metrics: LakeMetrics,
     pub section: Section,
@@ -104,6 +108,11 @@ pub(crate) enum Unopened {
     Queue { name: &'static str, source: QueueError },
     #[error(transparent)]
     Table(#[from] TableError),
+    #[error("where the log ends cannot be kept until the table {table} is opened: {source}")]
+    Ends {
+        table: &'static str,
+        source: std::io::Error,
+    },
 }
 
 impl Unopened {
@@ -234,6 +243,8 @@ impl Lake {
         match opening.open_within(OPEN_WITHIN).await {
             Ok(writer) => self.keep(writer),
             Err(error) if opening.is_worth_waiting(&error) => {
+                // Before anything comes that the table could take for what it has.
+                let opening = opening.keep_ends().await?;
                 self.set_unopened(opening.spec(), &error);
                 tokio::spawn(opening.open_later(Arc::downgrade(self)));
             }
@@ -372,6 +383,24 @@ impl Opening {
         opened.unwrap_or_else(|_| Err(self.ground.site.late(within).into()))
     }
 
+    /// Returns when a later opening, by whatever process, can tell what came behind the end of the log of now.
+    async fn keep_ends(self) -> Result<Opening, Unopened> {
+        let table = self.spec().name;
+        let keep = move || {
+            let Ground {
+                site, log, log_ends, ..
+            } = &*self.ground;
+            let kept = match &self.table {
+                Opened::Fed { spec, feed, .. } => keep_ends(site, spec, feed, log_ends),
+                Opened::Events(messages) => keep_event_ends(site, &EVENTS, log.as_ref(), messages.as_ref(), log_ends),
+            };
+            kept.map(|()| self)
+        };
+        let kept = tokio::task::spawn_blocking(keep).await.map_err(std::io::Error::other);
+        kept.and_then(|kept| kept)
+            .map_err(|source| Unopened::Ends { table, source })
+    }
+
     /// Whether it may succeed later, and there is a log that has what comes until then.
     fn is_worth_waiting(&self, error: &TableError) -> bool {
         let is_final = match error {
@@ -397,10 +426,24 @@ impl Opening {
                     tracing::info!(table = self.spec().name, "the lake is there, and its table is open");
                     return lake.keep(writer);
                 }
-                Err(error) => lake.set_unopened(self.spec(), &error),
+                Err(error) => {
+                    lake.set_unopened(self.spec(), &error);
+                    if !self.is_worth_waiting(&error) {
+                        return;
+                    }
+                }
             }
         }
     }
+}
+
+/// Where a log ends now.
+pub(crate) fn ends_of(log: &dyn Log) -> BTreeMap<PartitionId, Offset> {
+    let ends = log
+        .partitions()
+        .into_iter()
+        .filter_map(|id| Some((id, log.bounds(id).ok()?.next)));
+    ends.collect()
 }
 
 impl Ground {
@@ -448,6 +491,7 @@ impl Ground {
                 ..self.entries
             },
             accept_gap: self.accept_loss,
+            log_ends: self.log_ends.clone(),
             ..IngestOptions::default()
         }
     }

@@ -1,19 +1,20 @@
 //! Where a file's rows and its bad lines lie until it is read to its end: a folder that this process alone uses. One whose process
-//! was killed is removed by the next that comes.
+//! was killed is removed by the next that comes. Who lives is told by file locks alone, which end with their process: a clock that
+//! is set takes nobody's folder away.
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
-/// A lock without a folder is that of a process that is just making one, unless it is as old as this.
-const LONE_LOCK_AGE: Duration = Duration::from_secs(3600);
 const LOCK: &str = "lock";
+/// So often a new lock is taken for one of a process that has ended, at most: each time somebody has to come between two steps.
+const ATTEMPTS_MAX: usize = 100;
 
 /// A folder below `_thalweg/ingest` of the lake. It is removed when this is dropped.
 pub(super) struct Staging {
     path: PathBuf,
-    /// Taken before there is a folder, so that a folder without a taken lock is nobody's.
+    /// Held before there is a folder, so that a folder or a lock that nobody holds is nobody's.
     lock: PathBuf,
     _held: File,
 }
@@ -26,10 +27,7 @@ impl Staging {
     pub fn new(lake: &Path) -> io::Result<Staging> {
         let parent = parent(lake);
         std::fs::create_dir_all(&parent)?;
-        let name = uuid::Uuid::new_v4().to_string();
-        let lock = parent.join(&name).with_extension(LOCK);
-        let held = File::create_new(&lock)?;
-        held.lock()?;
+        let (name, lock, held) = new_lock(&parent)?;
         let path = parent.join(name);
         std::fs::create_dir(&path)?;
         Ok(Staging {
@@ -50,7 +48,7 @@ impl Staging {
             let path = entry.path();
             let is_lock = path.extension().is_some_and(|extension| extension == LOCK);
             let (folder, lock) = match is_lock {
-                true if path.with_extension("").exists() || !is_old(&entry) => continue,
+                true if path.with_extension("").exists() => continue,
                 true => (None, path),
                 false => (Some(path.clone()), path.with_extension(LOCK)),
             };
@@ -72,9 +70,24 @@ impl Staging {
     }
 }
 
-fn is_old(entry: &std::fs::DirEntry) -> bool {
-    let modified = entry.metadata().and_then(|metadata| metadata.modified());
-    modified.is_ok_and(|at| SystemTime::now().duration_since(at).unwrap_or_default() >= LONE_LOCK_AGE)
+/// A lock with a name of its own, which is held. Before it is held somebody may take it for one of a process that has ended, and
+/// remove it; then another one is made.
+fn new_lock(parent: &Path) -> io::Result<(String, PathBuf, File)> {
+    for _ in 0..ATTEMPTS_MAX {
+        let name = uuid::Uuid::new_v4().to_string();
+        let lock = parent.join(&name).with_extension(LOCK);
+        let held = File::create_new(&lock)?;
+        held.lock()?;
+        if is_at(&held, &lock) {
+            return Ok((name, lock, held));
+        }
+    }
+    Err(io::Error::other("others remove each lock before it is taken"))
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let (file, there) = (file.metadata(), std::fs::metadata(path));
+    matches!((file, there), (Ok(file), Ok(there)) if (file.dev(), file.ino()) == (there.dev(), there.ino()))
 }
 
 impl Drop for Staging {
@@ -86,6 +99,9 @@ impl Drop for Staging {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
@@ -104,10 +120,51 @@ mod tests {
         File::create(&lone).unwrap();
         std::fs::remove_file(&lock).unwrap();
         Staging::sweep(lake.path());
-        assert!(!path.exists() && lone.exists() && used.path().join("rows").exists());
+        assert!(!path.exists() && !lone.exists() && used.path().join("rows").exists());
         let used_path = used.path().to_owned();
         drop(used);
         assert!(!used_path.exists());
         Staging::sweep(&lake.path().join("nothing"));
+    }
+
+    /// As a lock looks to whoever comes after the clock was set forward by days, before its folder is made.
+    #[test]
+    fn a_lock_that_is_held_stays_whatever_the_clock_says_of_it() {
+        let lake = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(parent(lake.path())).unwrap();
+        let (_, lock, held) = new_lock(&parent(lake.path())).unwrap();
+        for at in [SystemTime::UNIX_EPOCH, SystemTime::now() + Duration::from_hours(999)] {
+            held.set_modified(at).unwrap();
+            Staging::sweep(lake.path());
+            assert!(lock.exists());
+        }
+        drop(held);
+        Staging::sweep(lake.path());
+        assert!(!lock.exists(), "however young it is");
+    }
+
+    #[test]
+    fn who_begins_while_others_sweep_keeps_what_is_his() {
+        let lake = tempfile::tempdir().unwrap();
+        let begun = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while begun.load(Ordering::SeqCst) < 400 {
+                        Staging::sweep(lake.path());
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while begun.fetch_add(1, Ordering::SeqCst) < 400 {
+                        let own = Staging::new(lake.path()).unwrap();
+                        std::fs::write(own.path().join("rows"), "x").unwrap();
+                        Staging::sweep(lake.path());
+                        assert!(own.path().join("rows").exists() && own.lock.exists());
+                    }
+                });
+            }
+        });
     }
 }

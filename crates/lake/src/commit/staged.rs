@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use object_store::{ObjectStore, ObjectStoreExt as _, RenameOptions, RenameTargetMode};
 
-use super::{Committer, Retry, Rows, Stop, commit_info, unix_ms};
+use super::{Committer, Retry, Rows, Stop, commit_info};
 use crate::delta::actions::{Action, Add};
 use crate::delta::{CommitOutcome, DeltaError};
 use crate::store::{DiskFault, FaultKind, SyncedStore};
@@ -66,7 +66,7 @@ impl Committer {
             let Some(columns) = self.new_columns() else {
                 return Ok(());
             };
-            let now = unix_ms();
+            let now = self.log.now_ms();
             let mut actions = vec![Action::CommitInfo(commit_info("ADD COLUMNS", now)), columns];
             actions.extend(self.renewed(now));
             let outcome = self

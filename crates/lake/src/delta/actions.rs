@@ -35,6 +35,15 @@ pub struct CommitInfo {
     pub is_blind_append: Option<bool>,
 }
 
+impl CommitInfo {
+    /// Whether this program has made the commit.
+    pub fn is_own(&self) -> bool {
+        self.engine_info
+            .as_deref()
+            .is_some_and(|engine| engine.starts_with("thalweg/"))
+    }
+}
+
 /// What a reader and a writer must understand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,6 +3,7 @@
 //! A version can be loaded while the commits up to it are there from a checkpoint on, or from the first one. Whether its files are
 //! there is another question: those that left the table are deleted some time later.
 
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use futures::TryStreamExt as _;
@@ -57,6 +58,24 @@ impl DeltaLog {
 
     /// One version of those that there are.
     pub async fn load_at(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
+        let mut known = Cow::Borrowed(versions);
+        loop {
+            let loaded = self.load_version(&known, version, detail).await;
+            if !matches!(loaded, Err(DeltaError::Incomplete { .. })) {
+                return loaded;
+            }
+            // The oldest commits may have been forgotten since these were looked for.
+            let Some(now) = self.versions().await? else {
+                return loaded;
+            };
+            if now.all.start() <= known.all.start() {
+                return loaded;
+            }
+            known = Cow::Owned(now);
+        }
+    }
+
+    async fn load_version(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
         if !versions.all.contains(&version) {
             let (first, last) = (versions.all.start(), versions.all.end());
             return Err(self.no_version(format!("has no version {version}; it has {first} to {last}")));
@@ -134,11 +153,14 @@ impl DeltaLog {
         };
         match time_of(&actions) {
             Some(unix_ms) => Ok(unix_ms),
-            None => {
-                let found = self.store().head(&self.commit_path(version)?).await?;
-                Ok(found.last_modified.timestamp_millis())
-            }
+            None => self.stored_at(version).await,
         }
+    }
+
+    /// When a commit came to be where it is, in milliseconds since 1970, by the clock of its store.
+    pub(crate) async fn stored_at(&self, version: i64) -> Result<i64, DeltaError> {
+        let found = self.store().head(&self.commit_path(version)?).await?;
+        Ok(found.last_modified.timestamp_millis())
     }
 
     fn no_version(&self, why: String) -> DeltaError {

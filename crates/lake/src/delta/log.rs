@@ -4,6 +4,7 @@
 //! that the number is taken. A commit whose file is not whole can only be the newest one, left by a writer that does not
 //! sync; `recover` moves it away, which takes the table back to its last whole version.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,9 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
+use parking_lot::Mutex;
 use thalweg_log::clock::{Clock, SystemClock};
 
-use super::actions::{Action, Format, Metadata, Protocol, decode, encode};
+use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
 use super::checkpoint::{self, LastCheckpoint, State, TOMBSTONES_DEFAULT_MS};
 use super::snapshot::{Detail, Snapshot, Unsupported, changes_of};
 use crate::store::{DiskFault, FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
@@ -30,7 +32,9 @@ const TORN_READ_PAUSE: Duration = Duration::from_millis(50);
 const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
 /// Requests for files at a time.
 const LOOKS_AT_ONCE: usize = 16;
-/// The oldest commit is not known yet.
+/// Commits that came since the last look at a table are not forgotten sooner; in microseconds.
+const FORGOTTEN_AFTER: u64 = 60_000_000;
+/// No version that is known.
 const UNKNOWN: i64 = -1;
 
 /// What can go wrong with a table's log.
@@ -105,6 +109,23 @@ pub struct DeltaLog {
     is_guest: bool,
     /// The oldest commit that may still be there.
     oldest: Arc<AtomicI64>,
+    /// Files that are stored and wait for their commit.
+    uncommitted: Arc<Mutex<HashSet<String>>>,
+}
+
+/// Files that nobody deletes for as long as this is there, however old they become.
+pub(crate) struct Uncommitted {
+    of: Arc<Mutex<HashSet<String>>>,
+    paths: Vec<String>,
+}
+
+impl Drop for Uncommitted {
+    fn drop(&mut self) {
+        let mut uncommitted = self.of.lock();
+        for path in &self.paths {
+            uncommitted.remove(path);
+        }
+    }
 }
 
 impl DeltaLog {
@@ -120,6 +141,7 @@ impl DeltaLog {
             clock: Arc::new(SystemClock),
             is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
+            uncommitted: Arc::default(),
         })
     }
 
@@ -133,6 +155,7 @@ impl DeltaLog {
             clock: Arc::new(SystemClock),
             is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
+            uncommitted: Arc::default(),
         }
     }
 
@@ -150,6 +173,12 @@ impl DeltaLog {
     pub(crate) fn oldest_ms(&self, age: Duration) -> i64 {
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         self.clock.oldest_wall(age).div_euclid(1000)
+    }
+
+    /// What the wall clock shows, in milliseconds since 1970: commits are stamped by the clock that their age is judged by.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.clock.notice();
+        self.clock.wall_at(self.clock.now()).div_euclid(1000)
     }
 
     /// Its folder, or the URL that it has on an object store: for people there, and nothing to open.
@@ -235,6 +264,21 @@ impl DeltaLog {
         Ok(())
     }
 
+    /// These files are about to be stored, and committed some time later.
+    pub(crate) fn hold<'f>(&self, files: impl Iterator<Item = &'f Add>) -> Uncommitted {
+        let paths: Vec<String> = files.map(|add| add.path.clone()).collect();
+        self.uncommitted.lock().extend(paths.iter().cloned());
+        Uncommitted {
+            of: self.uncommitted.clone(),
+            paths,
+        }
+    }
+
+    /// The files that wait for their commit now.
+    pub(crate) fn held(&self) -> HashSet<String> {
+        self.uncommitted.lock().clone()
+    }
+
     /// Deletes a file that no version of the table names.
     pub async fn delete_file(&self, relative: &str) -> Result<(), DeltaError> {
         Ok(self.store.delete(&self.path(relative)?).await?)
@@ -290,11 +334,42 @@ impl DeltaLog {
 
     /// The newest version, or `None` where there is no table.
     pub async fn load(&self, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
-        let Some((version, state)) = self.beginning().await? else {
+        let mut hint = self.last_checkpoint().await?;
+        loop {
+            let loaded = self.load_from(hint.as_ref(), detail).await;
+            let version = match &loaded {
+                Ok(Some(snapshot)) => snapshot.version,
+                Ok(None) | Err(DeltaError::Incomplete { .. }) => UNKNOWN,
+                Err(_) => return loaded,
+            };
+            // Commits behind the checkpoint may have been forgotten since it was read. Then a newer one has them, and is named by now.
+            let now = self.last_checkpoint().await?;
+            if now == hint || now.as_ref().is_none_or(|now| now.version <= version) {
+                return loaded;
+            }
+            hint = now;
+        }
+    }
+
+    async fn load_from(&self, hint: Option<&LastCheckpoint>, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
+        let Some((version, state)) = self.beginning(hint).await? else {
             return Ok(None);
         };
         let snapshot = self.snapshot_of(version, state, detail)?;
         Ok(Some(self.follow(snapshot).await?))
+    }
+
+    /// Fails if there are commits behind a version that do not follow it: one between is lost, and to go on without it would take
+    /// the table back.
+    pub async fn nothing_beyond(&self, snapshot: &mut Snapshot) -> Result<(), DeltaError> {
+        let newest = self.commit_numbers().await?.last().copied();
+        // Others may have committed meanwhile.
+        while newest.is_some_and(|newest| newest > snapshot.version) {
+            if !self.refresh(snapshot).await? {
+                return Err(self.incomplete(format!("commit {} is missing", snapshot.version + 1)));
+            }
+        }
+        Ok(())
     }
 
     /// A version from all that is known of it.
@@ -307,14 +382,14 @@ impl DeltaLog {
             snapshot.add(add).map_err(|e| self.unsupported(e))?;
         }
         snapshot.transactions = state.txns.into_iter().map(|(id, txn)| (id, txn.version)).collect();
+        snapshot.looked_at = self.clock.now();
         Ok(snapshot)
     }
 
     /// From where the table's history can be followed commit by commit: its newest checkpoint, else its first commit.
-    async fn beginning(&self) -> Result<Option<(i64, State)>, DeltaError> {
-        let hint = self.last_checkpoint().await?;
+    async fn beginning(&self, hint: Option<&LastCheckpoint>) -> Result<Option<(i64, State)>, DeltaError> {
         let mut failed = None;
-        if let Some(hint) = &hint {
+        if let Some(hint) = hint {
             match self.read_checkpoint(hint).await {
                 Ok(state) => return Ok(Some((hint.version, state))),
                 Err(e) if e.kind() == FaultKind::Missing => {}
@@ -392,14 +467,33 @@ impl DeltaLog {
     /// first is applied: after an error, or when the future is dropped, the snapshot is what it was, and so is what its owner derived
     /// from it. To work on a copy was rejected, since it costs the more the more files a table has.
     pub async fn refresh(&self, snapshot: &mut Snapshot) -> Result<bool, DeltaError> {
-        let (mut version, mut commits) = (snapshot.version, Vec::new());
+        let (mut version, mut commits, now) = (snapshot.version, Vec::new(), self.clock.now());
         while let Some(actions) = self.read_commit(version + 1).await? {
             commits.push(changes_of(actions).map_err(|error| self.unsupported(error))?);
             version += 1;
         }
+        // After a long time, as of a machine that was suspended, the next commit may be missing because it was forgotten.
+        let is_old = now.abs_diff(snapshot.looked_at) >= FORGOTTEN_AFTER;
+        if is_old && self.is_forgotten(version).await? {
+            let newest = self.load(snapshot.detail()).await?;
+            let newest = newest.ok_or_else(|| self.incomplete("there is no table".to_owned()))?;
+            let is_newer = newest.version > snapshot.version;
+            *snapshot = newest;
+            return Ok(is_newer);
+        }
         let is_newer = !commits.is_empty();
         commits.into_iter().for_each(|changes| snapshot.change(changes));
+        snapshot.looked_at = now;
         Ok(is_newer)
+    }
+
+    /// Whether a commit is gone that was there. They go the oldest first, so those behind one that is there are there, too.
+    async fn is_forgotten(&self, version: i64) -> Result<bool, DeltaError> {
+        match self.store.head(&self.commit_path(version)?).await {
+            Ok(_) => Ok(false),
+            Err(error) if fault_kind(&error) == FaultKind::Missing => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The same with a snapshot that nobody has yet: each commit leaves memory before the next is read.
@@ -412,8 +506,9 @@ impl DeltaLog {
 
     /// Writes a checkpoint of a version and deletes commits that are older than the table keeps.
     pub async fn checkpoint(&self, version: i64) -> Result<(), DeltaError> {
+        let hint = self.last_checkpoint().await?;
         let (mut at, mut state) = self
-            .beginning()
+            .beginning(hint.as_ref())
             .await?
             .ok_or_else(|| self.incomplete("there is no table".to_owned()))?;
         while at < version {

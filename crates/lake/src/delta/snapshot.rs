@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use thalweg_log::Micros;
+
 use super::actions::{Action, Add, Metadata, Protocol, Txn};
 use super::schema::TableSchema;
 use super::stats::FileStats;
@@ -74,6 +76,8 @@ pub struct Snapshot {
     pub bytes: u64,
     detail: Detail,
     names: HashMap<String, Arc<str>>,
+    /// When newer commits were looked for, in microseconds of the clock of its log.
+    pub(super) looked_at: Micros,
 }
 
 /// Why a table cannot be represented.
@@ -132,7 +136,12 @@ impl Snapshot {
             bytes: 0,
             detail,
             names: HashMap::new(),
+            looked_at: 0,
         })
+    }
+
+    pub(super) fn detail(&self) -> Detail {
+        self.detail
     }
 
     /// Goes to the next version, whose commit this process wrote itself.

@@ -1,4 +1,5 @@
 mod cancelled;
+mod forgotten;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -43,7 +43,7 @@ const EDGES: usize = 16;
 const CREATED_BY: &str = "thalweg version ";
 
 /// Whether this program has written a file.
-pub(crate) fn is_own(file: &ParquetMetaData) -> bool {
+pub fn is_own(file: &ParquetMetaData) -> bool {
     let created_by = file.file_metadata().created_by();
     created_by.is_some_and(|created_by| created_by.starts_with(CREATED_BY))
 }

@@ -15,12 +15,14 @@ use thalweg_log::{Frame, Log, LogError, Offset, PartitionId, ReadWant};
 use thalweg_record::{Value, json};
 use tokio::runtime::Handle;
 
+use super::ends::{Ends, drop_ends, kept};
 use super::flush::Positions;
-use super::journal::{COUNT, Journal};
+use super::journal::Journal;
 use super::table::{Growing, Table, Watched};
-use super::{Feed, IngestOptions, TableWriter};
+use super::{Feed, IngestOptions, TableWriter, ends_error};
 use crate::attributes::Promotion;
 use crate::commit::Part;
+use crate::delta::Snapshot;
 use crate::error::OpenError;
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
@@ -84,7 +86,7 @@ impl TableWriter {
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
         let columns = (EVENTS.columns)();
-        let (table_log, snapshot) = opening::open(site, EVENTS.name, EVENTS.partitions, &columns).await?;
+        let (table_log, mut snapshot) = opening::open(site, EVENTS.name, EVENTS.partitions, &columns).await?;
         let feed = Feed {
             queue: QUEUE.to_owned(),
             log,
@@ -92,12 +94,14 @@ impl TableWriter {
             taken: Arc::new(|_, _| {}),
             handoffs: None,
         };
-        let count = feed.application(COUNT as usize);
-        let before = count.strip_suffix('0').unwrap_or(&count).to_owned();
-        let (journal, count) = Journal::of(before, snapshot.as_ref());
-        if !options.accept_gap {
-            nothing_lost(feed.log.as_ref(), events.as_ref(), &journal)?;
+        let ends = kept(site, &EVENTS).map_err(|source| ends_error(site, &EVENTS, source))?;
+        if let Some(table) = &mut snapshot {
+            let back = lost(&feed, events.as_ref(), table, options, &ends)?;
+            opening::set_positions(&table_log, table, &back).await?;
         }
+        drop_ends(site, &EVENTS).map_err(|source| ends_error(site, &EVENTS, source))?;
+        let before = application_prefix(feed.log.as_ref());
+        let (journal, count) = Journal::of(before, snapshot.as_ref());
         let journal = Arc::new(journal);
         let (flush_bytes, interval) = (options.flush_bytes, options.flush_interval);
         let table = Arc::new(Table::new(&EVENTS, &[count], flush_bytes, interval, metrics.clone()));
@@ -132,12 +136,37 @@ impl TableWriter {
     }
 }
 
-/// The table takes only what the log has synced, so a log that ends before it has lost what it promised to keep.
-fn nothing_lost(log: &dyn Log, events: &dyn EventStore, journal: &Journal) -> Result<(), OpenError> {
+/// How the table names the partition of a namespace.
+pub(super) fn application(log: &dyn Log, number: u32) -> String {
+    format!("{}{number}", application_prefix(log))
+}
+
+fn application_prefix(log: &dyn Log) -> String {
+    format!("thalweg/{:016x}/{QUEUE}/", log.id())
+}
+
+/// Where the table has to go back to, because the log has lost messages that the table has; an error, unless that is accepted. What
+/// the log has from there on is new: the store has given the same offsets again, or will. The rows of what is lost stay.
+fn lost(
+    feed: &Feed,
+    events: &dyn EventStore,
+    table: &Snapshot,
+    options: &IngestOptions,
+    ends: &Ends,
+) -> Result<Vec<(String, Offset)>, OpenError> {
+    let mut back = Vec::new();
     for partition in events.partitions() {
-        let table_has = journal.position(partition.number).unwrap_or(0);
-        let log_end = log.bounds(partition.id).map_or(table_has, |bounds| bounds.next);
-        if log_end < table_has {
+        let name = application(feed.log.as_ref(), partition.number);
+        let known = table.transactions.get(&name).and_then(|at| Offset::try_from(*at).ok());
+        let (Some(table_has), Ok(bounds)) = (known, feed.log.bounds(partition.id)) else {
+            continue;
+        };
+        let before = [ends.get(&name), options.log_ends.get(&partition.id)];
+        let log_end = before.into_iter().flatten().copied().fold(bounds.next, Offset::min);
+        if log_end >= table_has {
+            continue;
+        }
+        if !options.accept_gap {
             return Err(OpenError::Lost {
                 table: EVENTS.name,
                 queue: QUEUE.to_owned(),
@@ -146,8 +175,16 @@ fn nothing_lost(log: &dyn Log, events: &dyn EventStore, journal: &Journal) -> Re
                 table_has,
             });
         }
+        tracing::error!(
+            namespace = partition.namespace,
+            log_end,
+            table_has,
+            "the log ends before what the table has of the namespace: messages of it are lost, and the table goes on with what comes, \
+             as was asked for"
+        );
+        back.push((name, log_end));
     }
-    Ok(())
+    Ok(back)
 }
 
 /// Whether the table has, or will have with its rows that grow, all that is in the log now.
@@ -231,16 +268,6 @@ impl EventsLane {
         };
         let from = self.journal.position(partition.number);
         let from = from.unwrap_or(bounds.first).max(bounds.first);
-        if from > bounds.next {
-            let (namespace, log_end) = (&partition.namespace, bounds.next);
-            tracing::error!(
-                namespace,
-                log_end,
-                table_has = from,
-                "the log ends before what the table has of the namespace; messages of it are lost"
-            );
-            self.passed(partition, bounds.next);
-        }
         if from >= bounds.next {
             return Ok(false);
         }

@@ -36,9 +36,17 @@ pub(super) struct Missing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     At(Offset),
-    /// The log ends before what the table has: it must not give these offsets to anything else.
-    Raise(Offset),
+    /// The log ended before what the table has.
+    Lost(Lost),
     Missing(Missing),
+}
+
+/// A table has what the log has lost. It takes only what is synced, so no power cut does this, whatever a partition promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Where the log ended before anything was appended behind that; from there on it has what the table lacks.
+    pub log_end: Offset,
+    pub table_has: Offset,
 }
 
 impl Feed {
@@ -55,14 +63,17 @@ impl Feed {
         offsets.iter().enumerate().map(of).collect()
     }
 
-    /// Where the table goes on in a partition, whose offsets the log has within bounds.
-    pub(super) fn begin(&self, partition: usize, table: Option<&Snapshot>, first: Offset, next: Offset) -> Begin {
+    /// Where the table goes on in a partition, of which the log has offsets from `first` on, and ended at `end`.
+    pub(super) fn begin(&self, partition: usize, table: Option<&Snapshot>, first: Offset, end: Offset) -> Begin {
         let known = table.and_then(|table| table.transactions.get(&self.application(partition)));
         let Some(known) = known.and_then(|offset| Offset::try_from(*offset).ok()) else {
             return Begin::At(first);
         };
         match known {
-            known if known > next => Begin::Raise(known),
+            known if known > end => Begin::Lost(Lost {
+                log_end: end,
+                table_has: known,
+            }),
             known if known < first => Begin::Missing(Missing { from: known, to: first }),
             known => Begin::At(known),
         }

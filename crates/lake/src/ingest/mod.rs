@@ -11,6 +11,7 @@
 
 mod columns;
 mod decode;
+mod ends;
 mod events;
 mod feed;
 pub(crate) mod files;
@@ -23,14 +24,14 @@ mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use thalweg_log::{Durability, Offset, raise_next};
+use thalweg_log::{LogError, Offset, PartitionId, raise_next};
 use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
 
@@ -47,8 +48,10 @@ use crate::store::Site;
 use crate::tables::TableSpec;
 pub(crate) use decode::EntryDecoder;
 pub use decode::EntryLimits;
+use ends::{Ends, drop_ends, kept};
+pub use ends::{keep_ends, keep_event_ends};
 pub use events::{Event, EventPartition, EventStore};
-use feed::Begin;
+use feed::{Begin, Lost};
 pub use feed::{Feed, Told};
 use flush::{Flush, Positions};
 pub use handoff::{Handoff, HandoffRoom, Handoffs, Messages, Request};
@@ -77,6 +80,8 @@ pub struct IngestOptions {
     pub entries: EntryLimits,
     /// What the log lacks is passed over, and said, where the table would stop otherwise.
     pub accept_gap: bool,
+    /// Where partitions of the log ended before anything was appended to them by this process; others end where they end now.
+    pub log_ends: BTreeMap<PartitionId, Offset>,
 }
 
 impl Default for IngestOptions {
@@ -88,6 +93,7 @@ impl Default for IngestOptions {
             checkpoint_interval: 100,
             entries: EntryLimits::default(),
             accept_gap: false,
+            log_ends: BTreeMap::new(),
         }
     }
 }
@@ -131,9 +137,17 @@ impl TableWriter {
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
         let columns = (spec.columns)();
-        let (log, snapshot) = opening::open(site, spec.name, spec.partitions, &columns).await?;
-        let path = site.path().join(spec.name);
-        let from = begin(&feed, spec, snapshot.as_ref(), options.accept_gap, &path).await?;
+        let (log, mut snapshot) = opening::open(site, spec.name, spec.partitions, &columns).await?;
+        let ends = kept(site, spec).map_err(|source| ends_error(site, spec, source))?;
+        let beginning = Beginning {
+            feed: &feed,
+            spec,
+            log: &log,
+            options,
+            ends,
+        };
+        let from = beginning.begin(&mut snapshot).await?;
+        drop_ends(site, spec).map_err(|source| ends_error(site, spec, source))?;
         let offsets: Vec<Offset> = from.iter().map(|(offset, _)| *offset).collect();
         let table = Table::new(
             spec,
@@ -402,58 +416,99 @@ impl StatusSource for TableWriter {
     }
 }
 
-/// Where each partition is read from, and what keeps it from being read. Nothing is changed before all of them are explained.
-async fn begin(
-    feed: &Feed,
-    spec: &'static TableSpec,
-    snapshot: Option<&Snapshot>,
-    accept_gap: bool,
-    path: &Path,
-) -> Result<Vec<(Offset, Option<String>)>, OpenError> {
-    let unread = |source| OpenError::Log {
-        path: path.to_owned(),
+fn ends_error(site: &Site, table: &'static TableSpec, source: std::io::Error) -> OpenError {
+    OpenError::Ends {
+        path: site.path().join(table.name),
         source,
-    };
-    let mut begins = Vec::with_capacity(feed.partitions.len());
-    for (partition, id) in feed.partitions.iter().enumerate() {
-        let bounds = feed.log.bounds(*id).map_err(unread)?;
-        let begin = feed.begin(partition, snapshot, bounds.first, bounds.next);
-        if let Begin::Raise(table_has) = begin
-            && !accept_gap
-            && feed.log.durability(*id).map_err(unread)? == Durability::Fsync
-        {
-            return Err(OpenError::Lost {
-                table: spec.name,
-                queue: feed.queue.clone(),
-                partition: partition.to_string(),
-                log_end: bounds.next,
-                table_has,
+    }
+}
+
+/// Where each partition of a queue is read from, and what keeps it from being read.
+struct Beginning<'b> {
+    feed: &'b Feed,
+    spec: &'static TableSpec,
+    log: &'b DeltaLog,
+    options: &'b IngestOptions,
+    ends: Ends,
+}
+
+impl Beginning<'_> {
+    fn unread(&self, source: LogError) -> OpenError {
+        OpenError::Log {
+            path: self.log.table().to_owned(),
+            source,
+        }
+    }
+
+    /// Nothing is changed before all of them are explained.
+    async fn begin(&self, table: &mut Option<Snapshot>) -> Result<Vec<(Offset, Option<String>)>, OpenError> {
+        let (feed, spec, accepts) = (self.feed, self.spec, self.options.accept_gap);
+        let mut begins = Vec::with_capacity(feed.partitions.len());
+        for (partition, id) in feed.partitions.iter().enumerate() {
+            let bounds = feed.log.bounds(*id).map_err(|source| self.unread(source))?;
+            let ends = [
+                self.ends.get(&feed.application(partition)),
+                self.options.log_ends.get(id),
+            ];
+            let end = ends.into_iter().flatten().copied().fold(bounds.next, Offset::min);
+            let begin = feed.begin(partition, table.as_ref(), bounds.first, end);
+            if let Begin::Lost(Lost { log_end, table_has }) = begin
+                && !accepts
+            {
+                return Err(OpenError::Lost {
+                    table: spec.name,
+                    queue: feed.queue.clone(),
+                    partition: partition.to_string(),
+                    log_end,
+                    table_has,
+                });
+            }
+            begins.push((*id, begin));
+        }
+        let mut from = Vec::with_capacity(begins.len());
+        for (partition, (id, begin)) in begins.into_iter().enumerate() {
+            from.push(match begin {
+                Begin::At(offset) => (offset, None),
+                Begin::Lost(lost) => (self.go_on(table, partition, id, lost).await?, None),
+                Begin::Missing(missing) if accepts => {
+                    feed.passed_over(spec, partition, missing);
+                    (missing.to, None)
+                }
+                Begin::Missing(missing) => (missing.to, Some(feed.gap_text(spec, partition, missing))),
             });
         }
-        begins.push((*id, bounds.next, begin));
+        Ok(from)
     }
-    let mut from = Vec::with_capacity(begins.len());
-    for (partition, (id, log_end, begin)) in begins.into_iter().enumerate() {
-        from.push(match begin {
-            Begin::At(offset) => (offset, None),
-            Begin::Raise(offset) => {
-                tracing::error!(
-                    table = spec.name,
-                    queue = feed.queue,
-                    partition,
-                    log_end,
-                    table_has = offset,
-                    "the log ends before what the table has of it: entries of it are lost, and the log goes on behind them"
-                );
-                raise_next(feed.log.as_ref(), id, offset).await.map_err(unread)?;
-                (offset, None)
-            }
-            Begin::Missing(missing) if accept_gap => {
-                feed.passed_over(spec, partition, missing);
-                (missing.to, None)
-            }
-            Begin::Missing(missing) => (missing.to, Some(feed.gap_text(spec, partition, missing))),
-        });
+
+    /// After a loss that is accepted the log goes on behind what the table has; or, if entries were appended since, the table goes
+    /// on with those.
+    async fn go_on(
+        &self,
+        table: &mut Option<Snapshot>,
+        partition: usize,
+        id: PartitionId,
+        Lost { log_end, table_has }: Lost,
+    ) -> Result<Offset, OpenError> {
+        let (queue, log) = (&self.feed.queue, self.feed.log.as_ref());
+        tracing::error!(
+            table = self.spec.name,
+            queue,
+            partition,
+            log_end,
+            table_has,
+            "the log ends before what the table has of it: entries of it are lost, and it goes on without them, as was asked for"
+        );
+        let next = log.bounds(id).map_err(|source| self.unread(source))?.next;
+        if next == log_end {
+            raise_next(log, id, table_has)
+                .await
+                .map_err(|source| self.unread(source))?;
+            return Ok(table_has);
+        }
+        if let Some(table) = table {
+            let back = [(self.feed.application(partition), log_end)];
+            opening::set_positions(self.log, table, &back).await?;
+        }
+        Ok(log_end)
     }
-    Ok(from)
 }

@@ -7,8 +7,9 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
 use tempfile::TempDir;
 use thalweg_log::disk::Ram;
+use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
 
 use super::*;
 use crate::commit::commit_info;
@@ -18,6 +19,7 @@ use crate::entry::{Compression, Encoding, EntryHead, Form, Rejected};
 use crate::live::LiveRows;
 use crate::otlp::Signal;
 use crate::store::SyncedStore;
+use crate::store::flaky::left_after;
 use crate::tables::LOGS;
 
 /// A log with a queue of two partitions, and a lake folder.
@@ -30,15 +32,19 @@ pub(crate) struct World {
 
 const PARTITIONS: [PartitionId; 2] = [PartitionId::new(7, 0), PartitionId::new(7, 1)];
 
+fn log_options() -> LogOptions {
+    LogOptions {
+        file_bytes: 1 << 20,
+        first_file_bytes: 1 << 20,
+        spare: 0,
+        min_free_bytes: Some(0),
+        ..LogOptions::default()
+    }
+}
+
 impl World {
     pub async fn new() -> World {
-        let options = LogOptions {
-            file_bytes: 1 << 20,
-            first_file_bytes: 1 << 20,
-            spare: 0,
-            min_free_bytes: Some(0),
-            ..LogOptions::default()
-        };
+        let options = log_options();
         let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 0xab, &options).unwrap();
         for id in PARTITIONS {
             log.create(id, thalweg_log::Durability::Fsync).await.unwrap();
@@ -47,6 +53,14 @@ impl World {
             log: Arc::new(log),
             folder: tempfile::tempdir().unwrap(),
             told: Arc::default(),
+        }
+    }
+
+    /// The log is gone, and there is a new one of its name.
+    pub async fn with_another_log(self) -> World {
+        World {
+            folder: self.folder,
+            ..World::new().await
         }
     }
 
@@ -333,10 +347,7 @@ async fn with_a_log_that_ends_early(durability: Durability) -> World {
     }
     world.wait_for(2).await;
     writer.close(SOON).await;
-    let younger = World {
-        folder: world.folder,
-        ..World::new().await
-    };
+    let younger = world.with_another_log().await;
     younger.log.set_durability(PARTITIONS[0], durability).await.unwrap();
     younger.append(0, &["b again"]).await;
     younger
@@ -356,34 +367,188 @@ async fn goes_on(world: World, options: &IngestOptions) {
     );
 }
 
-/// As a power cut may leave it.
+/// The table has taken only what was synced, so no mode explains it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_without_syncs_that_ends_before_what_the_table_has_goes_on_behind_it() {
-    for durability in [Durability::Os, Durability::Interval] {
-        goes_on(with_a_log_that_ends_early(durability).await, &fast()).await;
+async fn a_log_that_ends_before_what_the_table_has_is_refused_in_any_mode_until_that_is_accepted() {
+    for durability in [Durability::Fsync, Durability::Interval, Durability::Os] {
+        let world = with_a_log_that_ends_early(durability).await;
+        for _ in 0..2 {
+            let refused = world.try_open(&fast()).await.err().unwrap();
+            assert!(matches!(refused, OpenError::Lost { .. }) && refused.is_permanent());
+            let text = refused.to_string();
+            for part in [
+                "lake.lost: the log ends before offset 1 of lake.logs, partition 0, and the table logs has entries up to 1",
+                "`log: {recover: skip}`",
+            ] {
+                assert!(text.contains(part), "{text}");
+            }
+            assert_eq!(world.log.bounds(PARTITIONS[0]).unwrap().next, 1, "nothing was changed");
+        }
+        goes_on(world, &accepting()).await;
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_synced_log_that_ends_before_what_the_table_has_is_refused_until_that_is_accepted() {
-    let world = with_a_log_that_ends_early(Durability::Fsync).await;
-    for _ in 0..2 {
-        let refused = world.try_open(&fast()).await.err().unwrap();
-        assert!(matches!(refused, OpenError::Lost { .. }) && refused.is_permanent());
-        let text = refused.to_string();
-        for part in [
-            "lake.lost: the log ends before offset 1 of lake.logs, partition 0, and the table logs has entries up to 1",
-            "`log: {recover: skip}`",
-        ] {
-            assert!(text.contains(part), "{text}");
-        }
-        assert_eq!(world.log.bounds(PARTITIONS[0]).unwrap().next, 1, "nothing was changed");
-    }
-    let accepted = IngestOptions {
+/// Accepts what the log has lost.
+pub(crate) fn accepting() -> IngestOptions {
+    IngestOptions {
         accept_gap: true,
         ..fast()
-    };
-    goes_on(world, &accepted).await;
+    }
+}
+
+/// As long as a table is read with only what a power cut leaves, a mode may be changed at any time, to a stricter one, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
+    let modes = [Durability::Os, Durability::Interval, Durability::Fsync];
+    for seed in 1..=6 {
+        let disk = SimDisk::new(seed, 64 << 20);
+        let (mut random, folder) = (Random::new(seed), tempfile::tempdir().unwrap());
+        let mut survivors = 0;
+        for life in 0..6 {
+            let log = EmbeddedLog::open(Arc::new(disk.clone()), 0xab, &log_options()).unwrap();
+            for id in PARTITIONS {
+                if log.bounds(id).is_err() {
+                    log.create(id, Durability::Os).await.unwrap();
+                }
+                let mode = modes[random.below(3) as usize];
+                log.set_durability(id, mode).await.unwrap();
+            }
+            let world = World {
+                log: Arc::new(log),
+                folder: tempfile::tempdir().unwrap(),
+                told: Arc::default(),
+            };
+            let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+            let site = Site::folder(folder.path(), SyncedStore::new());
+            let opened = TableWriter::open(&site, &LOGS, world.feed(), Promotion::default(), metrics, &fast()).await;
+            let writer = opened.unwrap_or_else(|error| panic!("seed {seed}, life {life}: {error}"));
+            disk.cut_power_in(random.below(60));
+            for number in 0..20 {
+                let mut records = Records::new();
+                let body = format!("{life}-{number}");
+                records.push(&RecordRef::of(1, &entry(&[&body]))).unwrap();
+                let unit = Unit::of(PARTITIONS[random.below(2) as usize], records);
+                if world.log.append(unit, None).await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(random.below(8))).await;
+            }
+            disk.power_cut();
+            drop(writer);
+            world.log.close();
+            let until = Instant::now() + SOON;
+            while Arc::strong_count(&world.log) > 1 {
+                assert!(Instant::now() < until);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let (rows, _) = bodies(&folder.path().join("logs"), &world.feed()).await;
+            assert!(rows.len() >= survivors, "rows stay");
+            survivors = rows.len();
+            let mut once = rows.clone();
+            once.dedup();
+            assert_eq!(once, rows, "seed {seed}, life {life}: a row is there twice");
+        }
+        assert!(survivors > 0);
+    }
+}
+
+/// Or the next start would refuse again what was accepted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_was_accepted_stays_so_over_a_power_cut_in_any_mode() {
+    for durability in [Durability::Os, Durability::Interval] {
+        let disk = SimDisk::new(7, 64 << 20);
+        for to in [10, 25] {
+            let log = EmbeddedLog::open(Arc::new(disk.clone()), 0xab, &log_options()).unwrap();
+            if log.bounds(PARTITIONS[0]).is_err() {
+                log.create(PARTITIONS[0], durability).await.unwrap();
+            }
+            raise_next(&log, PARTITIONS[0], to).await.unwrap();
+            disk.power_cut();
+            log.close();
+            drop(log);
+            let log = EmbeddedLog::open(Arc::new(disk.clone()), 0xab, &log_options()).unwrap();
+            assert_eq!(log.bounds(PARTITIONS[0]).unwrap().next, to);
+            log.close();
+        }
+    }
+}
+
+/// As a start does that waits for a store only for some seconds; also where a loss is accepted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_whose_opening_or_waiting_is_left_at_any_await_is_opened_again_and_has_each_row_once() {
+    for options in [fast(), accepting()] {
+        for waits in 0.. {
+            let world = match options.accept_gap {
+                true => with_a_log_that_ends_early(Durability::Os).await,
+                false => World::new().await,
+            };
+            let begun = world.stored().await.0.len();
+            let opened = left_after(waits, world.try_open(&options)).await;
+            let was_left = opened.is_none();
+            drop(opened);
+            let writer = world.open(&options).await;
+            let offset = world.append(0, &["x"]).await;
+            let position = Position {
+                queue: "lake.logs".to_owned(),
+                partition: 0,
+                offset,
+            };
+            for left in 0..4 {
+                left_after(left, writer.wait_for(&position, SOON)).await;
+            }
+            writer.wait_for(&position, SOON).await.unwrap();
+            // Whoever closes may have no more time; the next one takes what is left.
+            left_after(waits, writer.close(SOON)).await;
+            drop(writer);
+            let writer = world.open(&options).await;
+            let rows = world.wait_for(begun + 1).await;
+            writer.close(SOON).await;
+            let mut once = rows.clone();
+            once.dedup();
+            assert_eq!(
+                (once.len(), rows.len()),
+                (begun + 1, begun + 1),
+                "left after {waits} waits: {rows:?}"
+            );
+            if !was_left {
+                assert!(waits > 1, "there was nothing to leave");
+                break;
+            }
+        }
+    }
+}
+
+/// Whoever appends before the table is opened has offsets that the table knows as those of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_before_the_table_was_asked_becomes_rows_once_the_loss_is_accepted() {
+    for more in 0..4_u64 {
+        let world = with_a_log_that_ends_early(Durability::Fsync).await;
+        let mut expected = vec!["a".to_owned(), "b".to_owned()];
+        for number in 0..more {
+            let body = format!("new {number}");
+            assert_eq!(world.append(0, &[&body]).await, 1 + number);
+            expected.push(body);
+        }
+        let log_ends: BTreeMap<PartitionId, Offset> = [(PARTITIONS[0], 1)].into();
+        let options = |options: IngestOptions| IngestOptions {
+            log_ends: log_ends.clone(),
+            ..options
+        };
+        let refused = world.try_open(&options(fast())).await.err().unwrap();
+        assert!(
+            matches!(refused, OpenError::Lost { .. }),
+            "{more} entries more: {refused}"
+        );
+        let writer = world.open(&options(accepting())).await;
+        world.append(0, &["last"]).await;
+        expected.push("last".to_owned());
+        expected.sort();
+        assert_eq!(world.wait_for(expected.len()).await, expected, "{more} entries more");
+        writer.close(SOON).await;
+        let writer = world.open(&fast()).await;
+        writer.close(SOON).await;
+        assert_eq!(world.stored().await.0, expected, "nothing comes twice");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -146,6 +146,21 @@ fn refused(code: &str) -> Error {
     }
 }
 
+/// `None`: whoever waits has left when it had to wait once more than so often.
+pub(crate) async fn left_after<F: Future>(waits: usize, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut waited = 0;
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
+        std::task::Poll::Pending if waited == waits => std::task::Poll::Ready(None),
+        std::task::Poll::Pending => {
+            waited += 1;
+            std::task::Poll::Pending
+        }
+    })
+    .await
+}
+
 impl Debug for Flaky {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         f.write_str("Flaky")

@@ -175,9 +175,10 @@ impl Lease {
             renewed: Some(sent),
             ..State::default()
         };
-        self.forget(found, number).await;
-        tracing::info!(lake = self.lake, number, "this process writes the lake");
+        // At once: whoever claims may leave at any await, and what is held is renewed.
         tokio::spawn(renew(Arc::downgrade(self), self.times.1));
+        tracing::info!(lake = self.lake, number, "this process writes the lake");
+        self.forget(found, number).await;
         Ok(())
     }
 

@@ -17,8 +17,8 @@ use crate::attributes::Promotion;
 use crate::compaction::CompactionOptions;
 use crate::delta::{Detail, Snapshot};
 use crate::error::OpenError;
-use crate::ingest::tests::World;
-use crate::ingest::{IngestOptions, TableWriter};
+use crate::ingest::tests::{World, accepting};
+use crate::ingest::{IngestOptions, TableWriter, keep_ends};
 use crate::metrics::LakeMetrics;
 use crate::tables::LOGS;
 use crate::upkeep::{Upkeep, UpkeepOptions};
@@ -272,4 +272,86 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
     tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
     writer.close(SOON).await;
     assert_eq!(lake.bodies().await, bodies);
+}
+
+/// The store is away at starts and comes back later, and the log has lost its end before the first of them. Nothing that came
+/// meanwhile is taken for what the table has, however much it is, and the loss is told when the store can be asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_while_the_store_was_away_is_not_taken_for_what_the_log_has_lost() {
+    for more in [0, 1, 5] {
+        let lake = Remotely::new(1).await;
+        let writer = lake.open().await;
+        for body in ["a", "b", "c"] {
+            lake.world.append(0, &[body]).await;
+        }
+        eventually(async || lake.table().await.is_some_and(|table| table.rows == 3)).await;
+        writer.close(SOON).await;
+        drop(writer);
+        let lake = Remotely {
+            world: lake.world.with_another_log().await,
+            store: lake.store,
+        };
+        lake.store.set(Faults::Down);
+        let mut expected = vec!["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        for start in 0..2 {
+            let away = lake.try_open(&fast()).await.err().unwrap();
+            assert!(!away.is_permanent(), "{away}");
+            keep_ends(&lake.site(), &LOGS, &lake.world.feed(), &Default::default()).unwrap();
+            for number in 0..more {
+                let body = format!("new {start} {number}");
+                lake.world.append(0, &[&body]).await;
+                expected.push(body);
+            }
+        }
+        lake.store.set(Faults::None);
+        for _ in 0..2 {
+            let refused = lake.try_open(&fast()).await.err().unwrap();
+            assert!(
+                matches!(
+                    refused,
+                    OpenError::Lost {
+                        log_end: 0,
+                        table_has: 3,
+                        ..
+                    }
+                ),
+                "{refused}"
+            );
+            assert!(refused.is_permanent() && lake.bodies().await.len() == 3);
+        }
+        let writer = lake.try_open(&accepting()).await.unwrap();
+        lake.world.append(0, &["last"]).await;
+        expected.push("last".to_owned());
+        eventually(async || {
+            lake.table()
+                .await
+                .is_some_and(|table| table.rows == expected.len() as u64)
+        })
+        .await;
+        writer.close(SOON).await;
+        // It was asked by now, so the ends of before say nothing any more.
+        let writer = lake.open().await;
+        writer.close(SOON).await;
+        assert_eq!(lake.bodies().await, sorted(expected), "{more} at a start");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_was_away_at_a_start_without_a_loss_goes_on_where_it_was() {
+    let lake = Remotely::new(1).await;
+    let writer = lake.open().await;
+    lake.world.append(0, &["a"]).await;
+    eventually(async || lake.table().await.is_some_and(|table| table.rows == 1)).await;
+    writer.close(SOON).await;
+    keep_ends(&lake.site(), &LOGS, &lake.world.feed(), &Default::default()).unwrap();
+    lake.world.append(0, &["b"]).await;
+    lake.world.append(1, &["c"]).await;
+    for body in ["d", "e"] {
+        let writer = lake.open().await;
+        lake.world.append(0, &[body]).await;
+        let rows = if body == "d" { 4 } else { 5 };
+        eventually(async || lake.table().await.is_some_and(|table| table.rows == rows)).await;
+        writer.close(SOON).await;
+    }
+    assert_eq!(lake.bodies().await, ["a", "b", "c", "d", "e"]);
 }

@@ -125,6 +125,14 @@ impl Site {
         matches!(self.kind, Kind::Remote(_))
     }
 
+    /// Of a lake on an object store: the folder of this machine for what belongs to it.
+    pub(crate) fn scratch(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Folder(_) => None,
+            Kind::Remote(remote) => Some(&remote.scratch),
+        }
+    }
+
     /// The log of a table, which need not exist.
     pub fn log(&self, table: &str) -> Result<DeltaLog, DeltaError> {
         let log = match &self.kind {

@@ -156,7 +156,7 @@ pub fn by_hand_alone(
 struct Alone(Committer);
 
 impl Owner for Alone {
-    fn replace(&mut self, files: Replacement) -> Option<bool> {
+    fn replace(&mut self, files: Replacement, _stop: &Stop) -> Option<bool> {
         self.0.replace(&files).ok()
     }
 }
@@ -285,7 +285,7 @@ impl Worker {
         let removed = expired.iter().flat_map(|files| &files.removed);
         let did = Did::new(asked, spec.name).with_files(removed.filter_map(|path| left.files.get(path)));
         if let Some(expired) = expired.filter(|_| !asked.dry_run) {
-            if owner.replace(expired) != Some(true) {
+            if owner.replace(expired, &self.stop) != Some(true) {
                 return Err(Failed::Changed);
             }
             let files = self.metrics.expired_files.with_label_values(&[spec.name]);

@@ -101,7 +101,7 @@ impl Worker {
         self.memory.store(0, Ordering::Relaxed);
         let replacement = replacement?;
         let added = replacement.added.clone();
-        match owner.replace(replacement) {
+        match owner.replace(replacement, &self.stop) {
             Some(true) => Ok(added),
             Some(false) => {
                 // Nobody refers to what was made. What cannot be deleted is an orphan.

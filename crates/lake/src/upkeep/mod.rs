@@ -18,6 +18,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +43,9 @@ const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else {
 const LEFT_OUT_FOR: Duration = Duration::from_secs(3600);
 /// After a job that failed its table is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 60_000 });
+
+/// So often a thread that waits for a commit looks whether it is stopped.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How tables are kept in order.
 #[derive(Clone, Debug)]
@@ -224,17 +228,24 @@ struct Worker {
 /// The one that commits to a table.
 trait Owner {
     /// Puts files in the place of others. `false`: these were not there any more; `None`: nobody knows, or nothing is written any more.
-    fn replace(&mut self, files: Replacement) -> Option<bool>;
+    fn replace(&mut self, files: Replacement, stop: &Stop) -> Option<bool>;
 }
 
 impl Owner for Arc<TableWriter> {
-    fn replace(&mut self, files: Replacement) -> Option<bool> {
-        TableWriter::replace(self, files).recv().ok()
+    /// Who is stopped does not wait for a store that is away.
+    fn replace(&mut self, files: Replacement, stop: &Stop) -> Option<bool> {
+        let outcome = TableWriter::replace(self, files);
+        loop {
+            match outcome.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => {}
+                outcome => return outcome.ok(),
+            }
+        }
     }
 }
 
 impl Owner for Rollups {
-    fn replace(&mut self, files: Replacement) -> Option<bool> {
+    fn replace(&mut self, files: Replacement, _stop: &Stop) -> Option<bool> {
         Rollups::replace(self, &files)
     }
 }
@@ -442,7 +453,7 @@ impl Worker {
         let days = |file: &FileEntry| self.days_kept(spec, file);
         if let Some(expired) = expired(snapshot, &days, &days_ago(&log)) {
             let files = expired.removed.len() as u64;
-            if owner.replace(expired) != Some(true) {
+            if owner.replace(expired, &self.stop) != Some(true) {
                 return Err(Failed::Changed);
             }
             self.metrics.expired_files.with_label_values(&[name]).inc_by(files);

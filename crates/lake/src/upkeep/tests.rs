@@ -6,8 +6,11 @@ use prometheus::Registry;
 use thalweg_telemetry::StatusSource as _;
 
 use super::*;
+use crate::attributes::Promotion;
 use crate::ingest::tests::{World, fast};
-use crate::store::SyncedStore;
+use crate::store::simulated::{SimulatedDisk, StepKind};
+use crate::store::{Site, SyncedStore};
+use crate::tables::LOGS;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -161,4 +164,34 @@ async fn what_is_complete_and_too_much_for_a_job_is_sealed_all_the_same() {
     stop(upkeep).await;
     assert_eq!(world.stored().await.0.len(), 200);
     writer.close(SOON).await;
+}
+
+/// Or a stop lasts for as long as anybody waits for it, and the table's writer with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_stopped_while_the_disk_takes_no_commit_does_not_wait_for_it() {
+    let world = World::new().await;
+    let disk = SimulatedDisk::default();
+    let site = Site::folder(world.folder.path(), SyncedStore::with_disk(Arc::new(disk.clone())));
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let options = fast();
+    let opened = TableWriter::open(&site, &LOGS, world.feed(), Promotion::default(), metrics, &options);
+    let writer = Arc::new(opened.await.unwrap());
+    world.append(0, &["a"]).await;
+    eventually(async || writer.tables()[0].rows == 1).await;
+    disk.fail(StepKind::Link, std::io::ErrorKind::StorageFull);
+    let files = Replacement {
+        operation: "DELETE",
+        kind: "retain",
+        removed: snapshot(world.folder.path()).await.files.keys().cloned().collect(),
+        added: Vec::new(),
+        changes_data: true,
+    };
+    let stop = Arc::new(Stop::default());
+    let (mut owner, stopped) = (writer.clone(), stop.clone());
+    let asked = tokio::task::spawn_blocking(move || owner.replace(files, &stopped));
+    eventually(async || writer.tables()[0].failed.is_some()).await;
+    assert!(!asked.is_finished(), "it waits for the disk");
+    stop.wanted.lock().stop = true;
+    assert_eq!(tokio::time::timeout(SOON, asked).await.unwrap().unwrap(), None);
+    drop(writer);
 }

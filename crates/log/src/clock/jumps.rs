@@ -15,6 +15,10 @@ const SEEN_LATE: Micros = 2_000_000;
 
 const VERSION: u8 = 1;
 
+/// A clock that is set back is seen within a second by a process that lives on, and by the next start else. What was stamped between
+/// carries times of before the jump as it is known; so much before it they are taken for times of behind it.
+const SEEN_WITHIN: Micros = 60_000_000;
+
 /// A step of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
@@ -102,7 +106,7 @@ impl Jumps {
     /// not may be.
     pub fn least_wall_since(&self, since: Micros, now: Micros) -> Micros {
         let sets = self.list.iter().filter(|(at, _)| (since..=now).contains(at));
-        let shown = sets.map(|(at, offset)| at.saturating_add(*offset));
+        let shown = sets.map(|(at, offset)| at.saturating_add(*offset).saturating_sub(SEEN_WITHIN));
         shown.fold(self.wall_at(since), Micros::min)
     }
 
@@ -129,10 +133,13 @@ impl Jumps {
                 let (time, end) = (wall.saturating_sub(offset), std::mem::replace(&mut until, from));
                 // Later than the end of the span: it was stepped over there, or came to be shown in the next one, again.
                 let was_shown = time >= from && time < end;
+                let was_unseen = from != Micros::MIN && time < from && time >= from.saturating_sub(SEEN_WITHIN);
                 let next_begins_behind = end != Micros::MAX && time >= end && self.wall_at(end) >= wall;
                 match (was_shown, next_begins_behind) {
                     (true, _) => Some(time),
                     (_, true) => Some(end),
+                    // Only a clock that was set back can have shown it before that was seen.
+                    _ if was_unseen && self.wall_at(from - 1) > wall => Some(from),
                     _ => None,
                 }
             })

@@ -187,6 +187,28 @@ fn a_jump_is_noticed_once_whoever_looks_first() {
     assert_eq!(clock.oldest_wall(DAY), oldest + 2 * DAY);
 }
 
+/// Or retention takes it for as old as the clock was set back.
+#[test]
+fn what_is_stamped_before_a_clock_that_was_set_back_is_looked_at_is_as_old_as_it_is() {
+    let hands = Hands::at(TODAY);
+    let clock = LogClock::new(hands.clone());
+    hands.pass(DAY);
+    hands.set(-45 * DAY);
+    let (stamp, stamped) = (hands.wall(), clock.now());
+    hands.pass(SECOND);
+    clock.notice();
+    for _ in 0..5 {
+        hands.pass(5 * DAY);
+        assert!(
+            clock.oldest_wall(clock.now() - stamped) <= stamp,
+            "its time has not come"
+        );
+        let age = clock.since_wall(stamp);
+        assert!((0..=clock.now() - stamped).contains(&age), "older than it is: {age}");
+    }
+    assert!(clock.oldest_wall(DAY) > stamp, "it goes after all");
+}
+
 #[tokio::test]
 async fn a_clock_that_never_jumped_leaves_nothing_in_the_log() {
     let folder = tempfile::tempdir().unwrap();

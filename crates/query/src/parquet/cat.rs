@@ -164,25 +164,39 @@ impl Filter {
     }
 }
 
-/// What a footer says of row groups.
+/// What a footer says of row groups, as far as it can be relied on. Of what other programs have written these are the bounds of whole
+/// numbers and times: others leave values that are no numbers out of the bounds of doubles, tell zeros apart or not, cut texts without
+/// raising the last byte that is left, or compare bytes as if they had signs.
 struct Groups<'a>(&'a ArrowReaderMetadata);
 
 impl Groups<'_> {
     fn converter<'s>(&'s self, column: &'s Column) -> Option<StatisticsConverter<'s>> {
         let schema: &Schema = self.0.schema();
-        StatisticsConverter::try_new(&column.name, schema, self.0.parquet_schema()).ok()
+        let converter = StatisticsConverter::try_new(&column.name, schema, self.0.parquet_schema()).ok()?;
+        // Whoever does not count nulls may have some.
+        Some(converter.with_missing_null_counts_as_zero(false))
+    }
+
+    fn has_bounds(&self, column: &Column) -> bool {
+        let is_of_all = |kind: &DataType| {
+            kind.is_signed_integer() || matches!(kind, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..))
+        };
+        let field = self.0.schema().field_with_name(&column.name);
+        thalweg_lake::is_own(self.0.metadata()) || field.is_ok_and(|field| is_of_all(field.data_type()))
     }
 }
 
 impl PruningStatistics for Groups<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
         let groups = self.0.metadata().row_groups();
-        self.converter(column)?.row_group_mins(groups).ok()
+        let converter = self.converter(column).filter(|_| self.has_bounds(column));
+        converter?.row_group_mins(groups).ok()
     }
 
     fn max_values(&self, column: &Column) -> Option<ArrayRef> {
         let groups = self.0.metadata().row_groups();
-        self.converter(column)?.row_group_maxes(groups).ok()
+        let converter = self.converter(column).filter(|_| self.has_bounds(column));
+        converter?.row_group_maxes(groups).ok()
     }
 
     fn num_containers(&self) -> usize {

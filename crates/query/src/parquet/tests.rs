@@ -1,9 +1,9 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, BinaryArray, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array};
 use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::parquet::file::properties::WriterProperties;
+use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use super::*;
 use crate::format::BytesAs;
@@ -125,4 +125,107 @@ fn a_file_says_what_it_has() {
     assert_eq!(info.row_groups[3].columns[1].min.as_deref(), Some("t0300"));
     assert_eq!(info.row_groups.iter().map(|group| group.rows).sum::<i64>(), 1000);
     assert!(info.compressed > 0 && info.uncompressed >= info.compressed / 2);
+}
+
+/// Row groups of one row, as another program writes them: with values that are no numbers, zeros of both signs, texts longer than
+/// what bounds keep, and a column of which no statistics are kept.
+fn foreign(rows: &RecordBatch) -> Opened {
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(4))
+        .set_statistics_truncate_length(Some(2))
+        .set_column_statistics_enabled("untold".into(), EnabledStatistics::None)
+        .set_created_by("another program".to_owned())
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).unwrap();
+    writer.write(rows).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&writer.into_inner().unwrap()).unwrap();
+    Opened::of("foreign.parquet", file).unwrap()
+}
+
+/// Groups that are left out by what a stranger says of them have no row that matches.
+#[test]
+fn a_filter_finds_in_files_of_others_what_reading_all_of_them_finds() {
+    let doubles = [
+        1.0,
+        f64::NAN,
+        -0.0,
+        0.0,
+        -f64::NAN,
+        f64::INFINITY,
+        -1.0,
+        f64::NEG_INFINITY,
+    ];
+    let count = 200_usize;
+    // A permutation, so that groups are of all kinds.
+    let mixed = |n: usize, below: usize| (n * 7919 + n / 3) % below;
+    let rows = RecordBatch::try_from_iter([
+        (
+            "n",
+            Arc::new(Int64Array::from_iter_values((0..count).map(|n| n as i64))) as ArrayRef,
+        ),
+        (
+            "d",
+            Arc::new(Float64Array::from_iter(
+                (0..count).map(|n| (n % 5 != 0).then(|| doubles[mixed(n, 8)])),
+            )),
+        ),
+        (
+            "text",
+            Arc::new(StringArray::from_iter(
+                (0..count).map(|n| (n % 7 != 0).then(|| format!("zz{}", mixed(n, 9)))),
+            )),
+        ),
+        (
+            "u",
+            Arc::new(UInt64Array::from_iter_values(
+                (0..count).map(|n| u64::MAX - mixed(n, 90) as u64),
+            )),
+        ),
+        (
+            "untold",
+            Arc::new(Int64Array::from_iter(
+                (0..count).map(|n| (n % 3 != 0).then_some(n as i64)),
+            )),
+        ),
+    ])
+    .unwrap();
+    let mut filters = vec![
+        "d is null".to_owned(),
+        "untold is null".to_owned(),
+        "text is null".to_owned(),
+        "isnan(d)".to_owned(),
+    ];
+    for operator in ["=", ">", ">=", "<", "<=", "<>"] {
+        let literals = [
+            "1.0",
+            "0.0",
+            "-0.0",
+            "cast('NaN' as double)",
+            "cast('inf' as double)",
+            "-1.0",
+        ];
+        filters.extend(literals.map(|literal| format!("d {operator} {literal}")));
+        filters.extend(["zz3", "zz", "zz9", "z"].map(|text| format!("text {operator} '{text}'")));
+        filters.extend([0, 100, 7].map(|n| format!("n {operator} {n}")));
+        filters.push(format!("untold {operator} 50"));
+        filters.push(format!("u {operator} 18446744073709551600"));
+    }
+    let opened = foreign(&rows);
+    for filter in filters {
+        let wanted = Cat {
+            filter: Some(filter.clone()),
+            ..Cat::default()
+        };
+        let mut found = Vec::new();
+        let pruned = cat(&opened, &wanted, &mut found).unwrap();
+        // The same rows in one group, whose bounds leave out nothing that matches anywhere.
+        let whole = Cat {
+            filter: Some(format!("({filter}) or random() > 2.0")),
+            ..Cat::default()
+        };
+        let mut all = Vec::new();
+        let read = cat(&opened, &whole, &mut all).unwrap();
+        assert_eq!((pruned, found), (read, all), "{filter}");
+    }
 }

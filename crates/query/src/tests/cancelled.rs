@@ -76,3 +76,58 @@ async fn a_query_that_fails_between_two_commits_hides_nothing_from_the_next() {
     let at_version = "SELECT count(*) AS n FROM at_version('tags', 4)";
     assert_eq!(text(&engine, at_version).await, "n\n3001\n");
 }
+
+/// Whoever leaves gives back what the query had, and the next one sees everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_that_is_left_at_any_await_or_batch_gives_all_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let _writer = filled(folder.path()).await;
+    let limits = QueryOptions {
+        concurrency: 1,
+        queue: 1,
+        ..QueryOptions::default()
+    };
+    let engine = engine(folder.path(), limits);
+    let queries = [
+        "SELECT tag_id, value_int FROM tags ORDER BY value_int",
+        "SELECT count(*) FROM at_version('tags', 2)",
+        "SELECT tag_id, count(*) FROM tags GROUP BY tag_id",
+    ];
+    for sql in queries {
+        for waits in 0.. {
+            let asked = dropped_after(waits, async {
+                let answer = engine.execute(sql).await.unwrap();
+                answer.try_collect::<Vec<_>>().await.unwrap().len()
+            });
+            let done = asked.await;
+            // There is one place: it is free again.
+            assert_eq!(
+                text(&engine, "SELECT count(*) AS n FROM tags").await,
+                "n\n3000\n",
+                "{sql}: left after {waits} waits"
+            );
+            if done.is_some() {
+                assert!(waits > 0, "there was nothing to leave");
+                break;
+            }
+        }
+        for batches in 0..3 {
+            let answer = engine.execute(sql).await.unwrap();
+            drop(answer.take(batches).collect::<Vec<_>>().await);
+            assert_eq!(
+                text(&engine, "SELECT count(*) AS n FROM tags").await,
+                "n\n3000\n",
+                "{sql}: left after {batches} batches"
+            );
+        }
+    }
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while engine.memory_used() > 0 {
+        assert!(
+            std::time::Instant::now() < until,
+            "{} bytes are kept",
+            engine.memory_used()
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

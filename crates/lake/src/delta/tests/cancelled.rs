@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
-use crate::store::flaky::{Faults, Flaky};
+use crate::store::flaky::{Faults, Flaky, left_after};
 use crate::store::{Scratch, Site};
 
 /// A table in memory, with commits that the snapshot does not have yet.
@@ -161,5 +161,90 @@ async fn a_refresh_that_comes_upon_what_it_does_not_understand_changes_nothing()
         // One commit is wholly understood, or not at all.
         snapshot.apply(beyond.to_vec()).unwrap_err();
         assert_same(&snapshot, before, &format!("seed {seed}"));
+    }
+}
+
+/// What is done to a table's log, or asked of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Load,
+    LoadAt,
+    Commit,
+    Checkpoint,
+    Missing,
+    NothingBeyond,
+    SetPositions,
+}
+
+const STEPS: [Step; 7] = [
+    Step::Load,
+    Step::LoadAt,
+    Step::Commit,
+    Step::Checkpoint,
+    Step::Missing,
+    Step::NothingBeyond,
+    Step::SetPositions,
+];
+
+impl Step {
+    async fn run(self, log: &DeltaLog, before: &Snapshot, newest: &Snapshot) {
+        match self {
+            Step::Load => assert_same(&log.load(Detail::Stats).await.unwrap().unwrap(), newest, "loaded"),
+            Step::LoadAt => {
+                let versions = log.versions().await.unwrap().unwrap();
+                let loaded = log.load_at(&versions, before.version, Detail::Stats).await.unwrap();
+                assert_same(&loaded, before, "loaded");
+            }
+            Step::Commit => drop(log.commit(newest.version + 1, &[add("f7", 3)]).await.unwrap()),
+            Step::Checkpoint => log.checkpoint(newest.version).await.unwrap(),
+            Step::Missing => assert_eq!(
+                log.missing(newest.files.keys().cloned()).await.unwrap(),
+                newest.files.len()
+            ),
+            Step::NothingBeyond => {
+                let mut snapshot = before.clone();
+                log.nothing_beyond(&mut snapshot).await.unwrap();
+                assert_same(&snapshot, newest, "followed");
+            }
+            Step::SetPositions => {
+                let mut snapshot = before.clone();
+                let positions = [("a0".to_owned(), 70)];
+                crate::opening::set_positions(log, &mut snapshot, &positions)
+                    .await
+                    .unwrap();
+                assert_eq!(snapshot.transactions["a0"], 70);
+            }
+        }
+    }
+}
+
+/// Whatever was dropped, wherever: the history is whole, what it says is what it said or what was to be said, and the same step
+/// comes to its end the next time.
+#[tokio::test]
+async fn whatever_is_dropped_at_any_await_leaves_a_whole_history() {
+    let seeds = seeds().div_ceil(10);
+    for (seed, step) in (1..=seeds).flat_map(|seed| STEPS.map(|step| (seed, step))) {
+        for waits in 0.. {
+            let History { store, log, before, .. } = &history(seed).await;
+            let newest = log.load(Detail::Stats).await.unwrap().unwrap();
+            store.set(Faults::Slow);
+            let done = left_after(waits, step.run(log, before, &newest)).await;
+            let when = format!("seed {seed}, {step:?} left after {waits} waits");
+            let mut now = log.load(Detail::Stats).await.unwrap().unwrap();
+            log.nothing_beyond(&mut now).await.unwrap();
+            let added = now.version - newest.version;
+            assert!(
+                added == 0 || (added == 1 && [Step::Commit, Step::SetPositions].contains(&step)),
+                "{when}"
+            );
+            if added == 0 {
+                assert_same(&now, &newest, &when);
+            }
+            step.run(log, before, &newest).await;
+            if done.is_some() {
+                assert!(waits > 1, "{when}: there was nothing to leave");
+                break;
+            }
+        }
     }
 }

@@ -133,6 +133,10 @@ impl World {
     }
 
     async fn open(&self, options: &IngestOptions) -> TableWriter {
+        self.try_open(options).await.unwrap()
+    }
+
+    async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let site = Site::folder(self.lake.path(), SyncedStore::new());
         TableWriter::open_events(
@@ -144,7 +148,6 @@ impl World {
             options,
         )
         .await
-        .unwrap()
     }
 
     /// Of each row: namespace, stream, position; attributes.
@@ -296,4 +299,79 @@ async fn each_message_is_a_row_once_whatever_moment_the_writer_ends_at() {
     let rows: Vec<_> = world.rows().await.into_iter().map(|(key, _)| key).collect();
     let expected: Vec<_> = world.model.keys().cloned().collect();
     assert_eq!(rows, expected);
+}
+
+/// The log is gone, and there is one of the same name in which the store has begun again.
+async fn with_a_log_that_ends_early() -> World {
+    let mut world = World::new().await;
+    world.create(1, "default").await;
+    let writer = world.open(&options(10)).await;
+    for position in 0..3 {
+        world.append(1, "order-1", position, "").await;
+    }
+    while writer.tables()[0].rows < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    writer.close(SOON).await;
+    let mut younger = World {
+        lake: world.lake,
+        model: world.model,
+        ..World::new().await
+    };
+    younger.create(1, "default").await;
+    younger.append(1, "order-2", 0, "").await;
+    younger
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_ends_before_what_the_table_has_is_refused_until_that_is_accepted() {
+    // What comes before the table is opened has offsets that it knows, in part or all.
+    for more in 0..4 {
+        let mut world = with_a_log_that_ends_early().await;
+        let id = PartitionId::new(PartitionId::EVENTS + 1, 0);
+        let before: BTreeMap<PartitionId, Offset> = [(id, 0)].into();
+        for position in 0..more {
+            world.append(1, "order-3", position, "").await;
+        }
+        let refused = world
+            .try_open(&IngestOptions {
+                log_ends: before.clone(),
+                ..options(10)
+            })
+            .await;
+        let refused = refused.err().unwrap();
+        assert!(refused.is_permanent());
+        let text = refused.to_string();
+        for part in [
+            "lake.lost: the log ends before offset 0 of events, partition default, and the table events has entries up to 2",
+            "`log: {recover: skip}`",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        let accepted = IngestOptions {
+            accept_gap: true,
+            log_ends: before,
+            ..options(10)
+        };
+        // Given up before it has committed anything: the loss stays accepted.
+        drop(
+            world
+                .open(&IngestOptions {
+                    flush_interval: SOON,
+                    ..accepted
+                })
+                .await,
+        );
+        let writer = world.open(&options(10)).await;
+        world.append(1, "order-4", 0, "").await;
+        let expected = world.model.len() as u64;
+        let until = std::time::Instant::now() + SOON;
+        while writer.tables()[0].rows < expected {
+            assert!(std::time::Instant::now() < until, "{more} more: {:?}", writer.tables());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        writer.close(SOON).await;
+        let rows: Vec<_> = world.rows().await.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(rows, world.model.keys().cloned().collect::<Vec<_>>(), "{more} more");
+    }
 }

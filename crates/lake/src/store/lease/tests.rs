@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::flaky::{Faults, Flaky};
+use crate::store::flaky::{Faults, Flaky, left_after};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -205,4 +205,47 @@ async fn one_that_was_away_while_others_came_and_went_does_not_come_back() {
     let (why, is_lost) = first.check().unwrap_err();
     assert!(is_lost && why.contains("host-three"), "{why}");
     assert_eq!(leases(&store).await, 1);
+}
+
+/// As a start does that waits for a store only for some seconds.
+#[tokio::test]
+async fn a_claim_that_is_given_up_at_any_await_is_made_again_and_what_is_held_is_renewed() {
+    for waits in 0.. {
+        let store = Flaky::new(4);
+        let before = lease(&store, "before", 1, HELD_FOR);
+        before.claim().await.unwrap();
+        before.release().await;
+        store.set(Faults::Slow);
+        let own = lease(&store, "own", 2, SHORT);
+        let done = left_after(waits, own.claim()).await;
+        own.claim()
+            .await
+            .unwrap_or_else(|error| panic!("left after {waits} waits: {error}"));
+        tokio::time::sleep(2 * SHORT).await;
+        assert_eq!(own.check(), Ok(()), "left after {waits} waits");
+        let other = lease(&store, "other", 3, SHORT);
+        assert!(other.claim().await.is_err(), "left after {waits} waits");
+        if done.is_some() {
+            assert!(waits > 3, "there was nothing to leave");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_given_back_by_halves_is_free_when_it_has_expired() {
+    for waits in 0..3 {
+        let store = Flaky::new(5);
+        let own = lease(&store, "own", 1, SHORT);
+        own.claim().await.unwrap();
+        store.set(Faults::Slow);
+        left_after(waits, own.release()).await;
+        assert!(own.check().is_err(), "nothing is committed any more");
+        tokio::time::sleep(SHORT + SHORT / 3).await;
+        let other = lease(&store, "other", 2, SHORT);
+        other
+            .claim()
+            .await
+            .unwrap_or_else(|error| panic!("left after {waits} waits: {error}"));
+    }
 }

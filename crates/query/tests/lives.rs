@@ -1,0 +1,86 @@
+//! A lake through its lives: writers append to a log in several modes, whose rows become files and commits; files are merged, grow
+//! too old and are deleted; another program writes the same tables; clients ask and leave in the middle. Between that the process
+//! is killed, the power goes, syncs fail, the clock is set, and files that may be damaged are.
+//!
+//! Whatever happens: what was acknowledged is read once, until it has been kept for as long as it is to be kept, which no setting of
+//! the clock brings nearer; what was read once is read by every later query; what has left does not come back; a version is read
+//! as it was; and no start needs a hand. `THALWEG_SIM_SEEDS` runs more, and `THALWEG_SIM_SEED` begins with another.
+#![allow(clippy::unwrap_used)]
+
+#[path = "lives/clock.rs"]
+mod clock;
+#[path = "lives/disk.rs"]
+mod disk;
+#[path = "lives/guest.rs"]
+mod guest;
+#[path = "lives/ledger.rs"]
+mod ledger;
+#[path = "lives/process.rs"]
+mod process;
+#[path = "lives/steps.rs"]
+mod steps;
+#[path = "lives/world.rs"]
+mod world;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use world::{Counts, World};
+
+fn number(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Worlds at a time. Most of what they do is to wait.
+const AT_A_TIME: usize = 4;
+
+#[expect(clippy::print_stdout, reason = "a case that fails has to be told")]
+fn lives(seed: u64) -> Counts {
+    let lives = move || {
+        // Each with a runtime of its own: with it go the tasks of processes that were killed, and what they hold.
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let counts = runtime.block_on(World::new(seed).lives());
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        counts
+    };
+    let lives = std::thread::Builder::new().name(format!("seed {seed}")).spawn(lives);
+    lives.unwrap().join().unwrap_or_else(|panic| {
+        println!("seed {seed} fails");
+        std::panic::resume_unwind(panic)
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "what was done is told")]
+#[test]
+fn what_was_acknowledged_is_read_once_through_crashes_damage_other_writers_and_clocks_that_jump() {
+    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 8));
+    let next = AtomicU64::new(first);
+    let rounds = || {
+        let mut counts = Counts::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return counts;
+            }
+            counts.add(&lives(seed));
+        }
+    };
+    let mut counts = Counts::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(rounds)).collect();
+        for thread in threads {
+            counts.add(&thread.join().unwrap());
+        }
+    });
+    println!("{count} rounds: {counts:?}");
+    assert!(
+        counts.acknowledged > 0 && counts.queries > 0 && counts.ends >= 2 * count,
+        "{counts:?}"
+    );
+}

@@ -1,0 +1,41 @@
+//! The clocks of a machine: time passes as it does, and by days at once; and somebody sets the wall clock.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use thalweg_log::Micros;
+use thalweg_log::clock::{MachineTime, TimeSource};
+
+#[derive(Debug, Default)]
+pub struct Hands {
+    machine: MachineTime,
+    passed: AtomicI64,
+    set: AtomicI64,
+}
+
+impl Hands {
+    /// So much time goes by.
+    pub fn pass(&self, time: Micros) {
+        self.passed.fetch_add(time, Ordering::SeqCst);
+    }
+
+    /// Somebody sets the wall clock, forward or back.
+    pub fn set(&self, by: Micros) {
+        self.set.fetch_add(by, Ordering::SeqCst);
+    }
+
+    /// As files are stamped.
+    pub fn file_time(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.wall().unsigned_abs())
+    }
+}
+
+impl TimeSource for Hands {
+    fn wall(&self) -> Micros {
+        self.machine.wall() + self.passed.load(Ordering::SeqCst) + self.set.load(Ordering::SeqCst)
+    }
+
+    fn elapsed(&self) -> Micros {
+        self.machine.elapsed() + self.passed.load(Ordering::SeqCst)
+    }
+}

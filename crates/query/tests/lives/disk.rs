@@ -1,0 +1,288 @@
+//! A real folder that a power cut takes to what was synced: changes of names whose folder was not synced are lost from some moment
+//! on, and files that were not synced have a part of their bytes. Whoever used it before a kill or a cut changes nothing any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use thalweg_lake::store::{Disk, RealDisk};
+use thalweg_log::disk::sim::Random;
+
+use crate::clock::Hands;
+
+/// What goes wrong from now on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// One step in so many fails that is no sync; 0: none.
+    pub failing_steps: u64,
+    /// The next sync fails.
+    pub failing_sync: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    random: Random,
+    hands: Arc<Hands>,
+    /// Raised when the process or the machine goes.
+    life: u64,
+    /// Steps until the process is killed.
+    dies_in: Option<u64>,
+    faults: Faults,
+    next_file: u64,
+    names: BTreeMap<PathBuf, u64>,
+    durable_names: BTreeMap<PathBuf, u64>,
+    /// Names that got a file or lost it since, in that order.
+    unsynced_names: Vec<(PathBuf, Option<u64>)>,
+    /// What was synced of each file.
+    synced: BTreeMap<u64, Vec<u8>>,
+}
+
+/// As one process has it.
+#[derive(Clone, Debug)]
+pub struct CutDisk {
+    state: Arc<Mutex<State>>,
+    life: u64,
+}
+
+impl CutDisk {
+    pub fn new(seed: u64, hands: Arc<Hands>) -> CutDisk {
+        CutDisk {
+            state: Arc::new(Mutex::new(State {
+                random: Random::new(seed),
+                hands,
+                life: 0,
+                dies_in: None,
+                faults: Faults::default(),
+                next_file: 1,
+                names: BTreeMap::new(),
+                durable_names: BTreeMap::new(),
+                unsynced_names: Vec::new(),
+                synced: BTreeMap::new(),
+            })),
+            life: 0,
+        }
+    }
+
+    /// As the next process has it.
+    pub fn next_life(&self) -> CutDisk {
+        let mut state = self.state.lock();
+        state.dies_in = None;
+        state.faults = Faults::default();
+        CutDisk {
+            state: self.state.clone(),
+            life: state.life,
+        }
+    }
+
+    pub fn set_faults(&self, faults: Faults) {
+        self.state.lock().faults = faults;
+    }
+
+    /// The process is killed in the middle of the `n`th change from now on.
+    pub fn kill_in(&self, n: u64) {
+        self.state.lock().dies_in = Some(n);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.state.lock().life != self.life
+    }
+
+    pub fn kill(&self) {
+        self.state.lock().life += 1;
+    }
+
+    pub fn power_cut(&self) {
+        self.state.lock().power_cut();
+    }
+
+    /// Somebody else changes a file, also as a power cut finds it. Returns what it was.
+    pub fn damage(&self, path: &Path, damaged: Option<Vec<u8>>) -> Vec<u8> {
+        let before = std::fs::read(path).unwrap();
+        self.put(path, damaged);
+        before
+    }
+
+    /// Puts a file there, or takes it away, durably and as somebody else.
+    pub fn put(&self, path: &Path, content: Option<Vec<u8>>) {
+        let mut state = self.state.lock();
+        match content {
+            Some(content) => {
+                std::fs::write(path, &content).unwrap();
+                let file = state.new_file(path);
+                state.sync_names(&|name| name == path);
+                state.synced.insert(file, content);
+                let time = state.hands.file_time();
+                File::options()
+                    .write(true)
+                    .open(path)
+                    .unwrap()
+                    .set_modified(time)
+                    .unwrap();
+            }
+            None => {
+                std::fs::remove_file(path).unwrap();
+                state.name(path, None);
+                state.sync_names(&|name| name == path);
+            }
+        }
+    }
+
+    /// Begins a step of this process.
+    fn step(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        if state.life != self.life {
+            return Err(io::Error::other("the process is gone"));
+        }
+        if let Some(left) = state.dies_in {
+            state.dies_in = left.checked_sub(1);
+            if left == 0 {
+                state.life += 1;
+                return Err(io::Error::other("the process is killed"));
+            }
+        }
+        Ok(state)
+    }
+
+    /// One that can fail and be tried again.
+    fn fallible(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+        let mut state = self.step()?;
+        let one_in = state.faults.failing_steps;
+        if one_in > 0 && state.random.one_in(one_in) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(state)
+    }
+}
+
+impl State {
+    fn new_file(&mut self, path: &Path) -> u64 {
+        let file = self.next_file;
+        self.next_file += 1;
+        self.name(path, Some(file));
+        file
+    }
+
+    fn name(&mut self, path: &Path, file: Option<u64>) {
+        match file {
+            Some(file) => drop(self.names.insert(path.to_owned(), file)),
+            None => drop(self.names.remove(path)),
+        }
+        self.unsynced_names.push((path.to_owned(), file));
+    }
+
+    fn sync_names(&mut self, are_synced: &dyn Fn(&Path) -> bool) {
+        let synced = self.unsynced_names.extract_if(.., |(name, _)| are_synced(name));
+        for (name, file) in synced {
+            match file {
+                Some(file) => drop(self.durable_names.insert(name, file)),
+                None => drop(self.durable_names.remove(&name)),
+            }
+        }
+    }
+
+    fn power_cut(&mut self) {
+        self.life += 1;
+        let kept = self.random.below(self.unsynced_names.len() as u64 + 1);
+        self.unsynced_names.truncate(usize::try_from(kept).unwrap());
+        self.sync_names(&|_| true);
+        let before = std::mem::replace(&mut self.names, self.durable_names.clone());
+        let paths: BTreeSet<PathBuf> = before.keys().chain(self.names.keys()).cloned().collect();
+        for path in paths {
+            let (was, is) = (before.get(&path), self.names.get(&path).copied());
+            let Some(file) = is else {
+                std::fs::remove_file(&path).unwrap();
+                continue;
+            };
+            let synced = self.synced.get(&file).cloned();
+            if was == Some(&file) && synced.is_some() {
+                continue;
+            }
+            let content = synced.unwrap_or_else(|| {
+                let mut content = std::fs::read(&path).unwrap_or_default();
+                let left = self.random.below(content.len() as u64 + 1);
+                content.truncate(usize::try_from(left).unwrap());
+                content
+            });
+            // A new inode: a name of before may stand for the old one.
+            let _ = std::fs::remove_file(&path);
+            std::fs::write(&path, &content).unwrap();
+            let time = self.hands.file_time();
+            let opened = File::options().write(true).open(&path);
+            opened.and_then(|opened| opened.set_modified(time)).unwrap();
+            self.synced.insert(file, content);
+        }
+    }
+}
+
+impl Disk for CutDisk {
+    /// Folders are there for good: what lies in them is what matters.
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        let _state = self.fallible()?;
+        RealDisk.create_directory(path)
+    }
+
+    fn create_file(&self, path: &Path) -> io::Result<File> {
+        let mut state = self.fallible()?;
+        let file = RealDisk.create_file(path)?;
+        state.new_file(path);
+        Ok(file)
+    }
+
+    fn write(&self, file: &mut File, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        match self.fallible() {
+            Ok(_state) => RealDisk.write(file, path, bytes),
+            Err(error) => {
+                // A part of it may be there.
+                let half = bytes.get(..bytes.len() / 2).unwrap_or_default();
+                RealDisk.write(file, path, half)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn sync_file(&self, file: &File, path: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        if std::mem::take(&mut state.faults.failing_sync) {
+            return Err(io::Error::other("the disk does not sync"));
+        }
+        file.set_modified(state.hands.file_time())?;
+        let content = std::fs::read(path)?;
+        if let Some(id) = state.names.get(path).copied() {
+            state.synced.insert(id, content);
+        }
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.fallible()?;
+        RealDisk.link(from, to)?;
+        let file = state.names.get(from).copied();
+        state.name(to, file);
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.fallible()?;
+        RealDisk.rename(from, to)?;
+        let file = state.names.get(from).copied();
+        state.name(from, None);
+        state.name(to, file);
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.fallible()?;
+        RealDisk.remove_file(path)?;
+        state.name(path, None);
+        Ok(())
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        state.sync_names(&|name| name.parent() == Some(path));
+        Ok(())
+    }
+}
