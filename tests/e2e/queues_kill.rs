@@ -217,6 +217,10 @@ struct Remade {
 }
 
 impl Remade {
+    fn text(&self) -> String {
+        format!("life {}", self.life)
+    }
+
     /// Until the process is gone.
     fn go_on(&mut self, base: &str, wrong: &Mutex<Known>, stop: &AtomicBool) {
         let note = |what: String| wrong.lock().unwrap().wrong.push(what);
@@ -229,7 +233,7 @@ impl Remade {
                 Err(_) => return,
             }
             for _ in 0..3 {
-                match post(base, "remade/messages", &self.life.to_string()) {
+                match post(base, "remade/messages", &self.text()) {
                     Ok((201, _)) => self.stored = self.stored.map(|stored| stored + 1),
                     Ok((status, answer)) => note(format!("produce: {status} {answer}")),
                     Err(_) => return,
@@ -248,9 +252,9 @@ impl Remade {
     fn is_as_told(&mut self, base: &str) {
         let (status, answer) = call(base, "GET", "remade/messages", "").unwrap();
         let texts = answer["messages"].as_array().cloned().unwrap_or_default();
-        let life = self.life.to_string();
+        let text = self.text();
         assert!(
-            texts.iter().all(|message| message["text"] == *life),
+            texts.iter().all(|message| message["text"] == *text),
             "of an earlier life: {answer}"
         );
         let has = |stored| status == 200 && texts.len() as u32 >= stored;
