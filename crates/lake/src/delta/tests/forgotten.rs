@@ -56,7 +56,7 @@ async fn whoever_loads_a_table_while_commits_are_forgotten_gets_its_newest_versi
         let loaded = loaded.unwrap().unwrap();
         assert_eq!((loaded.version, loaded.rows), (8, 8), "interrupted after {waits} waits");
         assert_eq!(was_interrupted, !commit_file(&log, 6).exists());
-        assert!(was_interrupted || waits > 8, "there was nothing to interrupt");
+        assert!(was_interrupted || waits > 1, "there was nothing to interrupt");
     }
 }
 
