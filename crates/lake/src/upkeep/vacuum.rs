@@ -73,14 +73,11 @@ impl Vacuum {
                 false => None,
             };
             for action in actions {
-                match action {
-                    Action::Remove(remove) => {
-                        let at = remove.deletion_timestamp.max(stored).unwrap_or(i64::MAX);
-                        let path = object_store::path::Path::from_url_path(&remove.path);
-                        let path = path.map_or(remove.path, |path| path.to_string());
-                        self.removed.insert(path, at);
-                    }
-                    _ => {}
+                if let Action::Remove(remove) = action {
+                    let at = remove.deletion_timestamp.max(stored).unwrap_or(i64::MAX);
+                    let path = object_store::path::Path::from_url_path(&remove.path);
+                    let path = path.map_or(remove.path, |path| path.to_string());
+                    self.removed.insert(path, at);
                 }
             }
             // Those of others do not say for certain when they were made.
