@@ -41,13 +41,13 @@ async fn open(folder: &Path) -> (EmbeddedStore, Arc<EmbeddedLog>) {
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
-    let disk = Arc::new(Folder::open(&folder.join("log")).unwrap());
+    let disk = Arc::new(Folder::open(folder.join("log")).unwrap());
     let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
     options.clock.resume(log.as_ref()).await.unwrap();
     let options = EventsOptions {
         durability: Durability::Fsync,
         in_memory: false,
-        indexes: Some(Arc::new(Folder::open(&folder.join("indexes")).unwrap())),
+        indexes: Some(Arc::new(Folder::open(folder.join("indexes")).unwrap())),
         index_memory: 1 << 20,
         keep_deleted: false,
         accept_loss: false,
