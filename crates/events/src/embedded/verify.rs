@@ -20,6 +20,9 @@ use crate::store::{Direction, Fault, Verified};
 /// Messages looked for together: what is known of them is a few MiB.
 const TOGETHER: usize = 32 << 10;
 
+/// Those that every message is in: of its stream, of its category, of all.
+const LISTS: usize = 3;
+
 /// Told how far it is, now and then.
 pub type Tell = Box<dyn FnMut(&Verified) + Send>;
 
@@ -125,10 +128,12 @@ impl EmbeddedNamespace {
                 // They are told of as gaps where they stood, and counted until the indexes are made again.
                 Ok(given_up) if messages + given_up == state.messages => None,
                 Ok(given_up) => {
+                    let and_given_up = match given_up {
+                        0 => String::new(),
+                        some => format!(" and {some} were given up"),
+                    };
                     let counted = state.messages;
-                    let what = format!(
-                        "{messages} messages are stored and {given_up} were given up, and {counted} are counted"
-                    );
+                    let what = format!("{messages} messages are stored{and_given_up}, and {counted} are counted");
                     Some((at, what))
                 }
                 Err(unread) => Some((at, why(unread))),
@@ -143,16 +148,17 @@ impl EmbeddedNamespace {
 
     /// Messages that the indexes have and the log has given up, after damage or because it ended before them. `there` is what it has.
     fn given_up(&self, there: &OffsetRuns) -> super::index::Read<u64> {
-        // Frames are long, and rows mostly in the order of the log.
+        // What was lost at the beginning of a partition has no gap; and frames are long, and rows mostly in the order of the log.
+        let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
         let (mut gap, mut given_up) = (0..0, 0);
         self.walk(&Listed::All, None, Direction::Forward, Io::MayBlock, &mut |row| {
             if there.has(row.offset) {
                 return Ok(true);
             }
-            if !gap.contains(&row.offset) {
+            if row.offset >= first && !gap.contains(&row.offset) {
                 gap = self.gap_at(row.offset).map_err(Unread::Failed)?;
             }
-            given_up += u64::from(gap.contains(&row.offset));
+            given_up += u64::from(row.offset < first || gap.contains(&row.offset));
             Ok(true)
         })?;
         Ok(given_up)
@@ -181,16 +187,41 @@ impl EmbeddedNamespace {
         }
     }
 
+    /// Whether something of this namespace was given up after damage, or because the log ended before the indexes.
+    fn has_given_up(&self) -> bool {
+        let (log, id) = (&self.place.log, self.partition);
+        let Ok(bounds) = log.bounds(id) else { return false };
+        let mut at = bounds.first;
+        while at < bounds.next {
+            match log.frame_at(id, at) {
+                Ok(Some(frame)) if frame.kind != Kind::Gap => at = frame.next().max(at + 1),
+                Ok(None) => return false,
+                // A file of which nobody knows what it has is passed over, or this would not be read.
+                Ok(Some(_)) | Err(_) => return true,
+            }
+        }
+        false
+    }
+
     /// Counts those that are where they should be.
     fn look_at(&self, batch: &[(Event, u64)], own: &mut Verified) -> std::result::Result<(), Wrong> {
         let events: Vec<&Event> = batch.iter().map(|(event, _)| event).collect();
         let mut misplaced = self.misplaced(&events)?;
         misplaced.sort_by_key(|(offset, _)| *offset);
-        misplaced.dedup_by_key(|(offset, _)| *offset);
-        // In no list any more, and not yet out of the log.
-        if let Some(wrong) = misplaced.iter().find(|(offset, _)| !self.is_scavenged(*offset)) {
+        let in_no_list = |offset: Offset| {
+            let of_it = misplaced.partition_point(|(other, _)| *other <= offset)
+                - misplaced.partition_point(|(other, _)| *other < offset);
+            of_it >= LISTS
+        };
+        let mut wrong = misplaced.iter().filter(|(offset, _)| !self.is_scavenged(*offset));
+        let mut has_given_up = None;
+        // In no list any more, and not yet out of the log. The mark of it may be among what was given up.
+        let wrong = wrong
+            .find(|(offset, _)| !(in_no_list(*offset) && *has_given_up.get_or_insert_with(|| self.has_given_up())));
+        if let Some(wrong) = wrong {
             return Err(wrong.clone());
         }
+        misplaced.dedup_by_key(|(offset, _)| *offset);
         let gone = |event: &Event| {
             let found = misplaced.binary_search_by_key(&event.offset, |(offset, _)| *offset);
             found.is_ok()

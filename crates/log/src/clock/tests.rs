@@ -356,3 +356,26 @@ fn cases() -> u32 {
     let wanted = std::env::var("THALWEG_CLOCK_CASES").ok();
     wanted.and_then(|cases| cases.parse().ok()).unwrap_or(300)
 }
+
+proptest! {
+    #[test]
+    fn what_is_stamped_earlier_than_something_before_it_is_known_by_the_jumps(
+        jumps in proptest::collection::vec((1..20_i64, -30..30_i64), 0..8),
+        wall in -400..1500_i64,
+    ) {
+        const STEP: Micros = 10 * SECOND;
+        let (mut at, mut all, mut goes_back) = (0, Jumps::default(), false);
+        for (after, offset) in jumps {
+            at += after * STEP;
+            let (before, offset) = (all.offset(), offset * STEP);
+            goes_back |= offset <= before;
+            all = all.and(Jump { at, before, offset });
+        }
+        let wall = wall * SECOND;
+        let stamps: Vec<Micros> = (0..400).map(|n| all.wall_at(n * STEP / 2)).collect();
+        let first = stamps.iter().position(|stamp| *stamp >= wall).unwrap_or(stamps.len());
+        let falls = stamps.iter().skip(first).any(|stamp| *stamp < wall);
+        prop_assert!(!falls || all.may_fall_below(wall));
+        prop_assert!(goes_back || !all.may_fall_below(wall));
+    }
+}

@@ -185,7 +185,7 @@ fn an_older_copy_of_the_whole_folder_is_a_log_that_ended_earlier() {
         drop(driven);
         disk.kill();
         let mut driven = open(&disk).unwrap();
-        let mut later = known.clone();
+        let mut later = known;
         assert!((0..10).all(|_| work(&mut driven, &mut later, &mut random)));
         assert_eq!(ends(&older).unwrap(), acknowledged(&known));
         assert_ne!(acknowledged(&later), acknowledged(&known));
