@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod clock;
 mod contract;
 mod crashes;
 mod server;

@@ -1,6 +1,7 @@
 //! A PostgreSQL of a test's own: its folder, its port, and a process that ends with it. It needs Debian's `postgresql`, and
 //! fails without.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ pub struct Server {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How far the wall clock is ahead, and what has a process show it; see `tests/clocks/wall_clock.c`.
+const CLOCK: &str = "wall-clock";
+const CLOCK_LIBRARY: &str = "wall_clock.so";
 
 impl Server {
     pub fn start() -> Server {
@@ -44,6 +48,28 @@ impl Server {
             .arg(&data));
         server.run_postgres();
         server
+    }
+
+    /// With a wall clock of its own, see [`Server::set_clock`].
+    pub fn start_with_clock() -> Server {
+        let library = std::env::var_os("THALWEG_TEST_WALL_CLOCK");
+        let library = library.expect("THALWEG_TEST_WALL_CLOCK is not set: run the tests with `cargo xtask test`");
+        let mut server = Server::start();
+        // Where its user may read it.
+        std::fs::copy(library, server.folder.path().join(CLOCK_LIBRARY)).unwrap();
+        server.set_clock(0);
+        server.kill();
+        server.run_postgres();
+        server
+    }
+
+    /// Sets its wall clock to so many seconds from what it really is.
+    pub fn set_clock(&self, seconds: i64) {
+        let path = self.folder.path().join(CLOCK);
+        // In its place: the processes have it mapped.
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).open(path).unwrap();
+        file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
     }
 
     /// With a certificate of its own, which is its authority too.
@@ -113,6 +139,11 @@ impl Server {
             }
             false => Command::new(path),
         };
+        let clock = self.folder.path().join(CLOCK);
+        if clock.exists() {
+            let library = self.folder.path().join(CLOCK_LIBRARY);
+            command.env("LD_PRELOAD", library).env("WALL_CLOCK", clock);
+        }
         command
             .current_dir(self.folder.path())
             .stdout(Stdio::null())
