@@ -366,6 +366,10 @@ impl LogFile {
             Some(end) if at != end => {
                 Err(self.corrupt(at, "no frame begins here, and the index is damaged too".to_owned()))
             }
+            // What stood in it is not known: an older copy of that, which is stored still, would be taken for the newest.
+            None if !footer::begins(&self.read(at, footer::ENTRY_LEN)?, |entry| index.has(entry)) => {
+                Err(self.corrupt(at, "the frames end here without the index that follows them".to_owned()))
+            }
             _ => Ok(index),
         }
     }

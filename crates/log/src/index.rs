@@ -40,6 +40,10 @@ impl FileIndex {
         self.frames
     }
 
+    pub fn has(&self, entry: &Entry) -> bool {
+        self.from(entry.header.partition, entry.header.base).first() == Some(entry)
+    }
+
     pub fn partition_count(&self) -> usize {
         self.partitions.len()
     }

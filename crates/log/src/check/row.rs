@@ -7,6 +7,7 @@ use super::outline::{Footer, bytes};
 use super::salvage;
 use super::survey::Surveyed;
 use crate::file::LogFile;
+use crate::format::footer;
 use crate::format::frame::{self, FrameHeader};
 use crate::format::newer::Newer;
 use crate::ids::{Offset, PartitionId};
@@ -58,14 +59,18 @@ impl Surveyed {
                         at = found;
                     }
                     None => {
-                        // Without a trailer this is where the index stands.
-                        if self.outline.footer.trailer().is_some() {
+                        if end_known.is_some() {
                             row.bad.push((at, limit - at));
                         }
                         break;
                     }
                 },
             }
+        }
+        // Without a trailer the index has to stand here, or what else did is not known.
+        let is_index = || footer::begins(&bytes(file, at, footer::ENTRY_LEN), |entry| row.entries.contains(entry));
+        if end_known.is_none() && row.newer.is_none() && !is_index() {
+            row.bad.push((at.min(file.size), file.size.saturating_sub(at)));
         }
         row
     }

@@ -151,11 +151,7 @@ impl Trailer {
         }
         let mut index = FileIndex::default();
         for entry in entries.chunks_exact(ENTRY_LEN) {
-            let (header, position) = entry.split_at_checked(frame::BARE_LEN)?;
-            index.push(Entry {
-                header: FrameHeader::decode_bare(header)?,
-                body_at: Take(position).u64()?,
-            });
+            index.push(self::entry(entry)?);
         }
         Some(index)
     }
@@ -209,6 +205,19 @@ pub struct Bounds {
     pub synced: Sequence,
     pub end: u64,
     pub log_id: u64,
+}
+
+fn entry(bytes: &[u8]) -> Option<Entry> {
+    let (header, position) = bytes.split_at_checked(frame::BARE_LEN)?;
+    Some(Entry {
+        header: FrameHeader::decode_bare(header)?,
+        body_at: Take(position).u64()?,
+    })
+}
+
+/// Whether an index begins with these bytes: its first entry is one of a frame that is there.
+pub(crate) fn begins(bytes: &[u8], is_there: impl FnOnce(&Entry) -> bool) -> bool {
+    entry(bytes).is_some_and(|entry| is_there(&entry))
 }
 
 /// Entries, partitions and trailer, to be written so that they end with the file.

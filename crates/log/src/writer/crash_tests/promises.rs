@@ -191,3 +191,39 @@ fn an_older_copy_of_the_whole_folder_is_a_log_that_ended_earlier() {
         assert_ne!(acknowledged(&later), acknowledged(&known));
     }
 }
+
+/// What stands in for a segment is older: it may have what was let go since.
+#[test]
+fn a_segment_that_says_nothing_is_refused_and_one_that_is_gone_is_missed_unless_something_stands_in_for_it() {
+    let (mut seen, mut stood_in) = (0, 0);
+    for seed in 0..30 {
+        let (files, known) = ended(seed, 42, Ending::Closed);
+        for segment in files.keys().filter(|name| name.starts_with("segment-")) {
+            seen += 1;
+            for zeroed in [true, false] {
+                let mut damaged = files.clone();
+                let bytes = damaged.get_mut(segment).unwrap();
+                if zeroed {
+                    bytes.fill(0)
+                } else {
+                    bytes.clear()
+                }
+                let disk = disk_of(&damaged, seed);
+                let refused = open(&disk).err().unwrap();
+                assert!(
+                    matches!(&refused, LogError::Corrupt { file, .. } if file == segment),
+                    "{refused}"
+                );
+                assert!(!checked(&disk).is_whole());
+                let done = repair(&disk, true, &mut |_, _| {}).unwrap().done.unwrap();
+                assert!(done.after.is_whole(), "{:?}", done.after.findings);
+                open(&disk).unwrap();
+            }
+            let mut gone = files.clone();
+            gone.remove(segment);
+            let disk = disk_of(&gone, seed);
+            stood_in += usize::from(outcome(&disk, &known, Ending::Closed, &gone, false).is_ok());
+        }
+    }
+    assert!(0 < stood_in && stood_in < seen, "{stood_in} of {seen}");
+}
