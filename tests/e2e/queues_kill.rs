@@ -32,6 +32,8 @@ queues:
 const KEYS: u32 = 16;
 /// Messages of a batch.
 const EACH: u32 = 5;
+/// Messages that wait.
+const WAITING_MAX: usize = 2_000;
 /// One call of so many is left in the middle.
 const LEFT: u32 = 23;
 
@@ -67,6 +69,11 @@ impl Known {
         self.left += u32::from(leaves);
         self.unseen += u32::from(leaves);
         leaves
+    }
+
+    /// Consumers come after, also when nobody produces any more.
+    fn has_enough(&self) -> bool {
+        self.stored.len() > self.done.len() + self.unsure.len() + WAITING_MAX
     }
 
     fn is_handed(&mut self, message: &Value) {
@@ -112,6 +119,10 @@ impl Random {
 /// Produces batches of one key each, in the order of their numbers, until the process is gone.
 fn produce(base: &str, known: &Mutex<Known>, keys: std::ops::Range<u32>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
+        if known.lock().unwrap().has_enough() {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        }
         for key in keys.clone() {
             let first = known.lock().unwrap().next.get(&key).copied().unwrap_or_default();
             let line = |n: u32| {

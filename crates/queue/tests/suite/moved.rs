@@ -218,7 +218,7 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
             assert_eq!(stored, there.len() as u64 + 1, "{what}");
             log.close();
         }
-        assert!(set_aside > 5, "{damage:?}: {set_aside}");
+        assert!(set_aside > 0, "{damage:?}: no start had too little room");
     }
 }
 
