@@ -63,9 +63,9 @@ pub struct Queue {
     pub(crate) kept_expires_early: AtomicBool,
     /// In the order of their names.
     groups: ArcSwap<Vec<Arc<Group>>>,
-    /// The number of the next group.
     /// Held while a new group is listed and its beginning kept, and while a checkpoint of all groups is written.
     pub(crate) listing: Mutex<()>,
+    /// The number of the next group.
     pub(crate) next_group: AtomicU32,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,

@@ -10,9 +10,6 @@ use crate::ids::Micros;
 /// Of more jumps the oldest are forgotten: a clock that is set every second for minutes must not fill the log.
 pub(crate) const JUMPS_MAX: usize = 512;
 
-/// A jump is seen so long after it at most, and what was stamped in between is older than what it showed when it was seen.
-const SEEN_LATE: Micros = 2_000_000;
-
 const VERSION: u8 = 1;
 
 /// A clock that is set back is seen within a second by a process that lives on, and by the next start else. What was stamped between
@@ -117,7 +114,7 @@ impl Jumps {
         self.list.iter().any(|(at, offset)| {
             let (before, after) = (at.saturating_add(ahead), at.saturating_add(*offset));
             ahead = *offset;
-            before >= wall && after.saturating_sub(SEEN_LATE) < wall
+            after < before && before >= wall && after.saturating_sub(SEEN_WITHIN) < wall
         })
     }
 
