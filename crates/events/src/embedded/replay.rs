@@ -80,20 +80,8 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
         true => marks::in_log(log, id)?,
         false => OffsetRuns::default(),
     };
-    let mut gap = None;
     while from < bounds.next {
-        let mut is_gap = true;
-        let next = frames(log, id, from, &mut |mut entry, bytes| {
-            is_gap = false;
-            if let Some(offset) = gap.filter(|_| namespace.goes_back(&entry)) {
-                tracing::warn!(
-                    namespace = namespace.about().name,
-                    "what said that all messages before offset {} were removed is lost; they stay removed, since positions begin anew behind it",
-                    offset + 1
-                );
-                namespace.index.write().add(&Entry::Cleared { offset }, 0);
-                gap = None;
-            }
+        from = frames(log, id, from, &mut |mut entry, bytes| {
             if matches!(entry, Entry::Event(_)) && scavenged.has(entry.offset()) {
                 return;
             }
@@ -108,9 +96,6 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
             namespace.index.write().add(&entry, bytes);
             progress.bytes += bytes;
         })?;
-        // Of several gaps any may have had it: all that stands before the last of them is of before.
-        gap = if is_gap { Some(next - 1) } else { gap };
-        from = next;
         progress.tell(&namespace.about().name, from, bounds.next);
         if place.shelf.has_enough() {
             // All that were opened, and this one.
@@ -133,15 +118,6 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
 }
 
 impl EmbeddedNamespace {
-    /// Whether a message has a position that was given before: all that was there has been removed between.
-    fn goes_back(&self, entry: &Entry) -> bool {
-        let Entry::Event(event) = entry else { return false };
-        let is_given = |version: i64| version >= event.position.cast_signed();
-        let global = self.index.read().state.last_global;
-        let is_known = self.version_stored(&event.stream, Io::MayBlock).is_ok_and(is_given);
-        is_known || (event.global <= global && !event.is_imported)
-    }
-
     /// Streams of which the log has no message any more, but a deletion that says where they go on.
     fn add_deleted_versions(&self) -> Read<()> {
         let rules = self.rules();
