@@ -7,6 +7,8 @@ mod backup;
 mod between_tests;
 mod catalog;
 #[cfg(test)]
+mod damaged_tests;
+#[cfg(test)]
 mod deleted_tests;
 #[cfg(test)]
 mod gap_tests;
