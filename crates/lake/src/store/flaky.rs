@@ -221,6 +221,13 @@ impl ObjectStore for Flaky {
 
     fn list(&self, prefix: Option<&StorePath>) -> BoxStream<'static, Result<ObjectMeta>> {
         match self.fate() {
+            Ok(()) if *self.faults.lock() == Faults::Slow => {
+                let listed = self.inner.list(prefix);
+                futures::stream::once(tokio::task::yield_now())
+                    .flat_map(|()| futures::stream::empty())
+                    .chain(listed)
+                    .boxed()
+            }
             Ok(()) => self.inner.list(prefix),
             Err((error, _)) => futures::stream::iter([Err(error)]).boxed(),
         }

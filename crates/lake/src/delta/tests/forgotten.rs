@@ -5,11 +5,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use object_store::path::Path as StorePath;
+use object_store::{ObjectStoreExt as _, PutPayload};
+use thalweg_log::clock::wall_now;
+
 use super::*;
-use crate::store::flaky::left_after;
+use crate::store::flaky::{Faults, Flaky, left_after};
+use crate::store::{Scratch, Site};
+
+const MONTH_US: i64 = 30 * 24 * 3600 * 1_000_000;
 
 /// More often than this nobody waits here.
-const LEAVES_MAX: usize = 40;
+const LEAVES_MAX: usize = 60;
 
 /// Waits so often, does something else, and goes on. Returns whether there was so much to wait for.
 async fn interrupted<F: Future>(waits: usize, future: F, other: impl Future<Output = ()>) -> (F::Output, bool) {
@@ -23,51 +30,86 @@ async fn interrupted<F: Future>(waits: usize, future: F, other: impl Future<Outp
     }
 }
 
-/// Nine versions that are a month old, of which one of the first may have a checkpoint.
-async fn old_table(folder: &std::path::Path, has_checkpoint: bool) -> DeltaLog {
-    let log = DeltaLog::new(&folder.join("t"), SyncedStore::new()).unwrap();
-    let week = [("delta.logRetentionDuration", "interval 7 days")];
-    let metadata = new_metadata(&schema(), &["date"], &week, 7);
-    log.commit(0, &creation(metadata)).await.unwrap();
-    for version in 1..=8 {
-        log.commit(version, &[add(&format!("f{version}"), 1)]).await.unwrap();
+/// A table in memory, whose store makes whoever calls wait: so the same steps wait equally often on any machine.
+struct OldTable {
+    _scratch: tempfile::TempDir,
+    store: Flaky,
+    log: DeltaLog,
+    /// What the clock of the log is ahead of that which stamps the files.
+    ahead_us: Arc<AtomicI64>,
+}
+
+impl OldTable {
+    /// Nine versions of this moment, of which one of the first may have a checkpoint.
+    async fn new(has_checkpoint: bool) -> OldTable {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = Flaky::new(1);
+        let on_disk = Scratch {
+            folder: scratch.path().to_owned(),
+            spool_bytes: 0,
+            free_min: 0,
+            bytes_per_second: 0,
+        };
+        let site = Site::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
+        let ahead_us = Arc::new(AtomicI64::new(0));
+        let now = ahead_us.clone();
+        let clock = move || wall_now() + now.load(Ordering::SeqCst);
+        let log = site.log("t").unwrap().for_guest().with_clock(Arc::new(clock));
+        let week = [("delta.logRetentionDuration", "interval 7 days")];
+        let metadata = new_metadata(&schema(), &["date"], &week, 7);
+        log.commit(0, &creation(metadata)).await.unwrap();
+        for version in 1..=8 {
+            log.commit(version, &[add(&format!("f{version}"), 1)]).await.unwrap();
+        }
+        if has_checkpoint {
+            log.checkpoint(1).await.unwrap();
+        }
+        store.set(Faults::Slow);
+        OldTable {
+            _scratch: scratch,
+            store,
+            log,
+            ahead_us,
+        }
     }
-    if has_checkpoint {
-        log.checkpoint(1).await.unwrap();
+
+    /// A month goes by, and the commits before version 7 go with it.
+    async fn forget(&self) {
+        self.ahead_us.store(MONTH_US, Ordering::SeqCst);
+        self.log.checkpoint(7).await.unwrap();
     }
-    let old = std::time::SystemTime::now() - Duration::from_hours(30 * 24);
-    for version in 0..=8 {
-        let file = std::fs::File::options().write(true).open(commit_file(&log, version));
-        file.unwrap().set_modified(old).unwrap();
+
+    fn commit(version: i64) -> StorePath {
+        format!("lake/t/_delta_log/{version:020}.json").into()
     }
-    log
+
+    async fn has_commit(&self, version: i64) -> bool {
+        self.store.truth().head(&Self::commit(version)).await.is_ok()
+    }
 }
 
 #[tokio::test]
 async fn whoever_loads_a_table_while_commits_are_forgotten_gets_its_newest_version() {
-    for (has_checkpoint, waits) in [true, false]
-        .into_iter()
-        .flat_map(|has| (0..LEAVES_MAX).map(move |waits| (has, waits)))
-    {
-        let folder = tempfile::tempdir().unwrap();
-        let log = old_table(folder.path(), has_checkpoint).await;
-        let forget = async { log.checkpoint(7).await.unwrap() };
-        let (loaded, was_interrupted) = interrupted(waits, log.load(Detail::Counts), forget).await;
-        let loaded = loaded.unwrap().unwrap();
-        assert_eq!((loaded.version, loaded.rows), (8, 8), "interrupted after {waits} waits");
-        assert_eq!(was_interrupted, !commit_file(&log, 6).exists());
-        assert!(was_interrupted || waits > 1, "there was nothing to interrupt");
+    for has_checkpoint in [true, false] {
+        for waits in 0..LEAVES_MAX {
+            let table = OldTable::new(has_checkpoint).await;
+            let (loaded, was_interrupted) = interrupted(waits, table.log.load(Detail::Counts), table.forget()).await;
+            let loaded = loaded.unwrap().unwrap();
+            assert_eq!((loaded.version, loaded.rows), (8, 8), "interrupted after {waits} waits");
+            assert_eq!(was_interrupted, !table.has_commit(6).await);
+            assert!(was_interrupted || waits > 4, "there was nothing to interrupt");
+        }
     }
 }
 
 #[tokio::test]
 async fn a_version_that_is_still_there_is_loaded_while_older_ones_are_forgotten() {
     for waits in 0.. {
-        let folder = tempfile::tempdir().unwrap();
-        let log = old_table(folder.path(), true).await;
+        let table = OldTable::new(true).await;
+        let log = &table.log;
         let versions = log.versions().await.unwrap().unwrap();
-        let forget = async { log.checkpoint(7).await.unwrap() };
-        let (loaded, was_interrupted) = interrupted(waits, log.load_at(&versions, 8, Detail::Counts), forget).await;
+        let (loaded, was_interrupted) =
+            interrupted(waits, log.load_at(&versions, 8, Detail::Counts), table.forget()).await;
         let loaded = loaded.unwrap();
         assert_eq!((loaded.version, loaded.rows), (8, 8), "interrupted after {waits} waits");
         if !was_interrupted {
@@ -81,20 +123,19 @@ async fn a_version_that_is_still_there_is_loaded_while_older_ones_are_forgotten(
 
 #[tokio::test]
 async fn a_commit_that_is_lost_between_others_is_no_end_of_the_history() {
-    let folder = tempfile::tempdir().unwrap();
-    let log = old_table(folder.path(), true).await;
+    let OldTable { store, log, .. } = &OldTable::new(true).await;
     let mut newest = log.load(Detail::Counts).await.unwrap().unwrap();
     log.nothing_beyond(&mut newest).await.unwrap();
-    let lost = commit_file(&log, 5);
-    let bytes = std::fs::read(&lost).unwrap();
-    std::fs::remove_file(&lost).unwrap();
+    let (truth, lost) = (store.truth(), OldTable::commit(5));
+    let bytes = truth.get(&lost).await.unwrap().bytes().await.unwrap();
+    truth.delete(&lost).await.unwrap();
     let mut taken_back = log.load(Detail::Counts).await.unwrap().unwrap();
     let error = log.nothing_beyond(&mut taken_back).await.unwrap_err().to_string();
     assert!(
         error.contains("commit 5 is missing") && error.contains("bring the missing file back"),
         "{error}"
     );
-    std::fs::write(&lost, bytes).unwrap();
+    truth.put(&lost, PutPayload::from_bytes(bytes)).await.unwrap();
     log.nothing_beyond(&mut taken_back).await.unwrap();
     assert_eq!((taken_back.version, taken_back.rows), (8, 8));
 }
@@ -103,15 +144,11 @@ async fn a_commit_that_is_lost_between_others_is_no_end_of_the_history() {
 #[tokio::test]
 async fn whoever_has_a_version_whose_next_commits_were_forgotten_meanwhile_goes_to_the_newest() {
     for kept in 0..=8 {
-        let folder = tempfile::tempdir().unwrap();
-        let ahead = Arc::new(AtomicI64::new(0));
-        let now = ahead.clone();
-        let clock = move || thalweg_log::clock::wall_now() + now.load(Ordering::SeqCst);
-        let log = old_table(folder.path(), false).await.with_clock(Arc::new(clock));
+        let table = OldTable::new(false).await;
+        let log = &table.log;
         let versions = log.versions().await.unwrap().unwrap();
         let mut snapshot = log.load_at(&versions, kept, Detail::Counts).await.unwrap();
-        ahead.store(61_000_000, Ordering::SeqCst);
-        log.checkpoint(7).await.unwrap();
+        table.forget().await;
         assert_eq!(log.refresh(&mut snapshot).await.unwrap(), kept < 8);
         assert_eq!((snapshot.version, snapshot.rows), (8, 8), "from version {kept}");
         assert!(!log.refresh(&mut snapshot).await.unwrap());
