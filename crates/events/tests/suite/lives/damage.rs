@@ -182,7 +182,8 @@ impl World {
                 "{text} was gone, and is back: {known:?}"
             );
             assert!(!is_named || times == 0, "{text} was named as lost, and is there");
-            let must = known.fate == Fate::Live && !known.was_ruled && known.era == self.model.era(&known.namespace);
+            let may_be_hidden = known.was_ruled || (is_touched && self.model.was_ever_hidden(known));
+            let must = known.fate == Fate::Live && !may_be_hidden && known.era == self.model.era(&known.namespace);
             assert!(
                 !must || is_named || times == 1,
                 "{text} at {place:?} is lost, and nothing names it: {known:?}"

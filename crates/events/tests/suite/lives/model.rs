@@ -1,6 +1,6 @@
 //! What clients were told, and so what must be true of each message.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_events::{Appended, MessageId, Retention, Stored, Uuid, names};
 use thalweg_log::Micros;
@@ -63,6 +63,8 @@ pub struct Model {
     /// By namespace and stream or category.
     rules: HashMap<(String, String), Retention>,
     deleted_before: HashMap<(String, String), u64>,
+    /// The streams and categories that ever had a rule or were deleted, also before their namespace was cleared.
+    ever_hidden: HashSet<(String, String)>,
     next: u64,
     /// The clock was set back: what is too old may be shown for some time.
     pub went_back: bool,
@@ -183,6 +185,7 @@ impl Model {
 
     pub fn set_rule(&mut self, namespace: &str, of: &str, rule: Option<Retention>) {
         let key = (namespace.to_owned(), of.to_owned());
+        self.ever_hidden.insert(key.clone());
         match rule {
             Some(rule) => self.rules.insert(key, rule),
             None => self.rules.remove(&key),
@@ -207,6 +210,12 @@ impl Model {
         (position < floor || surely_old, position < floor || maybe_old)
     }
 
+    /// Whether a rule of before may hide a message once what took the rule back is lost.
+    pub fn was_ever_hidden(&self, known: &Known) -> bool {
+        let has = |of: &str| self.ever_hidden.contains(&(known.namespace.clone(), of.to_owned()));
+        has(&known.stream) || has(names::category(&known.stream))
+    }
+
     /// A subscription may have passed over what a rule hides now.
     pub fn note_rules(&mut self) {
         let rules = &self.rules;
@@ -218,6 +227,7 @@ impl Model {
 
     pub fn deleted(&mut self, namespace: &str, stream: &str, version: i64) {
         let key = (namespace.to_owned(), stream.to_owned());
+        self.ever_hidden.insert(key.clone());
         self.deleted_before.insert(key, (version + 1).unsigned_abs());
         let era = self.era(namespace);
         for known in self.messages.values_mut() {
