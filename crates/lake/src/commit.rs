@@ -33,6 +33,9 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How partitions of logs begin, as applications of a table.
 const OF_LOGS: &str = "thalweg/";
+/// The last day of the year 9999. Writers that forget what an application has written by its age never come to it, so a table that
+/// was idle for long still says how far it has the logs.
+const NEVER_FORGOTTEN_MS: i64 = 253_402_214_400_000;
 /// How often a thread that waits for the disk looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -323,13 +326,11 @@ impl Committer {
         if !taken.iter().any(|taken| taken.application.starts_with(OF_LOGS)) {
             actions.extend(self.renewed(now));
         }
-        actions.extend(taken.iter().map(|taken| {
-            Action::Txn(Txn {
-                app_id: taken.application.clone(),
-                version: taken.offset,
-                last_updated: Some(now),
-            })
-        }));
+        actions.extend(
+            taken
+                .iter()
+                .map(|taken| written_by(&taken.application, taken.offset, now)),
+        );
         actions.extend(files.iter().map(|storing| Action::Add(storing.file.add.clone())));
         actions.extend(placed.iter().cloned().map(Action::Add));
         actions
@@ -563,12 +564,16 @@ pub(crate) fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
 pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Iterator<Item = Action> + '_ {
     let taken = snapshot.transactions.iter();
     let taken = taken.filter(|(application, _)| application.starts_with(OF_LOGS));
-    taken.map(move |(application, offset)| {
-        Action::Txn(Txn {
-            app_id: application.clone(),
-            version: *offset,
-            last_updated: Some(now_unix_ms),
-        })
+    taken.map(move |(application, offset)| written_by(application, *offset, now_unix_ms))
+}
+
+/// How far an application has written. Files that were added are forgotten after the time that the table names, positions never.
+pub(crate) fn written_by(application: &str, version: i64, now_unix_ms: i64) -> Action {
+    let is_position = application.starts_with(OF_LOGS);
+    Action::Txn(Txn {
+        app_id: application.to_owned(),
+        version,
+        last_updated: Some(if is_position { NEVER_FORGOTTEN_MS } else { now_unix_ms }),
     })
 }
 

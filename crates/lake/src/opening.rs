@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use thalweg_log::Offset;
 
-use crate::commit::{commit_info, log_positions};
-use crate::delta::actions::{Action, Txn};
+use crate::commit::{commit_info, log_positions, written_by};
+use crate::delta::actions::Action;
 use crate::delta::schema::TableSchema;
 use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Detail, Snapshot};
 use crate::error::OpenError;
@@ -126,11 +126,8 @@ pub(crate) async fn set_positions(
             |action| !matches!(action, Action::Txn(txn) if positions.iter().any(|(name, _)| *name == txn.app_id)),
         );
         actions.extend(positions.iter().map(|(name, at)| {
-            Action::Txn(Txn {
-                app_id: name.clone(),
-                version: i64::try_from(*at).unwrap_or(i64::MAX),
-                last_updated: Some(now),
-            })
+            let at = i64::try_from(*at).unwrap_or(i64::MAX);
+            written_by(name, at, now)
         }));
         log.commit(snapshot.version + 1, &actions).await.map_err(error)?;
         // Ours, or what somebody else has committed first.

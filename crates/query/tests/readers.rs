@@ -190,4 +190,12 @@ async fn tables_that_another_program_rewrites_stay_what_they_are() {
     assert_eq!(Plant::foreign_files(folder.path()).await, 0);
     assert!(agree(&engines, "files were merged by hand").await == grown);
     orders_hold(&engines, "merged by hand").await;
+
+    // Long afterwards the other one writes checkpoints. What has been taken is not to be taken again.
+    let taken = Plant::transactions(folder.path()).await;
+    assert!(taken.iter().all(|taken| !taken.is_empty()), "{taken:?}");
+    Plant::forget_soon(folder.path(), "file/of a week ago").await;
+    engines.checkpoint(&TABLES).await;
+    assert_eq!(Plant::transactions(folder.path()).await, taken);
+    assert!(agree(&engines, "checkpoints are of another writer").await == grown);
 }

@@ -10,6 +10,7 @@ use crate::ask::ask;
 
 const SCRIPT: &str = "../../tests/python/read_table.py";
 const OPTIMIZE: &str = "../../tests/python/optimize.py";
+const CHECKPOINT: &str = "../../tests/python/checkpoint.py";
 
 /// As docs/tags.md says it.
 const NEWEST_OF_METRICS: &str =
@@ -102,6 +103,23 @@ impl Engines {
                 had_many || (table.ends_with("_rollup") && done["removed"] == 0),
                 "{table}: {done}"
             );
+        }
+    }
+}
+
+impl Engines {
+    /// Lets the other program write checkpoints.
+    pub async fn checkpoint(&self, tables: &[&'static str]) {
+        let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
+        let done = tokio::task::spawn_blocking(move || ask(CHECKPOINT, &paths))
+            .await
+            .unwrap();
+        for (table, version) in tables.iter().zip(done) {
+            let file = format!(
+                "{table}/_delta_log/{:020}.checkpoint.parquet",
+                version.as_i64().unwrap()
+            );
+            assert!(self.lake.join(&file).exists(), "{file}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A log with all that a lake takes, the writers of its tables, and what keeps these in order when it is told to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::compaction::CompactionOptions;
-use thalweg_lake::delta::{DeltaLog, Detail};
+use thalweg_lake::delta::actions::{Action, Txn};
+use thalweg_lake::delta::{CommitOutcome, DeltaLog, Detail};
 use thalweg_lake::entry::{Compression, Encoding, EntryHead, Form, Rejected};
 use thalweg_lake::ingest::{Event, EventPartition, EventStore, Feed, IngestOptions, TableWriter};
 use thalweg_lake::otlp::Signal;
@@ -236,6 +237,38 @@ impl Plant {
             count += table.files.values().filter(|file| file.is_foreign).count();
         }
         count
+    }
+
+    /// What applications have written, by table.
+    pub async fn transactions(data_dir: &Path) -> Vec<HashMap<String, i64>> {
+        let mut all = Vec::new();
+        for table in super::TABLES {
+            let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
+            all.push(log.load(Detail::Counts).await.unwrap().unwrap().transactions);
+        }
+        all
+    }
+
+    /// Tables forget what an application has written after a second, which has passed for that of this moment when this returns.
+    pub async fn forget_soon(data_dir: &Path, application: &str) {
+        for table in super::TABLES {
+            let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
+            let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+            let mut metadata = snapshot.metadata.clone();
+            let setting = "delta.setTransactionRetentionDuration".to_owned();
+            let before = metadata.configuration.insert(setting, "interval 1 second".to_owned());
+            assert_eq!(before.as_deref(), Some("interval 7 days"), "{table}");
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let written = Txn {
+                app_id: application.to_owned(),
+                version: 1,
+                last_updated: Some(now.as_millis().try_into().unwrap()),
+            };
+            let actions = [Action::Metadata(metadata), Action::Txn(written)];
+            let committed = log.commit(snapshot.version + 1, &actions).await.unwrap();
+            assert_eq!(committed, CommitOutcome::Committed);
+        }
+        tokio::time::sleep(Duration::from_millis(2100)).await;
     }
 
     /// Returns when this program has rewritten the files of all others.
