@@ -33,9 +33,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How partitions of logs begin, as applications of a table.
 const OF_LOGS: &str = "thalweg/";
-/// The last day of the year 9999. Writers that forget what an application has written by its age never come to it, so a table that
-/// was idle for long still says how far it has the logs.
-const NEVER_FORGOTTEN_MS: i64 = 253_402_214_400_000;
 /// How often a thread that waits for the disk looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -63,6 +60,20 @@ pub(crate) struct Taken {
     pub application: String,
     /// Of what is taken next.
     pub offset: i64,
+    /// Nobody needs it any more: the table forgets it in time.
+    pub is_last: bool,
+}
+
+impl Taken {
+    /// Files that were added are forgotten in time, too.
+    pub fn action(&self, now_unix_ms: i64) -> Action {
+        let is_kept = self.application.starts_with(OF_LOGS) && !self.is_last;
+        Action::Txn(Txn {
+            app_id: self.application.clone(),
+            version: self.offset,
+            last_updated: Some(if is_kept { Txn::NEVER_FORGOTTEN_MS } else { now_unix_ms }),
+        })
+    }
 }
 
 /// Files that others take the place of.
@@ -326,11 +337,7 @@ impl Committer {
         if !taken.iter().any(|taken| taken.application.starts_with(OF_LOGS)) {
             actions.extend(self.renewed(now));
         }
-        actions.extend(
-            taken
-                .iter()
-                .map(|taken| written_by(&taken.application, taken.offset, now)),
-        );
+        actions.extend(taken.iter().map(|taken| taken.action(now)));
         actions.extend(files.iter().map(|storing| Action::Add(storing.file.add.clone())));
         actions.extend(placed.iter().cloned().map(Action::Add));
         actions
@@ -560,21 +567,15 @@ pub(crate) fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
     }
 }
 
-/// How far logs were taken, which every commit says, so that the newest one has all.
+/// How far logs were taken, which every commit says, so that the newest one has all that somebody still needs.
 pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Iterator<Item = Action> + '_ {
-    let taken = snapshot.transactions.iter();
-    let taken = taken.filter(|(application, _)| application.starts_with(OF_LOGS));
-    taken.map(move |(application, offset)| written_by(application, *offset, now_unix_ms))
-}
-
-/// How far an application has written. Files that were added are forgotten after the time that the table names, positions never.
-pub(crate) fn written_by(application: &str, version: i64, now_unix_ms: i64) -> Action {
-    let is_position = application.starts_with(OF_LOGS);
-    Action::Txn(Txn {
-        app_id: application.to_owned(),
-        version,
-        last_updated: Some(if is_position { NEVER_FORGOTTEN_MS } else { now_unix_ms }),
-    })
+    let all = snapshot.transactions.iter().map(|(application, offset)| Taken {
+        application: application.clone(),
+        offset: *offset,
+        is_last: snapshot.forgettable.contains(application),
+    });
+    let needed = all.filter(|taken| taken.application.starts_with(OF_LOGS) && !taken.is_last);
+    needed.map(move |taken| taken.action(now_unix_ms))
 }
 
 pub(crate) fn unix_ms() -> i64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thalweg_log::Offset;
 
-use crate::commit::{commit_info, log_positions, written_by};
+use crate::commit::{Taken, commit_info, log_positions};
 use crate::delta::actions::Action;
 use crate::delta::schema::TableSchema;
 use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Detail, Snapshot};
@@ -126,8 +126,12 @@ pub(crate) async fn set_positions(
             |action| !matches!(action, Action::Txn(txn) if positions.iter().any(|(name, _)| *name == txn.app_id)),
         );
         actions.extend(positions.iter().map(|(name, at)| {
-            let at = i64::try_from(*at).unwrap_or(i64::MAX);
-            written_by(name, at, now)
+            let taken = Taken {
+                application: name.clone(),
+                offset: i64::try_from(*at).unwrap_or(i64::MAX),
+                is_last: false,
+            };
+            taken.action(now)
         }));
         log.commit(snapshot.version + 1, &actions).await.map_err(error)?;
         // Ours, or what somebody else has committed first.

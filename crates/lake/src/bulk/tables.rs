@@ -185,6 +185,7 @@ impl Tables {
             let taken = Taken {
                 application: application.to_owned(),
                 offset: Known { round, tables }.number(),
+                is_last: true,
             };
             self.commit_one(&part, &staged, taken, &mut report)?;
             reports.insert(spec.name, report);

@@ -64,6 +64,7 @@ fn taken(offset: i64) -> [Taken; 1] {
     [Taken {
         application: "thalweg/ab/lake.logs/0".to_owned(),
         offset,
+        is_last: false,
     }]
 }
 

@@ -142,6 +142,17 @@ pub struct Txn {
     pub last_updated: Option<i64>,
 }
 
+impl Txn {
+    /// The last day of the year 9999. Checkpoints leave out what is too old for the table, those of other writers as well; they never
+    /// come to this. So a table that was idle for long still says how far it has the logs.
+    pub const NEVER_FORGOTTEN_MS: i64 = 253_402_214_400_000;
+
+    /// The table forgets it once it is too old.
+    pub fn is_forgettable(&self) -> bool {
+        self.last_updated.is_some_and(|at| at < Self::NEVER_FORGOTTEN_MS)
+    }
+}
+
 /// The bytes of a commit file.
 pub fn encode(actions: &[Action]) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -381,7 +381,7 @@ impl DeltaLog {
         for add in state.adds.into_values() {
             snapshot.add(add).map_err(|e| self.unsupported(e))?;
         }
-        snapshot.transactions = state.txns.into_iter().map(|(id, txn)| (id, txn.version)).collect();
+        state.txns.into_values().for_each(|txn| snapshot.wrote(txn));
         snapshot.looked_at = self.clock.now();
         Ok(snapshot)
     }

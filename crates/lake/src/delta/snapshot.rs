@@ -4,7 +4,7 @@
 //! applied then, without a step that can fail or wait in between. What a snapshot cannot represent (a newer protocol, deletion
 //! vectors, files outside the table) is an error, never a wrong answer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use thalweg_log::Micros;
@@ -71,6 +71,8 @@ pub struct Snapshot {
     pub files: BTreeMap<Arc<str>, Arc<FileEntry>>,
     /// How far each application has written.
     pub transactions: HashMap<String, i64>,
+    /// Those of them that the table forgets once they are too old.
+    pub(crate) forgettable: HashSet<String>,
     /// Sums over `files`.
     pub rows: u64,
     pub bytes: u64,
@@ -132,6 +134,7 @@ impl Snapshot {
             metadata,
             files: BTreeMap::new(),
             transactions: HashMap::new(),
+            forgettable: HashSet::new(),
             rows: 0,
             bytes: 0,
             detail,
@@ -167,12 +170,19 @@ impl Snapshot {
                     self.metadata = *metadata;
                 }
                 Change::Protocol(protocol) => self.protocol = protocol,
-                Change::Txn(txn) => {
-                    self.transactions.insert(txn.app_id, txn.version);
-                }
+                Change::Txn(txn) => self.wrote(txn),
             }
         }
         self.version += 1;
+    }
+
+    /// An application has written.
+    pub(super) fn wrote(&mut self, txn: Txn) {
+        match txn.is_forgettable() {
+            true => self.forgettable.insert(txn.app_id.clone()),
+            false => self.forgettable.remove(&txn.app_id),
+        };
+        self.transactions.insert(txn.app_id, txn.version);
     }
 
     pub(super) fn add(&mut self, add: Add) -> Result<(), Unsupported> {

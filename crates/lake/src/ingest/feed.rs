@@ -59,6 +59,7 @@ impl Feed {
         let of = |(partition, offset): (usize, &Offset)| Taken {
             application: self.application(partition),
             offset: i64::try_from(*offset).unwrap_or(i64::MAX),
+            is_last: false,
         };
         offsets.iter().enumerate().map(of).collect()
     }

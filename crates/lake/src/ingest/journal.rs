@@ -3,7 +3,7 @@
 //! What was taken of all together is counted, and the count is what the rows that grow know of where they are. Which positions stand
 //! for a count is remembered from the last commit on: so a commit says how far each partition was taken with it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parking_lot::Mutex;
 use thalweg_log::Offset;
@@ -28,24 +28,32 @@ struct State {
     steps: VecDeque<(u64, u32, Offset)>,
     /// The same as of the last step of each.
     newest: BTreeMap<u32, Offset>,
+    /// Of namespaces that are gone, as the table has it, which is yet to be told that it may forget them.
+    left: Vec<(u32, Offset)>,
+    /// How many of these the commit has that is on its way.
+    said: usize,
+    /// Of these the table was told so before.
+    forgettable: BTreeSet<u32>,
 }
 
 impl Journal {
     /// With the positions that a table states, and its count.
     pub fn of(application: String, table: Option<&Snapshot>) -> (Journal, u64) {
-        let known = table.map(|table| &table.transactions).into_iter().flatten();
+        let number_of = |name: &String| name.strip_prefix(&application)?.parse().ok();
         let mut positions: BTreeMap<u32, Offset> = BTreeMap::new();
-        for (name, position) in known {
-            let number = name.strip_prefix(&application).and_then(|number| number.parse().ok());
-            if let (Some(number), Ok(position)) = (number, Offset::try_from(*position)) {
+        for (name, position) in table.map(|table| &table.transactions).into_iter().flatten() {
+            if let (Some(number), Ok(position)) = (number_of(name), Offset::try_from(*position)) {
                 positions.insert(number, position);
             }
         }
+        let forgettable = table.map(|table| &table.forgettable).into_iter().flatten();
+        let forgettable = forgettable.filter_map(number_of).collect();
         let count = positions.remove(&COUNT).unwrap_or(0);
         let state = State {
             newest: positions.clone(),
             committed: positions,
-            steps: VecDeque::new(),
+            forgettable,
+            ..State::default()
         };
         let journal = Journal {
             application,
@@ -77,16 +85,21 @@ impl Journal {
 
     /// What a commit says that has so much of all.
     pub fn taken_of(&self, count: u64) -> Vec<Taken> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.said = state.left.len();
         let mut positions = state.committed.clone();
         for (_, number, next) in state.steps.iter().take_while(|(at, ..)| *at <= count) {
             positions.insert(*number, *next);
         }
-        let taken = |(number, offset): (u32, u64)| Taken {
+        let taken = |number: u32, offset: u64, is_last| Taken {
             application: format!("{}{number}", self.application),
             offset: i64::try_from(offset).unwrap_or(i64::MAX),
+            is_last,
         };
-        [(COUNT, count)].into_iter().chain(positions).map(taken).collect()
+        let needed = [(COUNT, count)].into_iter().chain(positions);
+        let needed = needed.map(|(number, offset)| taken(number, offset, false));
+        let left = state.left.iter().map(|(number, offset)| taken(*number, *offset, true));
+        needed.chain(left).collect()
     }
 
     /// A commit has so much of all.
@@ -95,12 +108,23 @@ impl Journal {
         while let Some((_, number, next)) = state.steps.pop_front_if(|(at, ..)| *at <= count) {
             state.committed.insert(number, next);
         }
+        let said = std::mem::take(&mut state.said);
+        state.left.drain(..said);
+        // All that there still are were said to be needed.
+        state.forgettable.clear();
     }
 
-    /// These are the namespaces that there are: of others nothing more is said.
+    /// These are the namespaces that there are: of others the next commit says that the table may forget them.
     pub fn keep_only(&self, is_there: &dyn Fn(u32) -> bool) {
         let mut state = self.state.lock();
-        state.committed.retain(|number, _| is_there(*number));
+        let State {
+            committed,
+            left,
+            forgettable,
+            ..
+        } = &mut *state;
+        let gone = committed.extract_if(.., |number, _| !is_there(*number));
+        left.extend(gone.filter(|(number, _)| !forgettable.contains(number)));
         state.newest.retain(|number, _| is_there(*number));
         state.steps.retain(|(_, number, _)| is_there(*number));
     }
@@ -110,9 +134,15 @@ impl Journal {
 mod tests {
     use super::*;
 
+    /// What is needed on, and what the table may forget.
+    fn all_said(journal: &Journal, count: u64) -> (Vec<(String, i64)>, Vec<(String, i64)>) {
+        let (last, needed): (Vec<Taken>, _) = journal.taken_of(count).into_iter().partition(|taken| taken.is_last);
+        let plain = |all: Vec<Taken>| all.into_iter().map(|taken| (taken.application, taken.offset)).collect();
+        (plain(needed), plain(last))
+    }
+
     fn said(journal: &Journal, count: u64) -> Vec<(String, i64)> {
-        let taken = journal.taken_of(count).into_iter();
-        taken.map(|taken| (taken.application, taken.offset)).collect()
+        all_said(journal, count).0
     }
 
     #[test]
@@ -135,8 +165,17 @@ mod tests {
         assert_eq!(said(&journal, 5), [position(0, 5), position(1, 8), position(2, 2)]);
         assert_eq!(said(&journal, 9), [position(0, 9), position(1, 12), position(2, 2)]);
         journal.keep_only(&|number| number == 2);
-        assert_eq!(said(&journal, 9), [position(0, 9), position(2, 2)]);
         assert_eq!(journal.position(1), None);
+        // As the table has it. It is said until a commit has it, and then no more.
+        let left = (vec![position(0, 9), position(2, 2)], vec![position(1, 8)]);
+        assert_eq!(all_said(&journal, 9), left);
+        assert_eq!(all_said(&journal, 9), left);
+        // It leaves when the commit is on its way already, so the next one says it.
+        journal.keep_only(&|_| false);
+        journal.committed(9);
+        assert_eq!(all_said(&journal, 9), (vec![position(0, 9)], vec![position(2, 2)]));
+        journal.committed(9);
+        assert_eq!(all_said(&journal, 9), (vec![position(0, 9)], Vec::new()));
     }
 
     /// Or rows would be taken again by a start after that commit.

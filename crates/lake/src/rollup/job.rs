@@ -589,6 +589,7 @@ impl Rollups {
                 positions.push(Position {
                     application: application(self.source_spec, resolution, what),
                     offset: value,
+                    is_last: false,
                 });
             }
         }

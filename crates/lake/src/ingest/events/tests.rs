@@ -150,6 +150,22 @@ impl World {
         .await
     }
 
+    /// Namespaces of which the table says how far it has them, and those of which it forgets that.
+    async fn numbers_of_table(&self) -> (Vec<u32>, Vec<u32>) {
+        let log = DeltaLog::new(&self.lake.path().join("events"), SyncedStore::new()).unwrap();
+        let table = log.load(Detail::Counts).await.unwrap().unwrap();
+        let (mut kept, mut forgettable) = (Vec::new(), Vec::new());
+        for name in table.transactions.keys() {
+            let number: u32 = name.rsplit('/').next().unwrap().parse().unwrap();
+            match table.forgettable.contains(name) {
+                true => forgettable.push(number),
+                false if number > 0 => kept.push(number),
+                false => {}
+            }
+        }
+        (kept, forgettable)
+    }
+
     /// Of each row: namespace, stream, position; attributes.
     async fn rows(&self) -> Vec<((String, String, i64), BTreeMap<String, String>)> {
         let path = self.lake.path().join("events");
@@ -296,9 +312,23 @@ async fn each_message_is_a_row_once_whatever_moment_the_writer_ends_at() {
         world.remove_freed().await;
     }
     writer.close(SOON).await;
+    // Of namespaces that have left nothing is kept for ever.
+    let writer = world.open(&options(10)).await;
+    world.append(numbers[0], "last", 0, "").await;
+    writer.close(SOON).await;
     let rows: Vec<_> = world.rows().await.into_iter().map(|(key, _)| key).collect();
     let expected: Vec<_> = world.model.keys().cloned().collect();
     assert_eq!(rows, expected);
+    let there: Vec<u32> = world
+        .store
+        .partitions()
+        .iter()
+        .map(|partition| partition.number)
+        .collect();
+    let (kept, forgettable) = world.numbers_of_table().await;
+    assert!(kept.iter().all(|number| there.contains(number)), "{kept:?}, {there:?}");
+    assert_eq!(forgettable.len(), next as usize - 1 - kept.len());
+    assert!(!forgettable.is_empty());
 }
 
 /// The log is gone, and there is one of the same name in which the store has begun again.
