@@ -11,26 +11,28 @@ use crate::otlp::{attributes, end, is_stored, now, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Store {
+/// An object store that has faults when it is told to.
+pub struct Store {
     server: Server,
 }
 
 impl Store {
-    fn start() -> Store {
+    pub fn start() -> Store {
         Store {
             server: Server::start(Kind::S3, &["0"]).unwrap(),
         }
     }
 
     /// Sets faults; returns what was done since the last time.
-    fn set(&self, faults: &Value) -> Value {
+    pub fn set(&self, faults: &Value) -> Value {
         let address = self.server.endpoint.trim_start_matches("http://");
         let answer = Api::at_root(address).post("/_test", faults);
         assert_eq!(answer.status, 200, "{answer:?}");
         serde_json::from_str(&answer.text).unwrap()
     }
 
-    fn lake(&self, name: &str, key: &str) -> String {
+    /// The configuration of a lake in it.
+    pub fn lake(&self, name: &str, key: &str) -> String {
         format!(
             "lake:\n  url: s3://lake/{name}\n  storage: {{endpoint: \"{}\", region: us-east-1, allow_http: true, \
              access_key_id: {key}, secret_access_key: none}}\n  flush: {{interval: 200ms}}\n",
@@ -65,7 +67,7 @@ impl Store {
 }
 
 /// A configuration with receivers at ports of its own, and an API for the one that speaks HTTP.
-fn receivers(lake: &str) -> (String, Api) {
+pub fn receivers(lake: &str) -> (String, Api) {
     let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
     let yaml = format!(
         "ingest:\n  otlp:\n    http: {{address: \"127.0.0.1:{http}\"}}\n    grpc: {{address: \"127.0.0.1:{grpc}\"}}\n{lake}"

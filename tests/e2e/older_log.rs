@@ -13,6 +13,7 @@ use thalweg_tests::thalweg::{RUN, run};
 use thalweg_tests::{Api, Thalweg, eventually};
 
 use crate::events_server::TOKEN;
+use crate::lake_urls::{Store, receivers};
 use crate::otlp::{end, is_stored, logs};
 
 /// Requests before the copy is made, and again behind it.
@@ -192,6 +193,55 @@ fn a_table_takes_nothing_twice_and_misses_nothing_new_when_its_log_is_older() {
         "select count(*) as n, count(distinct body) as m from logs where body like 'line %'",
         4 * EACH,
     );
+    end(&mut thalweg);
+}
+
+/// A store that is away cannot be asked what its table has, so the process starts. What the log lacks is found when the store is back.
+#[test]
+fn a_log_that_is_older_than_a_table_whose_store_was_away_is_told_when_the_store_is_back() {
+    let store = Store::start();
+    let (yaml, otlp) = receivers(&store.lake("older", "thalweg"));
+    let write = |thalweg: &mut Thalweg, numbers| {
+        thalweg.wait_ready().unwrap();
+        write_logs(thalweg, &otlp, numbers);
+    };
+    let mut thalweg = with_an_older_log(&yaml, &write);
+    store.set(&json!({"down": true}));
+    thalweg.restart().unwrap();
+    // It is taken, and waits in the log for what becomes of the table.
+    eventually(|| {
+        let json = [("content-type", "application/json")];
+        let body = logs(2 * EACH..2 * EACH + 1).to_string();
+        let answer = otlp.try_send("POST", "/v1/logs", &json, &body)?;
+        ensure!(answer.status == 200, "{answer:?}");
+        Ok(())
+    })
+    .unwrap();
+    store.set(&json!({"down": false}));
+    let words = [
+        "lake.lost: the log ends before offset",
+        "the table logs",
+        "`log: {recover: skip}`",
+    ];
+    eventually(|| {
+        let (status, why) = thalweg.request("/ready")?;
+        ensure!(status == 503, "{status}: {why}");
+        let missing = words.iter().find(|word| !why.contains(**word));
+        ensure!(missing.is_none(), "{missing:?} is missing in {why}");
+        Ok(())
+    })
+    .unwrap();
+    // Still taken: the log has it, and the table does not, however long that lasts.
+    is_stored(&otlp.post("/v1/logs", &logs(2 * EACH + 1..2 * EACH + 2)));
+    end(&mut thalweg);
+    is_refused(&thalweg, &RUN, &words);
+    accept_the_loss(&mut thalweg, &yaml, |thalweg| {
+        thalweg.wait_ready().unwrap();
+        write_logs(thalweg, &otlp, 2 * EACH + 2..3 * EACH);
+    });
+    write(&mut thalweg, 3 * EACH..4 * EACH);
+    let all = "select count(*) as n, count(distinct body) as m from logs where body like 'line %'";
+    count(&thalweg, all, 4 * EACH);
     end(&mut thalweg);
 }
 

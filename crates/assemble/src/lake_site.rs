@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use tempfile::{NamedTempFile, TempDir};
 use thalweg_config::Fields;
-use thalweg_lake::store::{ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore};
+use thalweg_lake::store::{
+    ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore, write_whole_file,
+};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
 use crate::checked::Checked;
@@ -82,7 +84,7 @@ impl LakeSite {
                     LakeUrl::Folder(path) => std::path::absolute(path)?.display().to_string(),
                     store => store.to_string(),
                 };
-                std::fs::write(note(data_dir), absolute)?;
+                write_whole_file(&note(data_dir), absolute.as_bytes())?;
                 let scratch = Scratch {
                     folder: folder.join("_thalweg"),
                     spool_bytes: self.spool_bytes,

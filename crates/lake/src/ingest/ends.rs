@@ -7,18 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thalweg_log::{Log, Offset, PartitionId};
 
 use super::Feed;
 use super::events::{EventStore, application};
-use crate::store::Site;
+use crate::store::{Site, write_whole_file};
 use crate::tables::TableSpec;
-
-/// Of a file that is not in its place yet.
-const NEW: &str = "new";
 
 /// By how a table names the partitions.
 pub(super) type Ends = BTreeMap<String, Offset>;
@@ -56,12 +53,7 @@ fn keep(site: &Site, table: &TableSpec, mut ends: Ends) -> io::Result<()> {
     ends.extend(read(&path)?);
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let new = path.with_extension(NEW);
-    let mut file = File::create(&new)?;
-    file.write_all(&serde_json::to_vec(&ends)?)?;
-    file.sync_all()?;
-    std::fs::rename(&new, &path)?;
-    File::open(folder)?.sync_all()
+    write_whole_file(&path, &serde_json::to_vec(&ends)?)
 }
 
 /// What is kept of a table.

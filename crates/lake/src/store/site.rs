@@ -18,7 +18,7 @@ use thalweg_log::clock::{Clock, SystemClock};
 use super::lease::{ClaimError, Holder, Lease};
 use super::pace::Pace;
 use super::spool::{PART_BYTES, Spool};
-use super::{StorePath, SyncedStore};
+use super::{StorePath, SyncedStore, write_whole_file};
 use crate::delta::{DeltaError, DeltaLog};
 
 /// What is put aside goes to this machine's disk after so long.
@@ -348,6 +348,6 @@ fn holder_id(scratch: &Path) -> Option<String> {
     }
     let id = uuid::Uuid::new_v4().to_string();
     std::fs::create_dir_all(scratch).ok()?;
-    std::fs::write(&path, &id).ok()?;
+    write_whole_file(&path, id.as_bytes()).ok()?;
     Some(id)
 }
