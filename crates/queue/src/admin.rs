@@ -176,8 +176,17 @@ impl Queue {
                     machine.seek(target);
                 }
                 (State::Work(machine), Some(epoch)) if is_back => {
-                    machine.seek(target);
+                    let is_behind = target > machine.cursor();
+                    let dropped = match is_behind {
+                        // Before what consumers have since a seek back, and behind what nobody was shown since.
+                        true => machine.purge(target),
+                        false => {
+                            machine.seek(target);
+                            0
+                        }
+                    };
                     machine.set_epoch(epoch);
+                    return dropped;
                 }
                 // Also at the cursor: what becomes of a lease must not depend on whether anything is left to claim.
                 (State::Work(machine), _) => return machine.purge(target),

@@ -202,7 +202,7 @@ impl Inner {
     /// The group has been shown nothing from there on.
     pub fn reads_at(&self) -> Offset {
         match &self.state {
-            State::Work(machine) => machine.cursor(),
+            State::Work(machine) => machine.shown_to(),
             State::Stream(machine) => machine.shown_to(),
         }
     }

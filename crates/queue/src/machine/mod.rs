@@ -179,6 +179,15 @@ impl Machine {
         self.cursor
     }
 
+    /// Nothing from there on was shown to `pass` since it was there last. After a seek back that is behind the cursor: what consumers
+    /// have keeps its place.
+    pub fn shown_to(&self) -> Offset {
+        match self.ahead {
+            0 => self.cursor,
+            _ => self.window.end().max(self.cursor),
+        }
+    }
+
     pub fn counts(&self) -> Counts {
         let entries = &self.store.entries;
         Counts {

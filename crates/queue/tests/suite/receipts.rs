@@ -213,6 +213,50 @@ async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
     place.stop().await;
 }
 
+/// What consumers have is handed out first after a seek back, so there may be leases behind the place where the group reads on.
+#[tokio::test]
+async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_out_behind_it() {
+    // The first is read again, or passed over; the second was given back or acked.
+    for (offset, is_acked) in [(0, false), (0, true), (1, false), (1, true)] {
+        let place = start(&Arc::new(Ram::new(64 << 20)), Duration::ZERO).await;
+        let queue = place.queues.create("q", work(1)).await.unwrap();
+        let group = queue.group("g").unwrap();
+        put(&queue, &["a", "b"]).await;
+        let a = claim_one(&queue, "one").await;
+        let b = claim_one(&queue, "one").await;
+        assert_eq!(answer(&queue, "g", &a, Verdict::Ack).await, "ok");
+        queue.seek(&group, SeekTo::Earliest).await.unwrap();
+        let old = claim_one(&queue, "one").await;
+        let number = |receipt: &str| receipt.parse::<Receipt>().unwrap().delivery;
+        assert_eq!((number(&b), number(&old)), (1, 2));
+        let verdict = if is_acked {
+            Verdict::Ack
+        } else {
+            nack_in(Duration::from_secs(60))
+        };
+        assert_eq!(answer(&queue, "g", &old, verdict).await, "ok");
+        let to = SeekTo::Offset {
+            partition: None,
+            offset,
+        };
+        queue.seek(&group, to).await.unwrap();
+        // Until it is delivered as often as before.
+        let new = loop {
+            let claimed = claim_http_as(&queue, "g", "two", up_to(2)).await;
+            let of_b = claimed.iter().find(|delivery| delivery.message.offset == 1).unwrap();
+            let receipt = text_of(&queue, of_b);
+            if number(&receipt) >= 2 {
+                break receipt;
+            }
+            for delivery in &claimed {
+                answer(&queue, "g", &text_of(&queue, delivery), nack_in(Duration::ZERO)).await;
+            }
+        };
+        only_the_new_one_counts(&queue, &old, &new).await;
+        place.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
     let disk = Arc::new(Ram::new(64 << 20));
@@ -269,6 +313,8 @@ struct Given {
     message: String,
     /// In which process. It is known there and in the next one that an ack is a repetition.
     acked_in: Option<u64>,
+    /// It was at some time. What is known longer than promised need not be known ever after.
+    was_acked: bool,
 }
 
 #[derive(Default)]
@@ -298,6 +344,7 @@ impl Model {
             group,
             message: message.clone(),
             acked_in: None,
+            was_acked: false,
         };
         self.given.push((receipt, given));
     }
@@ -326,7 +373,11 @@ impl Model {
             _ => assert!(is_alive, "{receipt} of what is deleted got {code}"),
         }
         if code == "ok" && *verdict == Verdict::Ack {
-            self.given[at].1.acked_in = Some(self.process);
+            let process = self.process;
+            let given = &mut self.given[at].1;
+            if !std::mem::replace(&mut given.was_acked, true) {
+                given.acked_in = Some(process);
+            }
         } else if *verdict == Verdict::Ack && is_alive && is_last {
             let is_known = given.acked_in.is_some_and(|process| process + 1 >= self.process);
             assert!(!is_known, "{receipt} was acked and now is {code}");
