@@ -59,8 +59,9 @@ impl Remotely {
         TableWriter::open(&self.site(), &LOGS, self.world.feed(), promotion, metrics, options).await
     }
 
+    /// Opens it in the end. Of a store that fails every fourth call one try in twenty comes through, with pauses between.
     async fn open(&self) -> TableWriter {
-        let until = Instant::now() + SOON;
+        let until = Instant::now() + 10 * SOON;
         loop {
             match self.try_open(&fast()).await {
                 Ok(writer) => return writer,
