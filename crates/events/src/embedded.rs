@@ -187,7 +187,11 @@ impl EmbeddedStore {
             scavenging: Arc::default(),
         });
         let finishing = inner.clone();
-        let finished = tokio::task::spawn_blocking(move || scavenge::finish(&finishing)).await;
+        let finished = tokio::task::spawn_blocking(move || {
+            replay::lost_clears::say_again(&finishing);
+            scavenge::finish(&finishing)
+        })
+        .await;
         finished.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))?;
         upkeep::start(&inner);
         Ok(EmbeddedStore { inner })

@@ -128,6 +128,8 @@ pub(crate) struct Catalog {
 
 /// With marks of what was scavenged, and deleted streams of which no message is left.
 pub(crate) const MARKS: u32 = 2;
+/// With documents that say which clear a damaged log has lost.
+pub(crate) const CLEARS: u32 = 3;
 
 /// The namespaces that a log has.
 #[derive(Default)]
@@ -179,9 +181,9 @@ impl Catalog {
             true => CatalogLog::read(log.as_ref())?,
             false => CatalogLog::default(),
         };
-        if read.known.format > MARKS {
+        if read.known.format > CLEARS {
             return Err(EventsError::Damaged(format!(
-                "namespaces have format {}, and this version knows formats up to {MARKS}; use a newer one",
+                "namespaces have format {}, and this version knows formats up to {CLEARS}; use a newer one",
                 read.known.format
             )));
         }
