@@ -1,6 +1,7 @@
 //! Which messages were scavenged and may still lie in the log, whose current file is not rewritten. It is said in documents of the
 //! engine's own, stored before the indexes forget a message: so indexes that are made again from the log leave it out, whatever
-//! has become of the rule that hid it. A mark goes when the log has been rewritten beyond all that it names.
+//! has become of the rule that hid it. A mark goes when the log has been rewritten beyond all that it names, and no file is left
+//! that had it before.
 //!
 //! Content of a mark: for each run of offsets, the distance from the end of the run before and its length, as varints.
 
@@ -317,7 +318,7 @@ impl EmbeddedNamespace {
         Ok(self.marks().newest() + 1)
     }
 
-    /// Nothing before an offset is in the log any more that is not in the indexes.
+    /// Nothing before an offset is in any file of the log any more that is not in the indexes.
     pub(super) async fn forget_marks(self: &Arc<Self>, before: Offset) -> Result<()> {
         for mark in self.marks().marks.iter().filter(|mark| mark.end <= before) {
             self.unmark(mark).await?;

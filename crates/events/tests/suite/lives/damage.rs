@@ -158,18 +158,20 @@ impl World {
         report: &CheckReport,
         places: &HashMap<String, (PartitionId, Offset)>,
     ) {
-        let mut shown: BTreeMap<String, u32> = BTreeMap::new();
+        let mut shown: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
         for namespace in process.store.namespaces().await.unwrap() {
             for stored in everything(namespace.as_ref(), None).await {
-                *shown.entry(text_of(&stored)).or_default() += 1;
+                let place = (namespace.name().to_owned(), stored.event().global);
+                shown.entry(text_of(&stored)).or_default().push(place);
             }
         }
         for text in shown.keys() {
             assert!(self.model.messages.contains_key(text), "{text} was never asked for");
         }
         for (text, known) in &self.model.messages {
-            let times = shown.get(text).copied().unwrap_or(0);
-            assert!(times <= 1, "{text} is there {times} times");
+            let found = shown.get(text).map_or(&[][..], Vec::as_slice);
+            let times = found.len();
+            assert!(times <= 1, "{text} is there more than once: {found:?}");
             // With what was given up a deletion may be lost, and a namespace be back.
             let Some(place) = places.get(text).copied() else {
                 continue;
