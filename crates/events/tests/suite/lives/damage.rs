@@ -133,12 +133,16 @@ impl World {
         let process = self.machine.try_boot(false).await.unwrap();
         self.holds_what_is_not_named(&process, &report, &places).await;
         process.store.scavenge().await.unwrap();
-        self.holds_what_is_not_named(&process, &report, &places).await;
+        let before = self.holds_what_is_not_named(&process, &report, &places).await;
         process.gone().await;
         self.machine.lose_indexes();
         let process = self.machine.try_boot(false).await.unwrap();
-        self.holds_what_is_not_named(&process, &report, &places).await;
+        let anew = self.holds_what_is_not_named(&process, &report, &places).await;
         process.gone().await;
+        assert!(
+            Self::is_untold(&report) || anew == before,
+            "indexes that are made again show {anew:?} in the place of {before:?}"
+        );
         self.counts
     }
 
@@ -152,12 +156,13 @@ impl World {
         report.unaccounted > 0 || report.findings.iter().any(is_silent)
     }
 
+    /// Returns where each message is shown.
     async fn holds_what_is_not_named(
         &mut self,
         process: &Process,
         report: &CheckReport,
         places: &HashMap<String, (PartitionId, Offset)>,
-    ) {
+    ) -> BTreeMap<String, Vec<(String, u64)>> {
         let mut shown: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
         for namespace in process.store.namespaces().await.unwrap() {
             for stored in everything(namespace.as_ref(), None).await {
@@ -197,5 +202,6 @@ impl World {
             let faults = process.store.verify().await.unwrap().faults;
             assert_eq!(faults, [], "what was given up is no fault any more");
         }
+        shown
     }
 }
