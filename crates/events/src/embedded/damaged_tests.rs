@@ -90,15 +90,29 @@ async fn holds_what_is_left(disks: &Disks, model: &Model, had: &[u8], one: bool,
         let is_removed = |data: &&String| model.cleared.contains(*data) || model.deleted.contains(*data);
         let found: Vec<&String> = shown.iter().filter(|data| !is_removed(data)).collect();
         assert_eq!(found, wanted, "{what}");
-        assert_eq!(shown.iter().collect::<BTreeSet<_>>().len(), shown.len(), "{what}: {shown:?}");
+        assert_eq!(
+            shown.iter().collect::<BTreeSet<_>>().len(),
+            shown.len(),
+            "{what}: {shown:?}"
+        );
         let back = |removed: &BTreeSet<String>| shown.iter().any(|data| removed.contains(data));
         // Nothing tells of the last clear if nothing came behind it.
         let is_told = one && !wanted.is_empty() || are_kept && model.clears_are_indexed;
-        assert!(!is_told || !back(&model.cleared), "{what}: cleared, and back: {shown:?}");
+        assert!(
+            !is_told || !back(&model.cleared),
+            "{what}: cleared, and back: {shown:?}"
+        );
         let is_deletion_lost = has(had, "~deleted/");
-        assert!(is_deletion_lost || !back(&model.deleted), "{what}: deleted, and back: {shown:?}");
+        assert!(
+            is_deletion_lost || !back(&model.deleted),
+            "{what}: deleted, and back: {shown:?}"
+        );
         is_healthy(&store, &what).await;
-        assert_eq!(*before.get_or_insert_with(|| shown.clone()), shown, "{what}: it was other before");
+        assert_eq!(
+            *before.get_or_insert_with(|| shown.clone()),
+            shown,
+            "{what}: it was other before"
+        );
         drop(namespace);
         closed(store).await;
         disks.lose_indexes();

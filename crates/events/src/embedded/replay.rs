@@ -197,6 +197,8 @@ pub(super) enum Passed {
     Entry(Entry, u64),
     /// Nothing: it was given up by a recovery that was told to skip what is damaged, or scavenged.
     Gap(Range<Offset>),
+    /// No frame: it was scavenged, or lost with what said where it was.
+    Hole(Range<Offset>),
 }
 
 /// Shows what is in some frames. Returns where the next ones begin.
@@ -216,6 +218,9 @@ pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dy
     let mut next = from;
     for frame in &frames {
         let base = frame.header.base;
+        if base > next {
+            show(Passed::Hole(next..base));
+        }
         next = frame.header.next();
         match frame.header.kind {
             Kind::Data | Kind::State => {}

@@ -103,7 +103,11 @@ impl EmbeddedNamespace {
         };
         let mut newest = None;
         self.walk(list, from, direction, Io::MayBlock, &mut |row| {
-            let is_of_these = if alone { row.ordinal == place } else { row.ordinal >= place };
+            let is_of_these = if alone {
+                row.ordinal == place
+            } else {
+                row.ordinal >= place
+            };
             newest = newest.max(is_of_these.then_some(row.offset));
             Ok(is_of_these && direction == Direction::Forward)
         })?;
@@ -113,17 +117,15 @@ impl EmbeddedNamespace {
     /// Of several gaps the first is taken. What stands between them may have been removed or not, and nothing that was
     /// acknowledged is hidden without a proof.
     fn first_gap(&self, from: Offset, to: Offset) -> Read<Option<Range<Offset>>> {
-        let (log, mut at, mut found) = (self.place.log.as_ref(), from, None);
-        while at < to && found.is_none() {
-            at = frames(log, self.partition, at, &mut |passed| {
-                if let Passed::Gap(gap) = passed
-                    && gap.start < to
-                {
-                    found.get_or_insert(gap);
-                }
+        let (log, mut at, mut gap, mut hole) = (self.place.log.as_ref(), from, None, None);
+        while at < to && gap.is_none() {
+            at = frames(log, self.partition, at, &mut |passed| match passed {
+                Passed::Gap(own) if own.start < to => drop(gap.get_or_insert(own)),
+                Passed::Hole(own) if own.start < to => drop(hole.get_or_insert(own)),
+                _ => {}
             })?;
         }
-        Ok(found)
+        Ok(gap.or(hole))
     }
 
     /// Whether the newest clear is known from the indexes alone. Blocks.

@@ -146,14 +146,9 @@ impl World {
         self.counts
     }
 
-    /// Of blocks that are gone without a trace nothing is left in the log, not even a gap, and the indexes still have their rows. For
-    /// a segment of which nothing tells what stood in it an older copy stands in, which has what was scavenged since.
+    /// Of blocks that are gone without a trace nothing is left in the log, not even a gap, and the indexes still have their rows.
     fn is_untold(report: &CheckReport) -> bool {
-        let is_silent = |finding: &Finding| {
-            let is_bad = matches!(finding.kind, FindingKind::BadFrame { copied: false });
-            finding.is_error && is_bad && finding.file.starts_with("segment-")
-        };
-        report.unaccounted > 0 || report.findings.iter().any(is_silent)
+        report.unaccounted > 0
     }
 
     /// Returns where each message is shown.
