@@ -169,8 +169,13 @@ impl EmbeddedStore {
         let deleted = deleted.collect();
         let (opened, bytes) = {
             let place = place.clone();
-            let there = known.there.into_values().collect();
-            let replayed = tokio::task::spawn_blocking(move || replay::all(&place, there, marks)).await;
+            let there: Vec<Named> = known.there.into_values().collect();
+            let replayed = tokio::task::spawn_blocking(move || {
+                let forgotten = place.shelf.forget_unknown(there.iter().map(|named| named.number));
+                forgotten.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+                replay::all(&place, there, marks)
+            });
+            let replayed = replayed.await;
             replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
         };
         let namespaces = opened
@@ -187,7 +192,11 @@ impl EmbeddedStore {
             scavenging: Arc::default(),
         });
         let finishing = inner.clone();
-        let finished = tokio::task::spawn_blocking(move || scavenge::finish(&finishing)).await;
+        let finished = tokio::task::spawn_blocking(move || {
+            replay::lost_clears::say_again(&finishing);
+            scavenge::finish(&finishing)
+        })
+        .await;
         finished.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))?;
         upkeep::start(&inner);
         Ok(EmbeddedStore { inner })

@@ -127,6 +127,10 @@ pub trait Log: Send + Sync + 'static {
     /// Returns the offset before which every record was shown to `keep`; what follows is still too young.
     fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset>;
 
+    /// The lowest offset of which a file has records that a rewrite may have left out, and that stands in again if the file is
+    /// lost that took its place. `None`: there is no such file.
+    fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>>;
+
     /// What was stored so far is in files that are full when it returns, so that `rewrite` reaches all of it, and those files
     /// are not used again.
     fn roll(&self) -> BoxFuture<'_, Result<()>>;
@@ -257,6 +261,10 @@ impl Log for EmbeddedLog {
 
     fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
         EmbeddedLog::rewrite(self, id, keep)
+    }
+
+    fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
+        EmbeddedLog::oldest_leftover(self, id)
     }
 
     fn roll(&self) -> BoxFuture<'_, Result<()>> {

@@ -663,6 +663,10 @@ impl Log for Disks {
         self.log_of(id)?.rewrite(id, keep)
     }
 
+    fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
+        self.log_of(id)?.oldest_leftover(id)
+    }
+
     fn roll(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             for log in &self.logs {

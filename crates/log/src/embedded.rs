@@ -521,6 +521,12 @@ impl EmbeddedLog {
         rewritten
     }
 
+    /// The lowest offset of a partition in files that nobody reads it from any more, and that are there still: where the file
+    /// is lost that took the place of one of them, it stands in again, with all that a rewrite left out. `None`: there are none.
+    pub fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
+        Ok(self.upkeep.oldest_leftover(&self.partition(id)?))
+    }
+
     /// Shows the records from `from` up to `to` one after the other, until `show` says false, within the rate for what
     /// goes on behind. Blocks.
     pub fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {

@@ -331,6 +331,19 @@ impl Upkeep {
         Ok(unseen)
     }
 
+    /// See [`EmbeddedLog::oldest_leftover`].
+    pub fn oldest_leftover(&self, partition: &Arc<Partition>) -> Option<Offset> {
+        let mut files = self.shelf.sealed();
+        files.extend(self.shelf.segments());
+        files.retain(|file| partition.ranges_in(file).is_empty());
+        let first_in = |file: &Arc<LogFile>| {
+            // What cannot be read stands in for nothing.
+            let entries = file.entries(partition.id, 0, 1).ok()?;
+            entries.first().map(|entry| entry.header.base)
+        };
+        files.iter().filter_map(first_in).min()
+    }
+
     /// Files that are full and whole and have something of a partition, but those that were seen.
     fn full_files_of(&self, partition: &Partition, seen: &[Arc<LogFile>]) -> Vec<Arc<LogFile>> {
         let mut files = self.shelf.sealed();

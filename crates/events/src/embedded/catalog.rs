@@ -128,6 +128,8 @@ pub(crate) struct Catalog {
 
 /// With marks of what was scavenged, and deleted streams of which no message is left.
 pub(crate) const MARKS: u32 = 2;
+/// With documents that say which clear a damaged log has lost.
+pub(crate) const CLEARS: u32 = 3;
 
 /// The namespaces that a log has.
 #[derive(Default)]
@@ -179,9 +181,9 @@ impl Catalog {
             true => CatalogLog::read(log.as_ref())?,
             false => CatalogLog::default(),
         };
-        if read.known.format > MARKS {
+        if read.known.format > CLEARS {
             return Err(EventsError::Damaged(format!(
-                "namespaces have format {}, and this version knows formats up to {MARKS}; use a newer one",
+                "namespaces have format {}, and this version knows formats up to {CLEARS}; use a newer one",
                 read.known.format
             )));
         }
@@ -219,8 +221,9 @@ impl Catalog {
 
     /// What stands before `end` is said again, shorter. A crash in between leaves the same, or a part of it, said twice.
     async fn rewrite(&mut self, known: &Known, end: Offset) -> Result<()> {
-        if known.format > 0 {
-            let version = known.format;
+        // What said so may be among what was lost, of which nothing tells when this is done.
+        let version = if known.lost_before > 0 { CLEARS } else { known.format };
+        if version > 0 {
             self.store(&Change::Format { version }, 0).await?;
         }
         for named in known.there.values().chain(known.deleted.values()) {
@@ -303,24 +306,38 @@ impl CatalogLog {
             let frames = match log.read(CATALOG, read.end, want) {
                 // Given up by a recovery that was told to skip what is damaged.
                 Err(LogError::Gap { to, .. }) => {
-                    tracing::error!(
-                        from = read.end,
-                        to,
-                        "changes of namespaces and tokens were lost with damage that was given up: a token that was revoked \
-                         then is valid again, one that was made then is not (token.list, token.create)"
-                    );
-                    read.end = to.max(read.end + 1);
-                    read.known.lost_before = read.end;
+                    read.lose(to.max(read.end + 1));
                     continue;
                 }
                 frames => frames?,
             };
-            let Some(newest) = frames.last() else { return Ok(read) };
-            read.end = newest.header.next();
+            if frames.is_empty() {
+                return Ok(read);
+            }
             for frame in &frames {
-                read.apply_frame(frame)?;
+                // Nothing is ever left out in between, so what is not there was lost, too.
+                if frame.header.base > read.end {
+                    read.lose(frame.header.base);
+                }
+                match frame.header.kind {
+                    Kind::Gap => read.lose(frame.header.next()),
+                    _ => read.apply_frame(frame)?,
+                }
+                read.end = frame.header.next();
             }
         }
+    }
+
+    /// The changes before an offset, from where it was read to, were lost.
+    fn lose(&mut self, to: Offset) {
+        tracing::error!(
+            from = self.end,
+            to,
+            "changes of namespaces and tokens were lost with damage that was given up: a token that was revoked then is valid \
+             again, one that was made then is not (token.list, token.create)"
+        );
+        self.end = to;
+        self.known.lost_before = to;
     }
 
     fn apply_frame(&mut self, frame: &Frame) -> Result<()> {

@@ -1,81 +1,222 @@
-//! Every frame of a namespace, damaged one at a time: nothing goes with it but what it had, and what was removed before stays so.
+//! Frames of a namespace that are damaged, one at a time and several: nothing goes with them but what they had, what was removed
+//! before stays so where anything tells of it, and indexes that are made again show what those showed that were kept.
 
 use std::collections::BTreeSet;
 
-use super::test_support::{append_one, closed, data_of, lives};
-use super::tests::{Chance, Disks};
+use super::test_support::{append_one, closed, data_of, is_healthy, keep_newest, lives, new};
+use super::tests::{Chance, Disks, FrameOnDisk};
 use super::*;
 use crate::store::*;
 
-/// What was appended since the namespace was cleared, and before.
+/// What was appended and removed.
 #[derive(Default)]
 struct Model {
-    live: Vec<String>,
-    removed: BTreeSet<String>,
+    /// With their streams.
+    live: Vec<(String, String)>,
+    cleared: BTreeSet<String>,
+    deleted: BTreeSet<String>,
+    /// The indexes on disk know of every clear.
+    clears_are_indexed: bool,
 }
+
+const STEPS: u64 = 20;
 
 async fn fill(disks: &Disks, chance: &mut Chance) -> Model {
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
     let mut model = Model::default();
-    for step in 0..24 {
-        if chance.below(8) == 0 {
-            namespace.clear().await.unwrap();
-            model.removed.extend(std::mem::take(&mut model.live));
-            continue;
+    // Beside a document what a clear removes stays in the log for a time.
+    namespace.put_document("kept", Some(b"x"), 0).await.unwrap();
+    for step in 0..STEPS {
+        let stream = format!("s-{}", chance.below(3));
+        match chance.below(16) {
+            0 | 1 => {
+                namespace.clear().await.unwrap();
+                let live = std::mem::take(&mut model.live);
+                model.cleared.extend(live.into_iter().map(|(_, data)| data));
+                model.clears_are_indexed = false;
+            }
+            2 => {
+                namespace.delete_stream(&stream, Expected::Any, false).await.unwrap();
+                let own = model.live.extract_if(.., |(of, _)| *of == stream);
+                model.deleted.extend(own.map(|(_, data)| data));
+            }
+            3 => {
+                store.flush_indexes().await.unwrap();
+                model.clears_are_indexed = true;
+            }
+            _ => {
+                let data = format!("{{\"n\":\"<{step}>\"}}");
+                append_one(&namespace, &stream, &data).await;
+                model.live.push((stream, data));
+            }
         }
-        let data = format!("{{\"n\":\"<{step}>\"}}");
-        append_one(&namespace, &format!("s-{}", chance.below(3)), &data).await;
-        model.live.push(data);
     }
     // So that nothing of the namespace is what the log ends with.
-    store.create(super::test_support::new("last")).await.unwrap();
+    store.create(new("last")).await.unwrap();
+    drop(namespace);
+    closed(store).await;
     model
 }
 
-async fn one_damaged_frame_after_the_other(seed: u64) {
+/// Returns the bytes that these frames had.
+fn damaged(disks: &Disks, frames: &[FrameOnDisk]) -> Vec<u8> {
+    let had = parking_lot::Mutex::new(Vec::new());
+    for frame in frames {
+        disks.bend_log(&frame.file, frame.body.clone(), |bytes| {
+            had.lock().extend_from_slice(bytes);
+            bytes.fill(0);
+        });
+    }
+    disks.recover_skip();
+    had.into_inner()
+}
+
+fn has(bytes: &[u8], text: &str) -> bool {
+    memchr::memmem::find(bytes, text.as_bytes()).is_some()
+}
+
+/// First with the indexes as they are, unless they are lost too, and then with others.
+async fn holds_what_is_left(disks: &Disks, model: &Model, had: &[u8], one: bool, what: &str) {
+    let are_kept = !disks.tables().is_empty();
+    let mut before: Option<Vec<String>> = None;
+    for start in 0..3 {
+        let what = format!("{what}, start {start}");
+        let store = disks.open().await;
+        let namespace = store.namespace(DEFAULT).await.unwrap();
+        let shown = data_of(&namespace).await;
+        let live = model.live.iter().map(|(_, data)| data);
+        let wanted: Vec<&String> = live.filter(|data| !has(had, data)).collect();
+        let is_removed = |data: &&String| model.cleared.contains(*data) || model.deleted.contains(*data);
+        let found: Vec<&String> = shown.iter().filter(|data| !is_removed(data)).collect();
+        assert_eq!(found, wanted, "{what}");
+        assert_eq!(
+            shown.iter().collect::<BTreeSet<_>>().len(),
+            shown.len(),
+            "{what}: {shown:?}"
+        );
+        let back = |removed: &BTreeSet<String>| shown.iter().any(|data| removed.contains(data));
+        // Nothing tells of the last clear if nothing came behind it.
+        let is_told = one && !wanted.is_empty() || are_kept && model.clears_are_indexed;
+        assert!(
+            !is_told || !back(&model.cleared),
+            "{what}: cleared, and back: {shown:?}"
+        );
+        let is_deletion_lost = has(had, "~deleted/");
+        assert!(
+            is_deletion_lost || !back(&model.deleted),
+            "{what}: deleted, and back: {shown:?}"
+        );
+        is_healthy(&store, &what).await;
+        assert_eq!(
+            *before.get_or_insert_with(|| shown.clone()),
+            shown,
+            "{what}: it was other before"
+        );
+        drop(namespace);
+        closed(store).await;
+        disks.lose_indexes();
+    }
+}
+
+async fn damage(seed: u64) {
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let filled = Disks::new();
     let model = fill(&filled, &mut chance).await;
     let partition = {
         let store = filled.open().await;
-        store.inner.opened(DEFAULT).unwrap().namespace.partition
+        let partition = store.inner.opened(DEFAULT).unwrap().namespace.partition;
+        closed(store).await;
+        partition
     };
-    for (n, frame) in filled.frames_of(partition).into_iter().enumerate() {
-        let what = format!("seed {seed}, frame {n}");
-        let disks = filled.copied();
-        let had = parking_lot::Mutex::new(Vec::new());
-        disks.bend_log(&frame.file, frame.body, |bytes| {
-            had.lock().extend_from_slice(bytes);
-            bytes.fill(0);
-        });
-        let had = had.into_inner();
-        disks.recover_skip();
-        for round in 0..2 {
-            let store = disks.open().await;
-            let namespace = store.namespace(DEFAULT).await.unwrap();
-            let shown = data_of(&namespace).await;
-            let is_lost = |data: &&String| memchr::memmem::find(&had, data.as_bytes()).is_some();
-            let wanted: Vec<&String> = model.live.iter().filter(|data| !is_lost(data)).collect();
-            // Nothing tells of the last clear if nothing came behind it.
-            let is_told = !wanted.is_empty();
-            let found: Vec<&String> = shown.iter().filter(|data| !model.removed.contains(*data)).collect();
-            assert_eq!(found, wanted, "{what}, start {round}");
-            assert!(
-                !is_told || shown.len() == wanted.len(),
-                "{what}, start {round}: removed, and back: {shown:?}"
-            );
-            if is_told {
-                assert_eq!(store.verify().await.unwrap().faults, [], "{what}, start {round}");
+    let all = filled.frames_of(partition);
+    let mut cases: Vec<Vec<FrameOnDisk>> = all.iter().map(|frame| vec![frame.clone()]).collect();
+    for _ in 0..STEPS / 2 {
+        // Runs of frames, so that there is more than one gap.
+        let mut some = Vec::new();
+        for _ in 0..1 + chance.below(3) {
+            let first = chance.below(all.len() as u64) as usize;
+            let count = 1 + chance.below(8) as usize;
+            some.extend(all.iter().skip(first).take(count).cloned());
+        }
+        cases.push(some);
+    }
+    for (n, case) in cases.iter().enumerate() {
+        for is_lost in [false, true] {
+            let what = format!("seed {seed}, case {n}, indexes lost: {is_lost}");
+            let disks = filled.copied();
+            if is_lost {
+                disks.lose_indexes();
             }
-            drop(namespace);
-            closed(store).await;
-            disks.lose_indexes();
+            let had = damaged(&disks, case);
+            holds_what_is_left(&disks, &model, &had, case.len() == 1, &what).await;
         }
     }
 }
 
 #[test]
-fn a_damaged_frame_of_a_namespace_takes_nothing_with_it_and_brings_nothing_back() {
-    lives(6, one_damaged_frame_after_the_other);
+fn damaged_frames_of_a_namespace_take_nothing_with_them_and_bring_nothing_back() {
+    lives(2, damage);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_scavenged_is_not_back_when_an_older_file_stands_in_for_one_that_is_lost() {
+    let disks = Disks::with_small_files();
+    let store = disks.open().await;
+    let namespace = store.namespace(DEFAULT).await.unwrap();
+    let mut all = Vec::new();
+    // More than a commit file, which stays as the newest that is full.
+    for n in 0..30 {
+        let data = format!("{{\"n\":\"<{n}>\",\"x\":\"{}\"}}", ".".repeat(12_000));
+        append_one(&namespace, "s-1", &data).await;
+        all.push(data);
+    }
+    keep_newest(&namespace, RetentionOf::Stream("s-1"), Some(20)).await;
+    assert_eq!(store.scavenge().await.unwrap().messages, 10);
+    // Nothing hides them any more.
+    keep_newest(&namespace, RetentionOf::Stream("s-1"), None).await;
+    drop(namespace);
+    closed(store).await;
+    assert_eq!(disks.lose_segments(), 1);
+    assert!(disks.log_holds(b"<0>"), "an older file has them");
+    for what in ["with the indexes that there were", "with others"] {
+        let store = disks.open().await;
+        let namespace = store.namespace(DEFAULT).await.unwrap();
+        assert!(data_of(&namespace).await == all[10..], "{what}");
+        is_healthy(&store, what).await;
+        drop(namespace);
+        closed(store).await;
+        disks.lose_indexes();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_that_is_back_since_its_deletion_was_lost_has_each_message_once() {
+    let mut disks = Disks::new();
+    let store = disks.open().await;
+    store.create(new("other")).await.unwrap();
+    let other = store.namespace("other").await.unwrap();
+    let mut all = Vec::new();
+    for n in 0..5 {
+        let data = format!("{{\"n\":\"<{n}>\"}}");
+        append_one(&other, "s-1", &data).await;
+        all.push(data);
+    }
+    store.flush_indexes().await.unwrap();
+    drop(other);
+    closed(store).await;
+    let older = disks.copied();
+    let store = disks.open().await;
+    store.delete("other").await.unwrap();
+    // Which forgets that it was indexed.
+    append_one(&store.namespace(DEFAULT).await.unwrap(), "s-1", "{}").await;
+    store.flush_indexes().await.unwrap();
+    closed(store).await;
+    disks.put_back_log_of(&older);
+    disks.recover_skip();
+    let store = disks.open().await;
+    let other = store.namespace("other").await.unwrap();
+    assert_eq!(data_of(&other).await, all);
+    assert_eq!(other.info().await.unwrap().messages, 5);
+    is_healthy(&store, "with what an index had of it").await;
 }

@@ -22,7 +22,7 @@ use crate::store::{CategoryInfo, CategoryRead, Direction, Expected, Retention, R
 pub(super) const OWN: &str = "~";
 const OF_STREAM: &str = "~stream/";
 const OF_CATEGORY: &str = "~category/";
-const DELETED: &str = "~deleted/";
+pub(super) const DELETED: &str = "~deleted/";
 
 /// To count what is stored and what of it is hidden, before others have to wait for it.
 const ATTEMPTS: u32 = 8;

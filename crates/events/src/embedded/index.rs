@@ -160,6 +160,8 @@ impl Index {
                     ..State::default()
                 };
                 self.active.clear(space_of(self.active.space.namespace, &self.state));
+                // One that is found late has what came behind it indexed again.
+                self.active_from = self.active_from.min(offset + 1);
                 self.moves += 1;
             }
         }

@@ -1,6 +1,7 @@
 //! Which messages were scavenged and may still lie in the log, whose current file is not rewritten. It is said in documents of the
 //! engine's own, stored before the indexes forget a message: so indexes that are made again from the log leave it out, whatever
-//! has become of the rule that hid it. A mark goes when the log has been rewritten beyond all that it names.
+//! has become of the rule that hid it. A mark goes when the log has been rewritten beyond all that it names, and no file is left
+//! that had it before.
 //!
 //! Content of a mark: for each run of offsets, the distance from the end of the run before and its length, as varints.
 
@@ -15,6 +16,7 @@ use super::hidden::OWN;
 use super::index::{DocumentAt, Io, Read};
 use super::namespace::EmbeddedNamespace;
 use super::record::Lies;
+use super::replay::lost_clears;
 use crate::error::{EventsError, Result};
 
 /// How the names of marks begin.
@@ -145,8 +147,17 @@ impl Marks {
     }
 }
 
-/// In the log, before there is an index of it: only frames that may hold a mark are read.
-pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<OffsetRuns> {
+/// What documents of the engine's own say of which messages are gone, though the log may have them still.
+#[derive(Debug, Default)]
+pub(super) struct OwnInLog {
+    pub scavenged: OffsetRuns,
+    /// Of a clear whose record was lost.
+    pub cleared: Option<Offset>,
+}
+
+/// In the log, before there is an index of it: only frames that may hold such a document are read.
+pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<OwnInLog> {
+    let mut own = OwnInLog::default();
     let bounds = log.bounds(id)?;
     let mut found = std::collections::BTreeMap::new();
     let mut at = bounds.first;
@@ -175,20 +186,22 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<OffsetRuns> {
             frames => frames?,
         };
         for record in frames.iter().take(1).flat_map(|frame| records(&frame.body)).flatten() {
-            if let Some(Lies::Document(document)) = Lies::decode(record.value, record.time)
-                && document.name.starts_with(SCAVENGED)
-            {
-                match document.content {
-                    Some(content) => found.insert(document.name.to_owned(), decoded(document.name, content)?),
-                    None => found.remove(document.name),
-                };
+            let Some(Lies::Document(document)) = Lies::decode(record.value, record.time) else {
+                continue;
+            };
+            match document.content {
+                Some(content) if document.name == lost_clears::CLEARED => own.cleared = lost_clears::decoded(content),
+                Some(content) if document.name.starts_with(SCAVENGED) => {
+                    found.insert(document.name.to_owned(), decoded(document.name, content)?);
+                }
+                Some(_) => {}
+                None => drop(found.remove(document.name)),
             }
         }
         at = next;
     }
-    let mut runs = OffsetRuns::default();
-    found.values().for_each(|own| runs.add(own));
-    Ok(runs)
+    found.values().for_each(|runs| own.scavenged.add(runs));
+    Ok(own)
 }
 
 /// Where to go on behind what was given up; `None` if nothing was given up there.
@@ -254,7 +267,7 @@ impl EmbeddedNamespace {
         Ok(())
     }
 
-    fn own_document(&self, name: &str) -> Read<Option<(DocumentAt, bytes::Bytes)>> {
+    pub(super) fn own_document(&self, name: &str) -> Read<Option<(DocumentAt, bytes::Bytes)>> {
         debug_assert!(name.starts_with(OWN));
         let Some(at) = self.document_at(name, Io::MayBlock)?.filter(|at| !at.removed) else {
             return Ok(None);
@@ -305,7 +318,7 @@ impl EmbeddedNamespace {
         Ok(self.marks().newest() + 1)
     }
 
-    /// Nothing before an offset is in the log any more that is not in the indexes.
+    /// Nothing before an offset is in any file of the log any more that is not in the indexes.
     pub(super) async fn forget_marks(self: &Arc<Self>, before: Offset) -> Result<()> {
         for mark in self.marks().marks.iter().filter(|mark| mark.end <= before) {
             self.unmark(mark).await?;
@@ -326,7 +339,7 @@ impl EmbeddedNamespace {
     }
 
     /// Nobody else writes these documents.
-    async fn put_own(self: &Arc<Self>, name: &str, content: Option<&[u8]>) -> Result<DocumentAt> {
+    pub(super) async fn put_own(self: &Arc<Self>, name: &str, content: Option<&[u8]>) -> Result<DocumentAt> {
         let own = name.to_owned();
         let at = self.ask(move |namespace, io| namespace.document_at(&own, io)).await?;
         let known = at.filter(|at| !at.removed).map_or(0, |at| at.revision);

@@ -1,15 +1,20 @@
 //! What the log has and the tables do not is indexed when the store is opened: of each namespace what was stored since the
 //! last table was written, or, where there are no tables, everything.
 
+pub(super) mod lost_clears;
+
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
 
+use lost_clears::BehindGaps;
+
 use super::catalog::Named;
 use super::index::{DocumentAt, Entry, Index, Io, Read, Space};
-use super::marks::{self, OffsetRuns};
+use super::marks::{self, OwnInLog};
 use super::namespace::{EmbeddedNamespace, Place};
 use super::record::Lies;
 use super::scavenge::failed;
@@ -73,29 +78,28 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
     let id = namespace.partition;
     let bounds = log.bounds(id)?;
     let mut from = namespace.index.read().state.next_offset.max(bounds.first);
-    // What says that it is the first of its stream may have been scavenged.
     let anew = place.shelf.state(namespace.number).is_none();
-    // What is made anew must not bring back what was scavenged: the log may have it still.
-    let scavenged = match anew && marks {
+    // What is made anew must not bring back what was scavenged or cleared: the log may have it still.
+    let own = match anew && marks {
         true => marks::in_log(log, id)?,
-        false => OffsetRuns::default(),
+        false => OwnInLog::default(),
+    };
+    let mut indexing = Indexing {
+        namespace,
+        anew,
+        own,
+        behind_gaps: BehindGaps::default(),
+        bytes: 0,
     };
     while from < bounds.next {
-        from = frames(log, id, from, &mut |mut entry, bytes| {
-            if matches!(entry, Entry::Event(_)) && scavenged.has(entry.offset()) {
-                return;
+        let mut back = Ok(None);
+        let next = frames(log, id, from, &mut |passed| {
+            if let Ok(None) = back {
+                back = indexing.pass(passed);
             }
-            if let Entry::Event(event) = &mut entry
-                && anew
-                && !event.is_first
-            {
-                event.is_first = namespace
-                    .version_stored(&event.stream, Io::MayBlock)
-                    .is_ok_and(|version| version < 0);
-            }
-            namespace.index.write().add(&entry, bytes);
-            progress.bytes += bytes;
         })?;
+        from = back.map_err(failed)?.unwrap_or(next);
+        progress.bytes += std::mem::take(&mut indexing.bytes);
         progress.tell(&namespace.about().name, from, bounds.next);
         if place.shelf.has_enough() {
             // All that were opened, and this one.
@@ -117,6 +121,62 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
     Ok(())
 }
 
+/// What is in the log goes into the index of a namespace.
+struct Indexing<'a> {
+    namespace: &'a EmbeddedNamespace,
+    /// There was none.
+    anew: bool,
+    own: OwnInLog,
+    behind_gaps: BehindGaps,
+    bytes: u64,
+}
+
+impl Indexing<'_> {
+    /// An offset to go back to, since what stands behind it was indexed with messages that had been removed. Blocks.
+    fn pass(&mut self, passed: Passed) -> Read<Option<Offset>> {
+        let Passed::Entry(mut entry, bytes) = passed else {
+            self.behind_gaps.gap();
+            return Ok(None);
+        };
+        if let Some(cleared) = self.own.cleared.take_if(|cleared| *cleared < entry.offset()) {
+            self.clear(cleared);
+        }
+        match &mut entry {
+            Entry::Event(event) => {
+                if self.own.scavenged.has(event.offset) {
+                    return Ok(None);
+                }
+                if let Some(gap) = self.behind_gaps.lost_clear(self.namespace, event)? {
+                    tracing::warn!(
+                        namespace = self.namespace.about().name,
+                        offset = event.offset,
+                        "what said that all messages before offset {} were removed was lost with damage that was given up: they stay \
+                         removed, since positions begin anew behind it",
+                        gap.end
+                    );
+                    self.clear(gap.start);
+                    return Ok(Some(gap.end));
+                }
+                // What says that it is the first of its stream may have been scavenged or lost.
+                if (self.anew || self.behind_gaps.any()) && !event.is_first {
+                    let version = self.namespace.version_stored(&event.stream, Io::MayBlock);
+                    event.is_first = version.is_ok_and(|version| version < 0);
+                }
+            }
+            Entry::Cleared { .. } => self.behind_gaps.cleared(),
+            Entry::Document { .. } => {}
+        }
+        self.namespace.index.write().add(&entry, bytes);
+        self.bytes += bytes;
+        Ok(None)
+    }
+
+    fn clear(&mut self, offset: Offset) {
+        self.behind_gaps.cleared();
+        self.namespace.index.write().add(&Entry::Cleared { offset }, 0);
+    }
+}
+
 impl EmbeddedNamespace {
     /// Streams of which the log has no message any more, but a deletion that says where they go on.
     fn add_deleted_versions(&self) -> Read<()> {
@@ -131,23 +191,44 @@ impl EmbeddedNamespace {
     }
 }
 
-/// Shows what is in some frames, and what it takes. Returns where the next ones begin.
-pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dyn FnMut(Entry, u64)) -> Result<Offset> {
+/// What a partition has.
+pub(super) enum Passed {
+    /// And the bytes that it takes.
+    Entry(Entry, u64),
+    /// Nothing: it was given up by a recovery that was told to skip what is damaged, or scavenged.
+    Gap(Range<Offset>),
+    /// No frame: it was scavenged, or lost with what said where it was.
+    Hole(Range<Offset>),
+}
+
+/// Shows what is in some frames. Returns where the next ones begin.
+pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dyn FnMut(Passed)) -> Result<Offset> {
     let want = ReadWant {
         bytes: READ,
         synced: false,
     };
     let frames = match log.read(id, from, want) {
-        // Given up by a recovery that was told to skip what is damaged, or scavenged.
-        Err(LogError::Gap { to, .. }) => return Ok(to.max(from + 1)),
+        Err(LogError::Gap { to, .. }) => {
+            let to = to.max(from + 1);
+            show(Passed::Gap(from..to));
+            return Ok(to);
+        }
         frames => frames?,
     };
     let mut next = from;
     for frame in &frames {
         let base = frame.header.base;
+        if base > next {
+            show(Passed::Hole(next..base));
+        }
         next = frame.header.next();
-        if !matches!(frame.header.kind, Kind::Data | Kind::State) {
-            continue;
+        match frame.header.kind {
+            Kind::Data | Kind::State => {}
+            Kind::Gap => {
+                show(Passed::Gap(base.max(from)..next));
+                continue;
+            }
+            Kind::Checkpoint | Kind::Meta => continue,
         }
         let mut ordinal = 0;
         for record in records(&frame.body) {
@@ -171,7 +252,7 @@ pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dy
                 },
                 Lies::Cleared => Entry::Cleared { offset },
             };
-            show(entry, record.value.len() as u64);
+            show(Passed::Entry(entry, record.value.len() as u64));
         }
     }
     Ok(next.max(from + 1))

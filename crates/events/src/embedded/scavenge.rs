@@ -396,7 +396,10 @@ impl EmbeddedNamespace {
         };
         match log.rewrite(self.partition, &keep) {
             Ok(seen) => {
-                let forgotten = tokio::runtime::Handle::current().block_on(self.forget_marks(seen.min(to)));
+                // A file that has gone out of use has them still, and stands in if the one that took its place is lost.
+                let left = log.oldest_leftover(self.partition).unwrap_or(Some(0));
+                let before = seen.min(to).min(left.unwrap_or(Offset::MAX));
+                let forgotten = tokio::runtime::Handle::current().block_on(self.forget_marks(before));
                 forgotten.or_else(|error| if self.is_gone() { Ok(()) } else { Err(error) })?;
             }
             Err(LogError::NoPartition(_)) => {}

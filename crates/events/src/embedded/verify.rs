@@ -84,7 +84,10 @@ impl EmbeddedNamespace {
         // What the log has, documents too, so that it is few runs.
         let mut there = OffsetRuns::default();
         while at < state.next_offset && wrong.is_none() {
-            let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |entry, bytes| {
+            let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |passed| {
+                let replay::Passed::Entry(entry, bytes) = passed else {
+                    return;
+                };
                 let offset = entry.offset();
                 if offset >= state.next_offset || wrong.is_some() {
                     return;

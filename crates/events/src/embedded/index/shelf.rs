@@ -2,6 +2,7 @@
 //! of about the same size are merged. A file names the tables and, for each namespace, up to where in the log they have
 //! everything: a start goes on from there. Nothing here is the only copy of anything.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +14,10 @@ use thalweg_log::disk::Disk;
 use thalweg_log::{Micros, Offset};
 use tokio::sync::Notify;
 
-use super::keys::Space;
+use super::keys::{self, Space};
 use super::mem::Mem;
 use super::merge::{self, Gone, GoneOf};
-use super::table::{Blocks, Table, TableWriter, blocks};
+use super::table::{Blocks, Io, Table, TableWriter, blocks};
 
 /// So many tables of one level become one of the next.
 const TABLES_OF_LEVEL: usize = 4;
@@ -398,6 +399,19 @@ impl Shelf {
         })
     }
 
+    /// Leaves out what tables have of namespaces whose state they do not know. Those were deleted, and damage or a power cut has
+    /// brought them back: what is made again of them must not come to stand beside it.
+    pub fn forget_unknown(&self, there: impl Iterator<Item = u32>) -> io::Result<()> {
+        let states = self.writing.lock().states.clone();
+        let unknown: BTreeSet<u32> = there.filter(|number| !states.contains_key(number)).collect();
+        let tables = self.tables();
+        if !tables.list.iter().any(|table| has_some_of(table, &unknown)) {
+            return Ok(());
+        }
+        let is_known = |space: Space| !unknown.contains(&space.namespace);
+        self.leave_out(&Gone::default(), &is_known, |publish| publish())
+    }
+
     /// Reads every part of every table.
     pub fn verify(&self) -> io::Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
@@ -519,6 +533,25 @@ impl Tables {
         }
         None
     }
+}
+
+/// From one namespace to the next that is in the table.
+fn has_some_of(table: &Arc<Table>, numbers: &BTreeSet<u32>) -> bool {
+    let mut next = numbers.first().copied();
+    while let Some(number) = next {
+        // A part that cannot be read is told of by whoever needs it.
+        let Ok(cursor) = table.seek(&number.to_be_bytes(), Io::MayBlock) else {
+            return false;
+        };
+        let Some((space, ..)) = cursor.entry().and_then(|(key, _)| keys::parse(key)) else {
+            return false;
+        };
+        if space.namespace == number {
+            return true;
+        }
+        next = numbers.range(space.namespace..).next().copied();
+    }
+    false
 }
 
 fn read(disk: &dyn Disk, log: u64, cache: &Arc<Blocks>) -> Result<(Tables, Manifest), String> {

@@ -196,6 +196,15 @@ impl Disks {
         names.any(|name| memchr::memmem::find(&bytes_of(&self.log, &name), bytes).is_some())
     }
 
+    /// Files that a rewrite has made are gone. Returns how many there were.
+    pub fn lose_segments(&self) -> usize {
+        self.close();
+        let mut names = self.log.names().unwrap();
+        names.retain(|name| name.starts_with("segment-"));
+        names.iter().for_each(|name| self.log.remove(name).unwrap());
+        names.len()
+    }
+
     pub fn lose_indexes(&self) {
         for name in self.indexes.names().unwrap() {
             self.indexes.remove(&name).unwrap();

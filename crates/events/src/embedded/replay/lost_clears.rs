@@ -1,0 +1,183 @@
+//! Clears whose record was lost with damage. What was removed by one would be back, and mixed with what came behind it.
+//!
+//! Two things tell of such a clear. Behind a gap of the log a message has a position that was given before: so everything was removed
+//! in between, and what said so stood in a gap. And indexes that were kept know of it: the store says it again in a document of its
+//! own, so that indexes that are made again know it, too.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use thalweg_log::Offset;
+use thalweg_log::format::varint;
+
+use super::super::hidden::{DELETED, Deleted};
+use super::super::index::{Event, Io, List, Listed, Read};
+use super::super::namespace::EmbeddedNamespace;
+use super::super::record::Lies;
+use super::super::{Inner, catalog};
+use super::{Passed, frames};
+use crate::error::Result;
+use crate::store::Direction;
+
+/// The document that names the offset of the newest clear, if the log has lost the record of it.
+pub(in super::super) const CLEARED: &str = "~cleared";
+
+/// What a replay looks at behind gaps.
+#[derive(Default)]
+pub(super) struct BehindGaps {
+    /// The log had a gap since the newest clear.
+    any: bool,
+    /// Streams that go on behind the newest gap as they were before it.
+    streams: HashSet<Arc<str>>,
+}
+
+impl BehindGaps {
+    pub fn any(&self) -> bool {
+        self.any
+    }
+
+    pub fn gap(&mut self) {
+        self.any = true;
+        self.streams.clear();
+    }
+
+    /// What stands before does not matter any more.
+    pub fn cleared(&mut self) {
+        *self = BehindGaps::default();
+    }
+
+    /// The gap in which everything was removed, if a message that is not indexed yet shows that it was. Blocks.
+    pub fn lost_clear(&mut self, namespace: &EmbeddedNamespace, event: &Event) -> Read<Option<Range<Offset>>> {
+        if !self.any {
+            return Ok(None);
+        }
+        let mut given = namespace.global_given(event)?;
+        // Positions of a stream rise, so its first message behind a gap tells for those that follow, unless they came with theirs.
+        if event.is_imported || !self.streams.contains(&event.stream) {
+            given = given.max(namespace.position_given(event)?);
+            self.streams.insert(event.stream.clone());
+        }
+        match given {
+            Some(given) => namespace.first_gap(given + 1, event.offset),
+            None => Ok(None),
+        }
+    }
+}
+
+impl EmbeddedNamespace {
+    /// Offset of the newest message that cannot be before another one because of its global position.
+    fn global_given(&self, event: &Event) -> Read<Option<Offset>> {
+        let last = self.index.read().state.last_global;
+        match event.global <= last {
+            true => self.newest_from(&Listed::All, event.global, event.is_imported),
+            false => Ok(None),
+        }
+    }
+
+    /// The same because of its position in its stream, or of a deletion of that.
+    fn position_given(&self, event: &Event) -> Read<Option<Offset>> {
+        let version = self.version_stored(&event.stream, Io::MayBlock)?;
+        let of_message = match version >= event.position.cast_signed() {
+            true => {
+                let list = Listed::Of(List::Stream, event.stream.to_string());
+                self.newest_from(&list, event.position, event.is_imported)?
+            }
+            false => None,
+        };
+        let cleared_at = self.index.read().state.cleared_at;
+        let deletion = self.own_document(&format!("{DELETED}{}", event.stream))?;
+        let of_deletion = deletion.and_then(|(at, content)| {
+            let deleted: Deleted = serde_json::from_slice(&content).ok()?;
+            (at.offset >= cleared_at && event.position < deleted.before).then_some(at.offset)
+        });
+        Ok(of_message.max(of_deletion))
+    }
+
+    /// Offset of the newest message of a list from a place on, or at that place alone: an import takes any that is free.
+    fn newest_from(&self, list: &Listed, place: u64, alone: bool) -> Read<Option<Offset>> {
+        // Unless some were imported, offsets rise with the places.
+        let (from, direction) = match alone || self.index.read().state.has_imports {
+            true => (Some(place), Direction::Forward),
+            false => (None, Direction::Backward),
+        };
+        let mut newest = None;
+        self.walk(list, from, direction, Io::MayBlock, &mut |row| {
+            let is_of_these = if alone {
+                row.ordinal == place
+            } else {
+                row.ordinal >= place
+            };
+            newest = newest.max(is_of_these.then_some(row.offset));
+            Ok(is_of_these && direction == Direction::Forward)
+        })?;
+        Ok(newest)
+    }
+
+    /// Of several gaps the first is taken. What stands between them may have been removed or not, and nothing that was
+    /// acknowledged is hidden without a proof.
+    fn first_gap(&self, from: Offset, to: Offset) -> Read<Option<Range<Offset>>> {
+        let (log, mut at, mut gap, mut hole) = (self.place.log.as_ref(), from, None, None);
+        while at < to && gap.is_none() {
+            at = frames(log, self.partition, at, &mut |passed| match passed {
+                Passed::Gap(own) if own.start < to => drop(gap.get_or_insert(own)),
+                Passed::Hole(own) if own.start < to => drop(hole.get_or_insert(own)),
+                _ => {}
+            })?;
+        }
+        Ok(gap.or(hole))
+    }
+
+    /// Whether the newest clear is known from the indexes alone. Blocks.
+    fn lost_clear(&self) -> Read<Option<Offset>> {
+        let state = self.index.read().state;
+        if state.generation() == 0 {
+            return Ok(None);
+        }
+        let record = self.reading(Io::MayBlock).record(state.cleared_at)?;
+        let is_there = record.is_some_and(|(value, time)| Lies::decode(&value, time) == Some(Lies::Cleared));
+        let said = || -> Read<Option<Offset>> {
+            let document = self.own_document(CLEARED)?;
+            Ok(document.and_then(|(_, content)| decoded(&content)))
+        };
+        let is_known = is_there || said()? == Some(state.cleared_at);
+        Ok((!is_known).then_some(state.cleared_at))
+    }
+}
+
+/// The clear that a document names.
+pub(in super::super) fn decoded(content: &[u8]) -> Option<Offset> {
+    varint::take(content).map(|(offset, _)| offset)
+}
+
+/// Says again, in the log, which clears it has lost. Blocks.
+pub(in super::super) fn say_again(inner: &Inner) {
+    let runtime = tokio::runtime::Handle::current();
+    for namespace in inner.all() {
+        // What cannot be read is told to whoever needs it, and is not given up yet.
+        let Ok(Some(lost)) = namespace.lost_clear() else {
+            continue;
+        };
+        let said: Result<_> = runtime.block_on(async {
+            inner.catalog.lock().await.needs(catalog::CLEARS, inner.now()).await?;
+            let mut content = Vec::new();
+            varint::put(&mut content, lost);
+            namespace.put_own(CLEARED, Some(&content)).await
+        });
+        match said {
+            Ok(_) => tracing::warn!(
+                namespace = namespace.about().name,
+                offset = lost,
+                "what said that all messages before this offset were removed was lost with damage that was given up: it is said again, \
+                 and they stay removed"
+            ),
+            Err(error) => tracing::error!(
+                namespace = namespace.about().name,
+                offset = lost,
+                %error,
+                "what said that all messages before this offset were removed was lost with damage that was given up, and could not \
+                 be said again: it is tried at the next start"
+            ),
+        }
+    }
+}
