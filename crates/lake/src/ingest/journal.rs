@@ -134,14 +134,16 @@ impl Journal {
 mod tests {
     use super::*;
 
+    type Said = Vec<(String, i64)>;
+
     /// What is needed on, and what the table may forget.
-    fn all_said(journal: &Journal, count: u64) -> (Vec<(String, i64)>, Vec<(String, i64)>) {
+    fn all_said(journal: &Journal, count: u64) -> (Said, Said) {
         let (last, needed): (Vec<Taken>, _) = journal.taken_of(count).into_iter().partition(|taken| taken.is_last);
         let plain = |all: Vec<Taken>| all.into_iter().map(|taken| (taken.application, taken.offset)).collect();
         (plain(needed), plain(last))
     }
 
-    fn said(journal: &Journal, count: u64) -> Vec<(String, i64)> {
+    fn said(journal: &Journal, count: u64) -> Said {
         all_said(journal, count).0
     }
 
