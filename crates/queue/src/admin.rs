@@ -178,7 +178,7 @@ impl Queue {
                 (State::Work(machine), Some(epoch)) if is_back => {
                     let is_behind = target > machine.cursor();
                     let dropped = match is_behind {
-                        // Before what consumers have since a seek back, and behind what nobody was shown since.
+                        // Forward, but not beyond what was handed out behind the cursor after a seek back.
                         true => machine.purge(target),
                         false => {
                             machine.seek(target);

@@ -2,12 +2,14 @@ mod cancelled;
 mod forgotten;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::actions::{Action, Add, Remove};
 use super::schema::{Column, ColumnType, TableSchema};
 use super::*;
-use crate::store::SyncedStore;
+use crate::store::flaky::Flaky;
+use crate::store::{Scratch, Site, SyncedStore};
 
 fn schema() -> TableSchema {
     TableSchema {
@@ -43,6 +45,18 @@ async fn created(folder: &std::path::Path) -> DeltaLog {
     ));
     assert_eq!(log.commit(0, &actions).await.unwrap(), CommitOutcome::Committed);
     log
+}
+
+/// The log of a table in an object store, of a writer that need not hold the lake.
+fn log_on(store: &Flaky, scratch: &std::path::Path) -> DeltaLog {
+    let on_disk = Scratch {
+        folder: scratch.to_owned(),
+        spool_bytes: 0,
+        free_min: 0,
+        bytes_per_second: 0,
+    };
+    let site = Site::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
+    site.log("t").unwrap().for_guest()
 }
 
 fn commit_file(log: &DeltaLog, version: i64) -> PathBuf {

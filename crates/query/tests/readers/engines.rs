@@ -93,11 +93,7 @@ impl Engines {
 impl Engines {
     /// Lets the other program rewrite tables. Each had something to rewrite; windows that were all made at once are in one file a day.
     pub async fn optimize(&self, tables: &[&'static str]) {
-        let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
-        let done = tokio::task::spawn_blocking(move || ask(OPTIMIZE, &paths))
-            .await
-            .unwrap();
-        for (table, done) in tables.iter().zip(done) {
+        for (table, done) in tables.iter().zip(self.run_on(OPTIMIZE, tables).await) {
             let had_many = done["removed"].as_u64() > done["added"].as_u64();
             assert!(
                 had_many || (table.ends_with("_rollup") && done["removed"] == 0),
@@ -105,22 +101,22 @@ impl Engines {
             );
         }
     }
-}
 
-impl Engines {
     /// Lets the other program write checkpoints.
     pub async fn checkpoint(&self, tables: &[&'static str]) {
-        let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
-        let done = tokio::task::spawn_blocking(move || ask(CHECKPOINT, &paths))
-            .await
-            .unwrap();
-        for (table, version) in tables.iter().zip(done) {
+        for (table, version) in tables.iter().zip(self.run_on(CHECKPOINT, tables).await) {
             let file = format!(
                 "{table}/_delta_log/{:020}.checkpoint.parquet",
                 version.as_i64().unwrap()
             );
             assert!(self.lake.join(&file).exists(), "{file}");
         }
+    }
+
+    /// What a script of the other program says of each table.
+    async fn run_on(&self, script: &'static str, tables: &[&'static str]) -> Vec<Value> {
+        let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
+        tokio::task::spawn_blocking(move || ask(script, &paths)).await.unwrap()
     }
 }
 

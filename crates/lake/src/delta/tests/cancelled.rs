@@ -2,12 +2,10 @@
 //! understood. The snapshot is then what it was before, and the next refresh makes it what a fresh load finds.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::store::flaky::{Faults, Flaky, left_after};
-use crate::store::{Scratch, Site};
 
 /// A table in memory, with commits that the snapshot does not have yet.
 struct History {
@@ -56,14 +54,7 @@ fn random_commit(random: &mut u64, version: i64, columns: &mut TableSchema) -> V
 async fn history(seed: u64) -> History {
     let scratch = tempfile::tempdir().unwrap();
     let store = Flaky::new(seed);
-    let on_disk = Scratch {
-        folder: scratch.path().to_owned(),
-        spool_bytes: 0,
-        free_min: 0,
-        bytes_per_second: 0,
-    };
-    let site = Site::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
-    let log = site.log("t").unwrap().for_guest();
+    let log = log_on(&store, scratch.path());
     let (mut random, mut columns) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, schema());
     let metadata = new_metadata(&columns, &["date"], &[], 7);
     log.commit(0, &creation(metadata)).await.unwrap();

@@ -11,7 +11,6 @@ use thalweg_log::clock::wall_now;
 
 use super::*;
 use crate::store::flaky::{Faults, Flaky, left_after};
-use crate::store::{Scratch, Site};
 
 const MONTH_US: i64 = 30 * 24 * 3600 * 1_000_000;
 
@@ -44,17 +43,10 @@ impl OldTable {
     async fn new(has_checkpoint: bool) -> OldTable {
         let scratch = tempfile::tempdir().unwrap();
         let store = Flaky::new(1);
-        let on_disk = Scratch {
-            folder: scratch.path().to_owned(),
-            spool_bytes: 0,
-            free_min: 0,
-            bytes_per_second: 0,
-        };
-        let site = Site::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
         let ahead_us = Arc::new(AtomicI64::new(0));
         let now = ahead_us.clone();
         let clock = move || wall_now() + now.load(Ordering::SeqCst);
-        let log = site.log("t").unwrap().for_guest().with_clock(Arc::new(clock));
+        let log = log_on(&store, scratch.path()).with_clock(Arc::new(clock));
         let week = [("delta.logRetentionDuration", "interval 7 days")];
         let metadata = new_metadata(&schema(), &["date"], &week, 7);
         log.commit(0, &creation(metadata)).await.unwrap();
