@@ -139,8 +139,9 @@ impl Queue {
         self.keep_expires_early().await;
         self.shed().await;
         due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
-        let drops = self.unsaved_drops.load(Ordering::Relaxed);
-        let unsaved = self.most_records(&groups).max(drops);
+        let letters = self.unsaved_drops.load(Ordering::Relaxed);
+        let letters = letters.max(self.sent_here.lock().most_unsaved());
+        let unsaved = self.most_records(&groups).max(letters);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
             let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
@@ -220,11 +221,12 @@ impl Queue {
                 .iter()
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
-            let drops = Unsaved::of_records(match partition {
+            let drops = match partition {
                 0 => self.unsaved_drops.load(Ordering::Relaxed),
                 _ => 0,
-            });
-            if !wanted(drops) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
+            };
+            let letters = Unsaved::of_records(drops + self.sent_here.lock().unsaved(partition));
+            if !wanted(letters) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }
             // Where a letter is stored already and its message has not left yet, a checkpoint would undo that it has: later.
@@ -286,6 +288,11 @@ impl Queue {
         if dropped.is_some() && self.drops_under_way.load(Ordering::Relaxed) > 0 {
             return Ok(());
         }
+        let mut sent_here = self.sent_here.lock();
+        if sent_here.is_under_way(partition) {
+            return Ok(());
+        }
+        values.extend(sent_here.records(partition));
         let drops = match &dropped {
             Some(_) => self.unsaved_drops.swap(0, Ordering::Relaxed),
             None => 0,
@@ -296,7 +303,10 @@ impl Queue {
                 .iter()
                 .try_for_each(|value| records.push(&RecordRef::of(now, value)))
         });
-        drop(dropped);
+        if written.is_ok() {
+            sent_here.saved(partition);
+        }
+        drop((dropped, sent_here));
         let bytes = values.iter().map(Vec::len).sum();
         for ((_, inner), holding) in locked.iter_mut().zip(&consumers) {
             inner.checkpointed(holding, bytes, written.is_ok());

@@ -1,6 +1,8 @@
-//! Dead letters: found, and taken out of the middle when they were sent again or thrown away (`letters/resend.rs`).
+//! Dead letters: found, and taken out of the middle when they were sent again or thrown away (`letters/resend.rs`),
+//! on several disks, too (`letters/sent.rs`).
 
 mod resend;
+mod sent;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use crate::produce::Fact;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
 pub use resend::Resent;
+pub(crate) use sent::{Arriving, Letters, SentHere};
 
 /// Looked at in one go.
 const LOOK: usize = 1000;

@@ -25,6 +25,8 @@ pub(crate) const CHECKPOINT: u8 = 2;
 pub(crate) const CONSUMER: u8 = 3;
 /// Dead letters that were sent again or thrown away, of group 0, which is none.
 pub(crate) const DROPPED: u8 = 4;
+/// Dead letters that came here from a queue, likewise.
+pub(crate) const SENT: u8 = 5;
 
 /// Nothing to do.
 pub(crate) const NEVER: Micros = Micros::MAX;
@@ -354,6 +356,8 @@ pub(crate) enum StateRecord<'a> {
     Checkpoint(&'a [u8]),
     Consumer(u32, MemberKind, &'a str),
     Dropped(&'a [u8]),
+    /// With the number of the queue that they are gone from.
+    Sent(u32, &'a [u8]),
 }
 
 /// The group and what is said of it; `None` for bytes that are no such record.
@@ -364,6 +368,10 @@ pub(crate) fn parse_record(value: &[u8]) -> Option<(u32, StateRecord<'_>)> {
         CHANGES => StateRecord::Changes(rest),
         CHECKPOINT => StateRecord::Checkpoint(rest),
         DROPPED => StateRecord::Dropped(rest),
+        SENT => {
+            let (dead, rest) = varint::take(rest)?;
+            StateRecord::Sent(u32::try_from(dead).ok()?, rest)
+        }
         CONSUMER => {
             let (index, rest) = varint::take(rest)?;
             let (kind, id) = rest.split_first()?;

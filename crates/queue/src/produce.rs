@@ -19,6 +19,7 @@ use crate::answer::Answer;
 use crate::dedup::{Place, Seen, Ticket};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
+use crate::letters::{Arriving, Letters};
 use crate::message::{DEDUP_ID, NewMessage};
 use crate::queue::Queue;
 use crate::store::{MemoryStore, Store};
@@ -51,6 +52,8 @@ pub(crate) type Fact = (PartitionId, Vec<u8>);
 pub(crate) struct Along {
     /// Stored in the same commit; of a queue in memory, right behind it.
     pub facts: Vec<Fact>,
+    /// Those that the messages are, where their own queue may be on another disk.
+    pub letters: Option<Letters>,
     /// Called as soon as they are stored, whoever waits for it.
     pub stored: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -224,6 +227,16 @@ impl Queue {
                 tickets: own,
             };
             let placed = queue.place(messages);
+            let letters = along.letters.take();
+            let arriving = letters.map(|letters| Arriving::begin(&queue, letters, &placed));
+            let arriving = match arriving.transpose() {
+                Ok(arriving) => arriving,
+                Err(error) => {
+                    queue.stored(count, bytes, false);
+                    return Err(error);
+                }
+            };
+            along.facts.extend(arriving.as_ref().map(Arriving::fact));
             let stored = match queue.is_in_memory() {
                 true => Ok(queue.store_in_memory(placed, ttl)),
                 false => queue.store_in_log(placed, ttl, &along.facts).await,
@@ -238,9 +251,10 @@ impl Queue {
                 Err(QueueError::Log(LogError::Partly { .. })) => !along.facts.is_empty(),
                 Err(_) => false,
             };
-            if is_there {
-                queue.goes_along(along).await;
+            if is_there && !queue.goes_along(along).await {
+                arriving.iter().for_each(Arriving::is_half_done);
             }
+            drop(arriving);
             queue.stored(count, bytes, is_there);
             let places = queue.counting_refusal(stored)?.into_iter();
             tickets.tickets.clear();
@@ -250,8 +264,9 @@ impl Queue {
         .await
     }
 
-    /// What happens when messages are stored. They are, so what cannot be stored now goes with a later block.
-    async fn goes_along(&self, along: Along) {
+    /// What happens when messages are stored. They are, so what cannot be stored now goes with a later block. Whether
+    /// that is stored, too.
+    async fn goes_along(&self, along: Along) -> bool {
         let states: Vec<PartitionId> = along.facts.iter().map(|(id, _)| *id).collect();
         let journaled = along
             .facts
@@ -262,12 +277,13 @@ impl Queue {
             Ok(()) => self.log.flush(&states).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = stored {
-            tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that is not stored yet: after a crash they are there again");
+        if let Err(error) = &stored {
+            tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that they are gone is not stored yet; the next start does it");
         }
         if let Some(stored) = along.stored {
             stored();
         }
+        stored.is_ok()
     }
 
     fn journal_fact(&self, id: PartitionId, value: &[u8]) -> thalweg_log::Result<()> {

@@ -24,6 +24,7 @@ use crate::expiry::{Ages, Aging};
 use crate::group::{Group, sharing};
 use crate::ids::{MessageId, Receipt};
 use crate::latency::Latency;
+use crate::letters::SentHere;
 use crate::machine::{self, Backoff, Policy};
 use crate::metrics::{ByCode, ByReason};
 use crate::names::NameKind;
@@ -88,6 +89,8 @@ pub struct Queue {
     pub(crate) unsaved_drops: AtomicU32,
     /// Of those that are being stored: no checkpoint of them is written meanwhile.
     pub(crate) drops_under_way: AtomicU32,
+    /// Dead letters of other queues that were sent here.
+    pub(crate) sent_here: Mutex<SentHere>,
     /// Whoever sends dead letters of this queue again, or throws them away.
     pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
     pub(crate) removed: AtomicBool,
@@ -215,6 +218,7 @@ impl Queue {
             dropped: Mutex::default(),
             unsaved_drops: AtomicU32::new(0),
             drops_under_way: AtomicU32::new(0),
+            sent_here: Mutex::default(),
             taking_letters: Arc::default(),
             removed: AtomicBool::new(false),
             compacted: Arc::default(),

@@ -84,6 +84,14 @@ impl Ranges {
         Some(())
     }
 
+    pub fn add_all(&mut self, others: &Ranges) {
+        others.ranges.iter().for_each(|(start, end)| self.add(*start, *end));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
     fn add(&mut self, mut start: Offset, mut end: Offset) {
         if start >= end {
             return;

@@ -39,6 +39,8 @@ struct Told {
     changes: Vec<u8>,
     consumers: BTreeMap<u32, (MemberKind, SmolStr)>,
     dropped: Vec<u8>,
+    /// By the number of the queue that they came from.
+    sent: Vec<(u32, Vec<u8>)>,
 }
 
 /// All groups of a queue, whose dead letters are in that partition. Reads what was leased, too: who has it must be known before
@@ -62,10 +64,12 @@ fn recover_blocking(queue: &Queue, mut entry: Entry, dead: Option<PartitionId>, 
             false => read_state(queue, partition)?,
         });
     }
-    let dropped = told.first_mut().and_then(|told| told.remove(&0));
-    if let Some(dropped) = dropped {
-        let added = queue.dropped.lock().decode_into(&dropped.dropped);
-        added.ok_or_else(|| damaged(queue, 0, "what was taken out of it cannot be read"))?;
+    for (partition, told) in (0..).zip(&mut told) {
+        let Some(letters) = told.remove(&0) else { continue };
+        let known = queue.dropped.lock().decode_into(&letters.dropped);
+        known.ok_or_else(|| damaged(queue, partition, "what was taken out of it cannot be read"))?;
+        let known = queue.sent_here.lock().restore(partition, &letters.sent);
+        known.ok_or_else(|| damaged(queue, partition, "what was sent to it cannot be read"))?;
     }
     if has_lost {
         found_groups(queue, &mut entry, &told);
@@ -187,6 +191,7 @@ impl Told {
                 self.changes.clear();
             }
             StateRecord::Dropped(bytes) => self.dropped.extend_from_slice(bytes),
+            StateRecord::Sent(dead, bytes) => self.sent.push((dead, bytes.to_vec())),
             StateRecord::Consumer(index, kind, id) => drop(self.consumers.insert(index, (kind, SmolStr::new(id)))),
         }
     }

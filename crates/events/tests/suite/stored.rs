@@ -4,6 +4,7 @@
 //! A fixture is the two folders as [`write`] left them, its files without the zeros at their ends and with their sizes in their
 //! names. A format of another version gets a fixture beside the others; none is ever written again.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,8 @@ use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 use tokio::time::Instant;
 
-/// The oldest first. Format 1 had no marks, and no deletions without a message.
-const FIXTURES: [&str; 1] = ["events-2"];
+/// The oldest first. Format 1 had no marks, and no deletions without a message; format 3 is one whose log has lost a clear.
+const FIXTURES: [&str; 2] = ["events-2", "events-3"];
 const FILE: u64 = 64 << 10;
 
 fn fixture(name: &str) -> PathBuf {
@@ -30,6 +31,10 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 async fn open(folder: &Path) -> (EmbeddedStore, Arc<EmbeddedLog>) {
+    open_as(folder, false).await
+}
+
+async fn open_as(folder: &Path, accept_loss: bool) -> (EmbeddedStore, Arc<EmbeddedLog>) {
     for part in ["log", "indexes"] {
         std::fs::create_dir_all(folder.join(part)).unwrap();
     }
@@ -50,7 +55,7 @@ async fn open(folder: &Path) -> (EmbeddedStore, Arc<EmbeddedLog>) {
         indexes: Some(Arc::new(Folder::open(folder.join("indexes")).unwrap())),
         index_memory: 1 << 20,
         keep_deleted: false,
-        accept_loss: false,
+        accept_loss,
     };
     let store = EmbeddedStore::open(log.clone() as Arc<dyn Log>, options).await.unwrap();
     (store, log)
@@ -96,10 +101,20 @@ fn ask(max: usize) -> Ask {
     }
 }
 
-/// Of the catalogue, two namespaces and a token; of one of them streams with rules, deleted ones, and documents.
+fn kept() -> Snapshot {
+    Snapshot {
+        version: 7,
+        kind: "Cart".to_owned(),
+        data: "{\"v\":7}".to_owned(),
+        time: 1_795_000_000_000_000,
+    }
+}
+
+/// Of the catalogue, three namespaces and a token; of one of them streams with rules, deleted ones, and documents. The log loses
+/// that another one was cleared.
 async fn write(folder: &Path) {
     let (store, log) = open(folder).await;
-    for (name, n) in [(DEFAULT, 1), ("other", 2), ("gone", 3)] {
+    for (name, n) in [(DEFAULT, 1), ("other", 2), ("gone", 3), ("cleared", 4)] {
         let new = NewNamespace {
             name: name.to_owned(),
             description: format!("the namespace {name}"),
@@ -121,6 +136,7 @@ async fn write(folder: &Path) {
     append(&other, "o-1", 0..3).await;
     other.clear().await.unwrap();
     append(&other, "o-2", 3..5).await;
+    drop(other);
     let own = store.namespace(DEFAULT).await.unwrap();
     for n in 0..30 {
         append(&own, &format!("a-{}", n % 3), 4 * n..4 * n + 4).await;
@@ -170,15 +186,72 @@ async fn write(folder: &Path) {
         .nack(&own, "s", leases[2..3].to_vec(), park)
         .await
         .unwrap();
-    let kept = Snapshot {
-        version: 7,
-        kind: "Cart".to_owned(),
-        data: "{\"v\":7}".to_owned(),
-        time: 1_795_000_000_000_000,
-    };
-    snapshot::put(own.as_ref(), "a-2", &kept).await.unwrap();
-    drop((own, other));
+    snapshot::put(own.as_ref(), "a-2", &kept()).await.unwrap();
+    drop(own);
+    // Scavenging would take the messages as well.
+    let lost = clear_one(folder, &store).await;
     close(store, log).await;
+    lose(folder, &lost).await;
+}
+
+/// Clears a namespace of which nothing but a document will say that it was.
+async fn clear_one(folder: &Path, store: &EmbeddedStore) -> ByteOfLog {
+    let cleared = store.namespace("cleared").await.unwrap();
+    // Beside a document what a clear removes stays in the log.
+    cleared.put_document("kept", Some(b"x"), 0).await.unwrap();
+    append(&cleared, "c-1", 6..9).await;
+    let before = log_files(folder);
+    cleared.clear().await.unwrap();
+    let lost = last_changed(&before, &log_files(folder));
+    cleared.put_document("later", Some(b"x"), 0).await.unwrap();
+    store.flush_indexes().await.unwrap();
+    lost
+}
+
+/// In a file of the log.
+struct ByteOfLog {
+    file: PathBuf,
+    at: usize,
+}
+
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+fn log_files(folder: &Path) -> Files {
+    let entries = std::fs::read_dir(folder.join("log")).unwrap().flatten();
+    // Spare files come and go.
+    let read = entries.filter_map(|entry| Some((entry.path(), std::fs::read(entry.path()).ok()?)));
+    read.collect()
+}
+
+/// Of the one commit file that has changed.
+fn last_changed(before: &Files, after: &Files) -> ByteOfLog {
+    let is_of_commits = |file: &Path| {
+        file.file_name()
+            .is_some_and(|name| name.to_str().unwrap().starts_with("commit-"))
+    };
+    let commits = after.iter().filter(|(file, _)| is_of_commits(file));
+    let mut changed = commits.filter_map(|(file, bytes)| {
+        let old = before.get(file)?;
+        let at = (0..bytes.len()).rev().find(|at| bytes[*at] != old[*at])?;
+        let file = file.clone();
+        Some(ByteOfLog { file, at })
+    });
+    let found = changed.next().unwrap();
+    assert!(changed.next().is_none());
+    found
+}
+
+/// The log loses a record, and a start that accepts the loss says again what the indexes know of it.
+async fn lose(folder: &Path, lost: &ByteOfLog) {
+    let mut bytes = std::fs::read(&lost.file).unwrap();
+    bytes[lost.at] ^= 0x55;
+    std::fs::write(&lost.file, bytes).unwrap();
+    let disk = Folder::open(folder.join("log")).unwrap();
+    thalweg_log::repair(&disk, true, &mut |_, _| {}).unwrap();
+    let (store, log) = open_as(folder, true).await;
+    close(store, log).await;
+    let says_again = |bytes: &Vec<u8>| memchr::memmem::find(bytes, b"~cleared").is_some();
+    assert!(log_files(folder).values().any(says_again));
 }
 
 fn pack(from: &Path, to: &Path) {
@@ -254,7 +327,14 @@ async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
         names.push(info.name);
     }
     names.sort();
-    assert_eq!(names, [DEFAULT, "other"], "{what}");
+    match what.starts_with("events-2") {
+        true => assert_eq!(names, [DEFAULT, "other"], "{what}"),
+        false => {
+            assert_eq!(names, ["cleared", DEFAULT, "other"], "{what}");
+            let cleared = store.namespace("cleared").await.unwrap();
+            assert!(everything(&cleared, what).await.is_empty(), "{what}");
+        }
+    }
     let tokens = store.tokens("other").await.unwrap();
     let tokens: Vec<(&str, bool)> = tokens
         .iter()

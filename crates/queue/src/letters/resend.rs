@@ -3,6 +3,7 @@
 //! One call at a time takes letters of a queue. A page that was begun is stored and taken out together, also when the client
 //! leaves; the next call waits for that and goes on behind it. So no letter is sent twice.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{LogError, Micros, Records, Unit};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{DeadSelect, DropUnderWay, ResendTo};
+use super::{DeadSelect, DropUnderWay, Letters, ResendTo};
 use crate::dead::PREFIX;
 use crate::error::{QueueError, Result};
+use crate::hash::partition_of;
 use crate::message::{Message, NewMessage, RESENT, TARGET_GROUP};
 use crate::produce::{Along, Detached};
 use crate::queue::Queue;
@@ -87,7 +89,23 @@ impl Queue {
     /// As many at once as there is room for.
     async fn resend_page(self: &Arc<Queue>, sending: &Sending, letters: &[Message], count: &mut u64) -> Result<()> {
         let (sendable, stopped) = sending.sendable(letters);
-        let (mut left, mut most) = (sendable, COMMIT);
+        if self.is_far_from(&sending.to) {
+            for one in by_partition(&sending.to, sendable) {
+                self.resend_fitting(sending, &one, count).await?;
+            }
+        } else {
+            self.resend_fitting(sending, sendable, count).await?;
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+
+    /// Whether letters become messages there in another commit than they are gone from here.
+    fn is_far_from(&self, to: &Queue) -> bool {
+        !self.is_in_memory() && !to.is_in_memory() && !self.log.caps().atomic_units
+    }
+
+    async fn resend_fitting(self: &Arc<Queue>, sending: &Sending, letters: &[Message], count: &mut u64) -> Result<()> {
+        let (mut left, mut most) = (letters, COMMIT);
         while !left.is_empty() {
             let size = at_once(left).min(most).min(sending.to.room_for(most)).max(1);
             let (some, others) = left.split_at_checked(size).unwrap_or((left, &[]));
@@ -101,7 +119,7 @@ impl Queue {
                 Err(error) => return Err(error),
             }
         }
-        stopped.map_or(Ok(()), Err)
+        Ok(())
     }
 
     async fn resend_some(self: &Arc<Queue>, sending: &Sending, letters: &[Message]) -> Result<()> {
@@ -112,10 +130,15 @@ impl Queue {
             .collect();
         let gone = offsets_of(letters);
         let facts = self.dropped_fact(&gone).into_iter().collect();
+        let far = self.is_far_from(&sending.to).then(|| Letters {
+            dead: self.id,
+            offsets: gone.clone(),
+        });
         let (dead, alone) = (self.clone(), sending.alone.clone());
         let under_way = DropUnderWay::begin(self);
         let along = Along {
             facts,
+            letters: far,
             stored: Some(Box::new(move || {
                 dead.are_gone(&gone);
                 drop((under_way, alone));
@@ -187,6 +210,17 @@ fn offsets_of(letters: &[Message]) -> Ranges {
         offsets.insert(letter.offset);
     }
     offsets
+}
+
+/// Those of one partition together: a disk fails for itself, and what is stored on another stays.
+fn by_partition(to: &Queue, letters: &[Message]) -> Vec<Vec<Message>> {
+    let partitions = to.partition_count();
+    let mut parts: BTreeMap<Option<u32>, Vec<Message>> = BTreeMap::new();
+    for letter in letters {
+        let partition = letter.key.as_ref().map(|key| partition_of(key, partitions));
+        parts.entry(partition).or_default().push(letter.clone());
+    }
+    parts.into_values().collect()
 }
 
 /// How many letters go together, by their bytes.

@@ -12,6 +12,7 @@ use crate::catalog::Entry;
 use crate::error::{QueueError, Result};
 use crate::leftovers::{self, Left};
 use crate::names::dead_letter_name;
+use crate::queue::Queue;
 use crate::recover::recover;
 
 /// A full disk is looked at that often.
@@ -48,7 +49,31 @@ impl Home {
                 opened => opened?,
             }
         }
+        self.end_sending().await;
         Ok(())
+    }
+
+    /// Letters that a crash has left where they were, though they are messages of another queue by now, go.
+    async fn end_sending(&self) {
+        let queues: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
+        for queue in &queues {
+            let unsure = queue.sent_here.lock().unsure();
+            for (dead, letters) in unsure {
+                let Some(dead) = queues.iter().find(|other| other.id == dead) else {
+                    // It was deleted, if it is none of those that have no room.
+                    if self.set_aside.read().is_empty() {
+                        queue.sent_here.lock().are_gone(dead);
+                    }
+                    continue;
+                };
+                match dead.were_sent(&letters).await {
+                    Ok(()) => queue.sent_here.lock().are_gone(dead.id),
+                    Err(error) => {
+                        tracing::warn!(queue = %dead.name(), %error, "letters that were sent again are gone, but that is not stored yet; the next start does it");
+                    }
+                }
+            }
+        }
     }
 
     async fn open_queue(self: &Arc<Home>, name: &SmolStr, entry: &Entry, dead: Option<PartitionId>) -> Result<()> {

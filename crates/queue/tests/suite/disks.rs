@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{REJECT, TestClock, claim_http, letters, log_options, queues_in, text, texts, work};
+use crate::support::{
+    REJECT, TestClock, claim_http, letters, log_options, number, put_keyed, queues_in, text, texts, work,
+};
 use thalweg_log::disk::Disk;
 use thalweg_log::disk::sim::{Faults, SimDisk};
 use thalweg_log::{Disks, LogOptions, PartitionId};
 use thalweg_queue::settings::RetentionMode;
-use thalweg_queue::{DeadFilter, DeadSelect, Delivery, NewMessage, Queue, Queues, ResendTo, Result, SeekTo, together};
+use thalweg_queue::{
+    DeadFilter, DeadSelect, Delivery, NewMessage, Queue, Queues, ResendTo, Result, SeekTo, Verdict, together,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -198,4 +202,106 @@ async fn letters_that_are_sent_again_while_their_disk_fails_are_sent_once_by_a_p
         assert_eq!((again.count, queue.depth()), (0, there), "{:?}", again.stopped);
         process.kill();
     }
+}
+
+/// So many letters with keys, and no others.
+async fn bad_letters_alone(queue: &Arc<Queue>, count: u32) -> Vec<String> {
+    queue.purge_dead(&all()).await.unwrap();
+    let texts: Vec<String> = (10..10 + count).map(|n| format!("bad {n}")).collect();
+    for text in &texts {
+        put_keyed(queue, text, text).await;
+    }
+    reject(queue, &claim_http(queue, "g", count).await).await.unwrap();
+    texts
+}
+
+fn all() -> DeadSelect {
+    DeadSelect::Filter(DeadFilter::default())
+}
+
+/// What all partitions of a queue have for group `g`.
+async fn claim_whole(queue: &Arc<Queue>) -> Vec<Delivery> {
+    let mut whole = Vec::new();
+    loop {
+        let some = claim_http(queue, "g", 100).await;
+        if some.is_empty() {
+            return whole;
+        }
+        whole.extend(some);
+    }
+}
+
+/// Acks what a queue has. Returns what is acked, and what may be.
+async fn ack_all(queue: &Arc<Queue>) -> (Vec<String>, Vec<String>) {
+    let group = queue.group("g").unwrap();
+    let (mut acked, mut perhaps) = (Vec::new(), Vec::new());
+    for delivery in claim_whole(queue).await {
+        let verdict = (queue.receipt(&delivery), Verdict::Ack);
+        let told = queue.settle(&group, vec![verdict], true).await;
+        let is_acked = told.is_ok_and(|settled| settled.failed.is_empty());
+        let into = if is_acked { &mut acked } else { &mut perhaps };
+        into.push(text(&delivery.message));
+    }
+    (acked, perhaps)
+}
+
+/// Letters are sent to a queue of four partitions, which are on both disks, and one disk goes away at some moment of it. With
+/// `settled`, all that has come there is settled and let go before the process is killed. Returns how many letters had come,
+/// and how many were left after it.
+async fn send_and_cut(seed: u64, settled: bool) -> (usize, usize) {
+    let world = World::new(seed).await;
+    let process = world.open().await;
+    let queue = process.queue();
+    let target = process.queues.create("other", work(4)).await.unwrap();
+    let wanted = bad_letters_alone(&queue, 20).await;
+    let to = || ResendTo::Queue("other".into());
+    let gone = (seed % 2) as usize;
+    world.disks[gone].cut_power_in(seed / 2 % 20);
+    let told = queue.resend(&all(), to(), None).await;
+    let (acked, perhaps) = match settled {
+        true => ack_all(&target).await,
+        false => Default::default(),
+    };
+    if settled {
+        process.clock.later(Duration::from_secs(40));
+        target.look_after_now().await;
+    }
+    process.kill();
+    world.disks[gone].power_cut();
+    world.disks[1 - gone].kill();
+
+    let process = world.open().await;
+    // What was leased comes again.
+    process.later(Duration::from_secs(71)).await;
+    let target = process.queues.get("other").unwrap();
+    target.look_after_now().await;
+    let come = texts(&claim_whole(&target).await);
+    let left: Vec<String> = letters(&process.queue()).await.iter().map(text).collect();
+    let mut known = [acked.clone(), come.clone(), left.clone()].concat();
+    known.sort();
+    assert!(
+        known.is_sorted_by(|a, b| a < b),
+        "seed {seed}: one is there twice: {known:?}; told {told:?}"
+    );
+    let lost = wanted
+        .iter()
+        .filter(|text| !known.contains(text) && !perhaps.contains(text));
+    assert_eq!(lost.count(), 0, "seed {seed}: {known:?}; told {told:?}");
+    let resent = process.queue().resend(&all(), to(), None).await.unwrap();
+    assert_eq!(resent.count as usize, left.len(), "seed {seed}: {:?}", resent.stopped);
+    let more = texts(&claim_whole(&target).await);
+    assert_eq!(more.len(), left.len(), "seed {seed}");
+    process.stop().await;
+    (acked.len() + come.len(), left.len())
+}
+
+#[tokio::test]
+async fn letters_that_are_sent_while_a_disk_goes_away_are_messages_once() {
+    let mut cut = 0;
+    let first = number("THALWEG_SIM_SEED", 0);
+    for seed in first..first + number("THALWEG_SIM_SEEDS", 120) {
+        let (come, left) = send_and_cut(seed, seed / 2 % 2 == 1).await;
+        cut += usize::from(come > 0 && left > 0);
+    }
+    assert!(cut > 0, "some have come, and some not");
 }

@@ -8,7 +8,7 @@ use thalweg_log::Durability;
 use super::super::test_support::{append_one, data_of, lives, new};
 use super::super::tests::{Chance, Disks, FrameOnDisk};
 use super::super::*;
-use super::{CATALOG, partition};
+use super::{CATALOG, CatalogLog, partition};
 use crate::store::*;
 
 /// Names of namespaces and the data of their events.
@@ -268,4 +268,39 @@ async fn a_namespace_without_a_partition_keeps_no_start_away() {
         assert!(store.inner.opened("b").unwrap().namespace.number > number);
         store.delete("b").await.unwrap();
     }
+}
+
+/// Whether marks of what was scavenged are looked for goes by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offsets_of_the_catalogue_without_a_change_count_as_lost_changes() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let log = store.inner.place.log.clone();
+    let read = |log: &dyn Log| CatalogLog::read(log).unwrap();
+    let whole = read(log.as_ref());
+    assert_eq!((whole.known.lost_before, whole.known.may_have_marks()), (0, false));
+    let skipped_to = whole.end + 3;
+    thalweg_log::raise_next(log.as_ref(), CATALOG, skipped_to)
+        .await
+        .unwrap();
+    let at_the_end = read(log.as_ref());
+    assert_eq!((at_the_end.known.lost_before, at_the_end.end), (skipped_to, skipped_to));
+    store.create(new("behind")).await.unwrap();
+    let before = read(log.as_ref());
+    assert!(before.end > skipped_to && before.known.may_have_marks());
+    assert_eq!(before.known.lost_before, skipped_to);
+    assert!(before.known.there.values().any(|named| named.name == "behind"));
+    drop((store, log));
+    // A start that says all again does not forget it.
+    let store = disks.open().await;
+    for n in 0..40 {
+        let name = format!("n-{n}");
+        store.create(new(&name)).await.unwrap();
+        store.delete(&name).await.unwrap();
+    }
+    drop(store);
+    let store = disks.open().await;
+    let again = read(store.inner.place.log.as_ref());
+    assert!(again.changes < 20, "{}", again.changes);
+    assert!(again.known.lost_before == 0 && again.known.may_have_marks());
 }
