@@ -6,7 +6,7 @@
 //!
 //! A record with an empty value says that its key is deleted. It goes `tombstone_age` after it was appended, but only once
 //! nothing that it deletes can be left: it must lie where an earlier run has been to its end, so that a crash between two
-//! files brings nothing back.
+//! files brings nothing back; and before all that files have which went out of use, so that damage brings nothing back.
 //!
 //! Files are rewritten when a tenth of a partition is new. The notes are bounded ([`KEYS_MAX`]); a run that has seen more
 //! keys ends there, and the next begins where it ended. Keys are told apart by 128 bits that nobody outside can foresee.
@@ -107,6 +107,9 @@ impl Queue {
         let end = self.log.offset_at(id, now - micros(settings.lag))?.min(bounds.next);
         let from = progress.clean.max(bounds.first);
         let keys = Keys([RandomState::new(), RandomState::new()]);
+        // A file that has gone out of use stands in if the one that took its place is lost: what it has must stay deleted.
+        let oldest = self.log.oldest_leftover(id)?.unwrap_or(Offset::MAX);
+        let forgettable = progress.clean.min(oldest);
         let notes = self.note_keys(partition, from, end, &keys)?;
         let end = notes.end;
         let due = now >= progress.rewritten_at.saturating_add(micros(settings.tombstone_age));
@@ -119,7 +122,7 @@ impl Queue {
             };
             match notes.last.get(&keys.number(key)) {
                 Some(last) if *last > offset => false,
-                _ => !is_over(offset, record, &settings, progress, now),
+                _ => offset >= forgettable || !is_over(record, &settings, now),
             }
         };
         let reached = self.log.rewrite(id, &keep)?;
@@ -198,13 +201,7 @@ impl Unsettled {
     }
 }
 
-/// Whether a record says that its key is deleted, and need not say so any longer.
-fn is_over(
-    offset: Offset,
-    record: &RecordRef<'_>,
-    settings: &CompactionSettings,
-    progress: Progress,
-    now: Micros,
-) -> bool {
-    record.value.is_empty() && offset < progress.clean && record.time <= now - micros(settings.tombstone_age)
+/// Whether a record says that its key is deleted, and has done so for long enough.
+fn is_over(record: &RecordRef<'_>, settings: &CompactionSettings, now: Micros) -> bool {
+    record.value.is_empty() && record.time <= now - micros(settings.tombstone_age)
 }
