@@ -131,6 +131,9 @@ pub trait Log: Send + Sync + 'static {
     /// lost that took its place. `None`: there is no such file.
     fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>>;
 
+    /// Has such files go, as far as they have records before `below`. Blocks for as long as that takes.
+    fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()>;
+
     /// What was stored so far is in files that are full when it returns, so that `rewrite` reaches all of it, and those files
     /// are not used again.
     fn roll(&self) -> BoxFuture<'_, Result<()>>;
@@ -265,6 +268,10 @@ impl Log for EmbeddedLog {
 
     fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
         EmbeddedLog::oldest_leftover(self, id)
+    }
+
+    fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()> {
+        EmbeddedLog::release_leftovers(self, id, below)
     }
 
     fn roll(&self) -> BoxFuture<'_, Result<()>> {

@@ -667,6 +667,10 @@ impl Log for Disks {
         self.log_of(id)?.oldest_leftover(id)
     }
 
+    fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()> {
+        self.log_of(id)?.release_leftovers(id, below)
+    }
+
     fn roll(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             for log in &self.logs {

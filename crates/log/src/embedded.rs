@@ -521,10 +521,16 @@ impl EmbeddedLog {
         rewritten
     }
 
-    /// The lowest offset of a partition in files that nobody reads it from any more, and that are there still: where the file
-    /// is lost that took the place of one of them, it stands in again, with all that a rewrite left out. `None`: there are none.
+    /// The lowest offset of a partition that a file has, and that nobody reads from there any more: where the file is lost that took
+    /// its place, it stands in again, with all that a rewrite left out. `None`: there is none. What was trimmed does not count.
     pub fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
-        Ok(self.upkeep.oldest_leftover(&self.partition(id)?))
+        self.upkeep.oldest_leftover(&self.partition(id)?)
+    }
+
+    /// Has the files go that have records of a partition before `below` which it reads from others: what else is needed of them
+    /// is moved out. The newest full file stays, and files that somebody reads. Blocks.
+    pub fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()> {
+        self.upkeep.release_leftovers(&self.partition(id)?, below)
     }
 
     /// Shows the records from `from` up to `to` one after the other, until `show` says false, within the rate for what

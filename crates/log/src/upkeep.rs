@@ -332,22 +332,45 @@ impl Upkeep {
     }
 
     /// See [`EmbeddedLog::oldest_leftover`].
-    pub fn oldest_leftover(&self, partition: &Arc<Partition>) -> Option<Offset> {
+    pub fn oldest_leftover(&self, partition: &Arc<Partition>) -> Result<Option<Offset>> {
+        // Files that are being removed are in no list.
+        let _files = self.may_change_files()?;
+        let mut oldest: Option<Offset> = None;
+        for file in self.whole_files() {
+            if let Some(first) = left_over_in(&file, partition)? {
+                oldest = Some(oldest.map_or(first, |oldest| oldest.min(first)));
+            }
+        }
+        Ok(oldest)
+    }
+
+    /// See [`EmbeddedLog::release_leftovers`].
+    pub fn release_leftovers(&self, partition: &Arc<Partition>, below: Offset) -> Result<()> {
+        let newest = self.shelf.sealed().pop();
+        for file in self.whole_files() {
+            if newest.as_ref().is_some_and(|newest| Arc::ptr_eq(newest, &file)) {
+                continue;
+            }
+            let is_left = left_over_in(&file, partition)?.is_some_and(|first| first < below);
+            if is_left && partition.ranges_in(&file).is_empty() {
+                self.move_whole(std::slice::from_ref(&file))?;
+            }
+        }
+        self.remove_dead_segments()?;
+        self.shelf.called();
+        Ok(())
+    }
+
+    /// Commit files that are full, and segments.
+    fn whole_files(&self) -> Vec<Arc<LogFile>> {
         let mut files = self.shelf.sealed();
         files.extend(self.shelf.segments());
-        files.retain(|file| partition.ranges_in(file).is_empty());
-        let first_in = |file: &Arc<LogFile>| {
-            // What cannot be read stands in for nothing.
-            let entries = file.entries(partition.id, 0, 1).ok()?;
-            entries.first().map(|entry| entry.header.base)
-        };
-        files.iter().filter_map(first_in).min()
+        files
     }
 
     /// Files that are full and whole and have something of a partition, but those that were seen.
     fn full_files_of(&self, partition: &Partition, seen: &[Arc<LogFile>]) -> Vec<Arc<LogFile>> {
-        let mut files = self.shelf.sealed();
-        files.extend(self.shelf.segments());
+        let mut files = self.whole_files();
         files.retain(|file| {
             let is_new = !seen.iter().any(|other| Arc::ptr_eq(other, file));
             is_new && !self.is_damaged(file) && !partition.ranges_in(file).is_empty()
@@ -443,6 +466,28 @@ impl Upkeep {
             self.changed.wait_until(&mut state, until);
         }
     }
+}
+
+/// The lowest offset of a partition that a file has, and that is not read from there: it is in another file now, or was left out.
+fn left_over_in(file: &Arc<LogFile>, partition: &Partition) -> Result<Option<Offset>> {
+    let mut from = partition.bounds().first;
+    let mut ranges = partition.ranges_in(file);
+    ranges.sort_by_key(|range| range.first);
+    let needed = ranges.iter().map(|range| (range.first, range.next));
+    for (first, next) in needed.chain([(Offset::MAX, Offset::MAX)]) {
+        let entries = match file.entries(partition.id, from, 1) {
+            // Nobody knows what it has.
+            Err(LogError::Corrupt { .. }) => return Ok(Some(from)),
+            entries => entries?,
+        };
+        let Some(entry) = entries.first() else { return Ok(None) };
+        let base = entry.header.base.max(from);
+        if base < first {
+            return Ok(Some(base));
+        }
+        from = from.max(next);
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_log::format::record::RecordRef;
@@ -109,23 +110,34 @@ impl Queue {
         let keys = Keys([RandomState::new(), RandomState::new()]);
         // A file that has gone out of use stands in if the one that took its place is lost: what it has must stay deleted.
         let oldest = self.log.oldest_leftover(id)?.unwrap_or(Offset::MAX);
-        let forgettable = progress.clean.min(oldest);
         let notes = self.note_keys(partition, from, end, &keys)?;
         let end = notes.end;
         let due = now >= progress.rewritten_at.saturating_add(micros(settings.tombstone_age));
         if !due && notes.records * ONE_IN < end.saturating_sub(bounds.first) {
             return Ok(progress);
         }
+        let held_back = AtomicU64::new(0);
         let keep = |offset: Offset, record: &RecordRef<'_>| {
             let Some(key) = record.key.filter(|_| offset < end && !unsettled.holds(offset)) else {
                 return true;
             };
             match notes.last.get(&keys.number(key)) {
                 Some(last) if *last > offset => false,
-                _ => offset >= forgettable || !is_over(record, &settings, now),
+                _ if !is_over(record, &settings, now) => true,
+                _ if offset < progress.clean => {
+                    let stays = offset >= oldest;
+                    held_back.fetch_max(if stays { offset + 1 } else { 0 }, Ordering::Relaxed);
+                    stays
+                }
+                _ => true,
             }
         };
         let reached = self.log.rewrite(id, &keep)?;
+        let held_back = held_back.into_inner();
+        if held_back > 0 {
+            // The next run finds them gone.
+            self.log.release_leftovers(id, held_back)?;
+        }
         let clean = reached.min(end).min(unsettled.first());
         tracing::debug!(queue = %self.name(), partition, records = notes.records, from, clean, "keys were compacted");
         Ok(Progress {

@@ -225,7 +225,8 @@ impl Queue {
                 0 => self.unsaved_drops.load(Ordering::Relaxed),
                 _ => 0,
             };
-            let letters = Unsaved::of_records(drops + self.sent_here.lock().unsaved(partition));
+            let whole = parts.iter().map(|(_, part)| part.inner.lock().unsaved);
+            let letters = Unsaved::of_letters(drops + self.sent_here.lock().unsaved(partition), whole);
             if !wanted(letters) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }

@@ -22,7 +22,7 @@ use crate::produce::Fact;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
 pub use resend::Resent;
-pub(crate) use sent::{Arriving, Letters, SentHere};
+pub(crate) use sent::{Arriving, Sent, SentHere};
 
 /// Looked at in one go.
 const LOOK: usize = 1000;

@@ -97,11 +97,12 @@ pub(crate) struct Unsaved {
 }
 
 impl Unsaved {
-    /// Small ones.
-    pub fn of_records(records: u32) -> Unsaved {
+    /// Beside what groups have of the same partition.
+    pub fn of_letters(records: u32, others: impl Iterator<Item = Unsaved>) -> Unsaved {
         Unsaved {
             records,
-            ..Unsaved::default()
+            bytes: records as usize * LETTERS_BYTES,
+            whole: others.map(|unsaved| unsaved.whole).max().unwrap_or(0),
         }
     }
 
@@ -116,6 +117,8 @@ impl Unsaved {
     }
 }
 
+/// Of a record of letters, about.
+const LETTERS_BYTES: usize = 64;
 const WHOLE_SMALL: usize = 1 << 20;
 const WHOLE_SHARE: usize = 4;
 
@@ -356,8 +359,7 @@ pub(crate) enum StateRecord<'a> {
     Checkpoint(&'a [u8]),
     Consumer(u32, MemberKind, &'a str),
     Dropped(&'a [u8]),
-    /// With the number of the queue that they are gone from.
-    Sent(u32, &'a [u8]),
+    Sent(&'a [u8]),
 }
 
 /// The group and what is said of it; `None` for bytes that are no such record.
@@ -368,10 +370,7 @@ pub(crate) fn parse_record(value: &[u8]) -> Option<(u32, StateRecord<'_>)> {
         CHANGES => StateRecord::Changes(rest),
         CHECKPOINT => StateRecord::Checkpoint(rest),
         DROPPED => StateRecord::Dropped(rest),
-        SENT => {
-            let (dead, rest) = varint::take(rest)?;
-            StateRecord::Sent(u32::try_from(dead).ok()?, rest)
-        }
+        SENT => StateRecord::Sent(rest),
         CONSUMER => {
             let (index, rest) = varint::take(rest)?;
             let (kind, id) = rest.split_first()?;

@@ -19,7 +19,7 @@ use crate::answer::Answer;
 use crate::dedup::{Place, Seen, Ticket};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
-use crate::letters::{Arriving, Letters};
+use crate::letters::{Arriving, Sent};
 use crate::message::{DEDUP_ID, NewMessage};
 use crate::queue::Queue;
 use crate::store::{MemoryStore, Store};
@@ -53,7 +53,7 @@ pub(crate) struct Along {
     /// Stored in the same commit; of a queue in memory, right behind it.
     pub facts: Vec<Fact>,
     /// Those that the messages are, where their own queue may be on another disk.
-    pub letters: Option<Letters>,
+    pub sent: Option<Sent>,
     /// Called as soon as they are stored, whoever waits for it.
     pub stored: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -227,8 +227,8 @@ impl Queue {
                 tickets: own,
             };
             let placed = queue.place(messages);
-            let letters = along.letters.take();
-            let arriving = letters.map(|letters| Arriving::begin(&queue, letters, &placed));
+            let sent = along.sent.take();
+            let arriving = sent.map(|sent| Arriving::begin(&queue, sent, &placed));
             let arriving = match arriving.transpose() {
                 Ok(arriving) => arriving,
                 Err(error) => {
@@ -251,8 +251,9 @@ impl Queue {
                 Err(QueueError::Log(LogError::Partly { .. })) => !along.facts.is_empty(),
                 Err(_) => false,
             };
-            if is_there && !queue.goes_along(along).await {
-                arriving.iter().for_each(Arriving::is_half_done);
+            if is_there {
+                let are_gone = queue.goes_along(along).await;
+                arriving.iter().for_each(|arriving| arriving.came(are_gone));
             }
             drop(arriving);
             queue.stored(count, bytes, is_there);

@@ -39,8 +39,7 @@ struct Told {
     changes: Vec<u8>,
     consumers: BTreeMap<u32, (MemberKind, SmolStr)>,
     dropped: Vec<u8>,
-    /// By the number of the queue that they came from.
-    sent: Vec<(u32, Vec<u8>)>,
+    sent: Vec<Vec<u8>>,
 }
 
 /// All groups of a queue, whose dead letters are in that partition. Reads what was leased, too: who has it must be known before
@@ -191,7 +190,7 @@ impl Told {
                 self.changes.clear();
             }
             StateRecord::Dropped(bytes) => self.dropped.extend_from_slice(bytes),
-            StateRecord::Sent(dead, bytes) => self.sent.push((dead, bytes.to_vec())),
+            StateRecord::Sent(bytes) => self.sent.push(bytes.to_vec()),
             StateRecord::Consumer(index, kind, id) => drop(self.consumers.insert(index, (kind, SmolStr::new(id)))),
         }
     }

@@ -12,7 +12,7 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{LogError, Micros, Records, Unit};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{DeadSelect, DropUnderWay, Letters, ResendTo};
+use super::{DeadSelect, DropUnderWay, ResendTo, Sent};
 use crate::dead::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
@@ -64,6 +64,9 @@ impl Queue {
             ResendTo::Source => self.clone(),
             ResendTo::Queue(name) => self.neighbour(name)?,
         };
+        if self.is_far_from(&to) {
+            self.all_take_part()?;
+        }
         let sending = Sending {
             to,
             to_source: matches!(target, ResendTo::Source),
@@ -76,8 +79,11 @@ impl Queue {
                 return Ok(resent);
             }
             if let Err(error) = chosen.dead.resend_page(&sending, &letters, &mut resent.count).await {
-                resent.stopped = Some(error);
-                return Ok(resent);
+                let goes_on = chosen.dead.is_far_from(&sending.to) && is_of_a_disk(&error);
+                resent.stopped.get_or_insert(error);
+                if !goes_on {
+                    return Ok(resent);
+                }
             }
         }
     }
@@ -89,19 +95,29 @@ impl Queue {
     /// As many at once as there is room for.
     async fn resend_page(self: &Arc<Queue>, sending: &Sending, letters: &[Message], count: &mut u64) -> Result<()> {
         let (sendable, stopped) = sending.sendable(letters);
-        if self.is_far_from(&sending.to) {
-            for one in by_partition(&sending.to, sendable) {
-                self.resend_fitting(sending, &one, count).await?;
-            }
-        } else {
+        if !self.is_far_from(&sending.to) {
             self.resend_fitting(sending, sendable, count).await?;
+            return stopped.map_or(Ok(()), Err);
         }
-        stopped.map_or(Ok(()), Err)
+        let mut failed = None;
+        for one in by_partition(&sending.to, sendable) {
+            match self.resend_fitting(sending, &one, count).await {
+                Err(error) if is_of_a_disk(&error) => drop(failed.get_or_insert(error)),
+                sent => sent?,
+            }
+        }
+        stopped.or(failed).map_or(Ok(()), Err)
     }
 
     /// Whether letters become messages there in another commit than they are gone from here.
     fn is_far_from(&self, to: &Queue) -> bool {
         !self.is_in_memory() && !to.is_in_memory() && !self.log.caps().atomic_units
+    }
+
+    /// A queue that is set aside may have letters of this one, which nobody knows of before it takes part.
+    fn all_take_part(&self) -> Result<()> {
+        let set_aside = self.home.upgrade().and_then(|home| home.first_set_aside());
+        set_aside.map_or(Ok(()), |error| Err(QueueError::Log(error)))
     }
 
     async fn resend_fitting(self: &Arc<Queue>, sending: &Sending, letters: &[Message], count: &mut u64) -> Result<()> {
@@ -130,15 +146,16 @@ impl Queue {
             .collect();
         let gone = offsets_of(letters);
         let facts = self.dropped_fact(&gone).into_iter().collect();
-        let far = self.is_far_from(&sending.to).then(|| Letters {
+        let far = self.is_far_from(&sending.to).then(|| Sent {
             dead: self.id,
-            offsets: gone.clone(),
+            at: self.clock.now(),
+            letters: gone.clone(),
         });
         let (dead, alone) = (self.clone(), sending.alone.clone());
         let under_way = DropUnderWay::begin(self);
         let along = Along {
             facts,
-            letters: far,
+            sent: far,
             stored: Some(Box::new(move || {
                 dead.are_gone(&gone);
                 drop((under_way, alone));
@@ -237,6 +254,14 @@ fn may_fit_in_part(error: &QueueError) -> bool {
     matches!(
         error,
         QueueError::QueueFull { .. } | QueueError::MessageTooLarge { .. } | QueueError::Log(LogError::TooLarge { .. })
+    )
+}
+
+/// What is on the others may be sent all the same.
+fn is_of_a_disk(error: &QueueError) -> bool {
+    matches!(
+        error,
+        QueueError::Log(LogError::DiskFull { .. } | LogError::Poisoned { .. } | LogError::Io { .. })
     )
 }
 

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::format::varint;
-use thalweg_log::{Records, Unit};
+use thalweg_log::{LogError, Micros, Records, Unit};
 
 use super::DropUnderWay;
+use crate::dead::find;
 use crate::error::{QueueError, Result};
 use crate::message::NewMessage;
 use crate::part::SENT;
@@ -21,8 +22,15 @@ use crate::produce::Fact;
 use crate::queue::Queue;
 use crate::ranges::Ranges;
 
-/// Letters, by the number of the queue that they came from.
-pub(crate) type BySource = BTreeMap<u32, Ranges>;
+/// Letters that became messages at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// The number of the queue that they came from.
+    pub dead: u32,
+    /// A letter that is younger has got the offset of one that was lost.
+    pub at: Micros,
+    pub letters: Ranges,
+}
 
 /// What a queue knows of the letters that were sent to it, by partition.
 #[derive(Debug, Default)]
@@ -35,20 +43,14 @@ struct SentToPartition {
     /// Records since the last checkpoint.
     unsaved: u32,
     /// Messages here, and perhaps letters still.
-    unsure: BySource,
-}
-
-/// Letters of one queue that are becoming messages of another.
-pub(crate) struct Letters {
-    pub dead: u32,
-    pub offsets: Ranges,
+    unsure: Vec<Sent>,
 }
 
 /// They are on their way into one partition: no checkpoint of it is written meanwhile.
 pub(crate) struct Arriving {
     to: Arc<Queue>,
     partition: u32,
-    letters: Letters,
+    sent: Sent,
 }
 
 impl SentHere {
@@ -67,7 +69,7 @@ impl SentHere {
     /// What a checkpoint has to say again.
     pub fn records(&self, partition: u32) -> Vec<Vec<u8>> {
         let unsure = self.0.get(&partition).into_iter().flat_map(|sent| &sent.unsure);
-        unsure.map(|(dead, letters)| sent_record(*dead, letters)).collect()
+        unsure.map(Sent::record).collect()
     }
 
     /// A checkpoint is written.
@@ -79,26 +81,24 @@ impl SentHere {
     }
 
     /// What the state of a partition says; `None` for bytes that say nothing.
-    pub fn restore(&mut self, partition: u32, records: &[(u32, Vec<u8>)]) -> Option<()> {
-        for (dead, letters) in records {
+    pub fn restore(&mut self, partition: u32, records: &[Vec<u8>]) -> Option<()> {
+        for record in records {
             let sent = self.0.entry(partition).or_default();
             sent.unsaved += 1;
-            sent.unsure.entry(*dead).or_default().decode_into(letters)?;
+            sent.unsure.push(Sent::decode(record)?);
         }
         Some(())
     }
 
-    pub fn unsure(&self) -> BySource {
-        let mut all = BySource::new();
-        for (dead, letters) in self.0.values().flat_map(|sent| &sent.unsure) {
-            all.entry(*dead).or_default().add_all(letters);
-        }
-        all
+    pub fn unsure(&self) -> Vec<Sent> {
+        self.0.values().flat_map(|sent| &sent.unsure).cloned().collect()
     }
 
-    /// They are taken out of the queue of that number, or it is gone itself.
-    pub fn are_gone(&mut self, dead: u32) {
-        self.0.values_mut().for_each(|sent| drop(sent.unsure.remove(&dead)));
+    /// They are taken out of their queue, or it is gone itself.
+    pub fn are_gone(&mut self, gone: &Sent) {
+        for here in self.0.values_mut() {
+            here.unsure.retain(|sent| sent != gone);
+        }
         self.forget_empty();
     }
 
@@ -110,7 +110,7 @@ impl SentHere {
 
 impl Arriving {
     /// Letters as messages of one partition: what says that they came has to be where they are.
-    pub fn begin(to: &Arc<Queue>, letters: Letters, placed: &[(u32, NewMessage)]) -> Result<Arriving> {
+    pub fn begin(to: &Arc<Queue>, sent: Sent, placed: &[(u32, NewMessage)]) -> Result<Arriving> {
         let partition = placed.first().map_or(0, |(partition, _)| *partition);
         if placed.iter().any(|(other, _)| *other != partition) {
             return Err(QueueError::invalid(format!(
@@ -118,75 +118,136 @@ impl Arriving {
                 to.name()
             )));
         }
-        let mut here = to.sent_here.lock();
-        let sent = here.0.entry(partition).or_default();
-        sent.under_way += 1;
-        sent.unsaved += 1;
-        drop(here);
+        to.sent_here.lock().0.entry(partition).or_default().under_way += 1;
         Ok(Arriving {
             to: to.clone(),
             partition,
-            letters,
+            sent,
         })
     }
 
     /// Goes with the messages.
     pub fn fact(&self) -> Fact {
         let state = self.to.state_id(self.partition);
-        (state, sent_record(self.letters.dead, &self.letters.offsets))
+        (state, self.sent.record())
     }
 
-    /// They are stored; that they are gone from their own queue is not.
-    pub fn is_half_done(&self) {
+    /// They are stored, and that they are gone from their own queue is, or is not.
+    pub fn came(&self, are_gone: bool) {
         let mut here = self.to.sent_here.lock();
-        let sent = here.0.entry(self.partition).or_default();
-        let unsure = sent.unsure.entry(self.letters.dead).or_default();
-        unsure.add_all(&self.letters.offsets);
-    }
-}
-
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        if let Some(sent) = self.to.sent_here.lock().0.get_mut(&self.partition) {
-            sent.under_way -= 1;
+        let here = here.0.entry(self.partition).or_default();
+        here.unsaved += 1;
+        if !are_gone {
+            here.unsure.push(self.sent.clone());
         }
         self.to.checkpoint_by_and_by();
     }
 }
 
-impl Queue {
-    /// Letters of this queue are messages of another since before the process began. Durable when it returns.
-    pub(crate) async fn were_sent(self: &Arc<Queue>, letters: &Ranges) -> Result<()> {
-        let Some(first) = self.store(0).map(|store| store.first()).transpose()? else {
-            return Ok(());
-        };
-        let mut there = Ranges::default();
-        for letter in letters.iter().filter(|letter| *letter >= first) {
-            if !self.is_dropped(letter) {
-                there.insert(letter);
-            }
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        if let Some(here) = self.to.sent_here.lock().0.get_mut(&self.partition) {
+            here.under_way -= 1;
         }
-        let Some((state, value)) = self.dropped_fact(&there).filter(|_| !there.is_empty()) else {
+    }
+}
+
+impl Queue {
+    /// Letters of this queue are messages of another since before the process began, or since its disk failed. Durable when it
+    /// returns. The queue takes part already, or does not yet.
+    pub(crate) async fn were_sent(self: &Arc<Queue>, sent: &Sent, takes_part: bool) -> Result<()> {
+        if !self.has_letters {
+            return Ok(());
+        }
+        let (queue, sent) = (self.clone(), sent.clone());
+        let found = tokio::task::spawn_blocking(move || queue.still_there(&sent)).await;
+        let (gone, new) = found.unwrap_or(Err(LogError::Closed))?;
+        let Some((state, value)) = self.dropped_fact(&gone).filter(|_| !gone.is_empty()) else {
             return Ok(());
         };
-        tracing::info!(
-            queue = %self.name(), letters = there.len(),
-            "letters were sent again when the process ended; they are gone from here now"
-        );
         let _under_way = DropUnderWay::begin(self);
-        self.are_gone(&there);
+        if new > 0 {
+            tracing::info!(
+                queue = %self.name(), letters = new,
+                "letters were sent again when the process ended; they are gone from here now"
+            );
+        }
+        match takes_part {
+            true => self.are_gone(&gone),
+            false => self.dropped.lock().add_all(&gone),
+        }
         let mut records = Records::new();
         records.push(&RecordRef::of(self.clock.now(), &value))?;
         let unit = Unit::default().and_of(Kind::State, state, records).freeing();
         self.log.append(unit, None).await?;
         Ok(())
     }
+
+    /// Which of these letters there are, or were before they were taken out, and how many nobody has taken out. Blocks.
+    fn still_there(&self, sent: &Sent) -> thalweg_log::Result<(Ranges, u64)> {
+        let (mut gone, mut new) = (Ranges::default(), 0);
+        let Some(store) = self.store(0) else {
+            return Ok((gone, new));
+        };
+        let there = store.first()?..store.next()?;
+        for letter in sent.letters.iter().filter(|letter| there.contains(letter)) {
+            // That one is gone may be known in memory alone.
+            if self.is_dropped(letter) {
+                gone.insert(letter);
+            } else if find(store, letter)?.is_some_and(|letter| letter.time <= sent.at) {
+                gone.insert(letter);
+                new += 1;
+            }
+        }
+        Ok((gone, new))
+    }
 }
 
-fn sent_record(dead: u32, letters: &Ranges) -> Vec<u8> {
-    // Of no group.
-    let mut value = vec![0, SENT];
-    varint::put(&mut value, dead.into());
-    letters.encode(&mut value);
-    value
+impl Sent {
+    fn record(&self) -> Vec<u8> {
+        // Of no group.
+        let mut value = vec![0, SENT];
+        varint::put(&mut value, self.dead.into());
+        varint::put(&mut value, self.at.max(0).cast_unsigned());
+        self.letters.encode(&mut value);
+        value
+    }
+
+    /// What follows the mark.
+    fn decode(bytes: &[u8]) -> Option<Sent> {
+        let (dead, rest) = varint::take(bytes)?;
+        let (at, rest) = varint::take(rest)?;
+        let mut letters = Ranges::default();
+        letters.decode_into(rest)?;
+        Some(Sent {
+            dead: dead.try_into().ok()?,
+            at: at.try_into().ok()?,
+            letters,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_was_sent_is_read_as_it_was_written(dead: u32, at in 0..Micros::MAX, offsets in prop::collection::vec(0..60u64, 0..80)) {
+            let mut letters = Ranges::default();
+            for offset in offsets {
+                letters.insert(offset);
+            }
+            let sent = Sent { dead, at, letters };
+            let again = Sent::decode(&sent.record()[2..]).unwrap();
+            prop_assert_eq!((again.dead, again.at, again.letters), (sent.dead, sent.at, sent.letters));
+        }
+
+        #[test]
+        fn any_bytes_were_sent_or_not(bytes: Vec<u8>) {
+            let _ = Sent::decode(&bytes);
+        }
+    }
 }

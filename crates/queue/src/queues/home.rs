@@ -56,6 +56,11 @@ impl Home {
         }
     }
 
+    /// Why queues are set aside, if some are.
+    pub fn first_set_aside(&self) -> Option<LogError> {
+        self.set_aside.read().values().next().cloned()
+    }
+
     pub(super) fn queue_of(self: &Arc<Home>, name: &SmolStr, entry: &Entry) -> Arc<Queue> {
         let queue = Queue::new(Parts {
             id: entry.id,

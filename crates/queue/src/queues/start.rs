@@ -22,18 +22,28 @@ impl Home {
     /// Has the queues of the catalogue take part that are whole. Returns whether none is left, and nothing else.
     pub(super) async fn open_all_but(self: &Arc<Home>, left: Left) -> Result<bool> {
         *self.set_aside.write() = left.queues;
-        self.open_queues().await?;
+        self.open_queues(left.unadopted.is_empty()).await?;
         Ok(left.unadopted.is_empty() && self.set_aside.read().is_empty())
     }
 
-    /// Has every queue of the catalogue take part that does not yet and is not set aside.
-    async fn open_queues(self: &Arc<Home>) -> Result<()> {
+    /// Has every queue of the catalogue take part that does not yet and is not set aside. Whether those are all, with what is
+    /// set aside.
+    async fn open_queues(self: &Arc<Home>, all: bool) -> Result<()> {
         let mut entries = self.catalog.all().await;
         {
             let set_aside = self.set_aside.read();
             entries.retain(|(name, _)| !set_aside.contains_key(name));
         }
-        for (name, entry) in &entries {
+        let mut opened = Vec::new();
+        let outcome = self.open_each(&entries, &mut opened).await;
+        // Before anybody finds letters in them that were sent already.
+        self.end_sending(&opened, all && outcome.is_ok()).await;
+        opened.into_iter().try_for_each(|queue| self.start(queue))?;
+        outcome
+    }
+
+    async fn open_each(self: &Arc<Home>, entries: &[(SmolStr, Entry)], opened: &mut Vec<Arc<Queue>>) -> Result<()> {
+        for (name, entry) in entries {
             if self.queues.read().contains_key(name) {
                 continue;
             }
@@ -46,37 +56,48 @@ impl Home {
                     tracing::error!(queue = %name, %error, "a queue is set aside, with all that it has, until there is room");
                     self.set_aside.write().insert(name.clone(), error);
                 }
-                opened => opened?,
+                queue => opened.push(queue?),
             }
         }
-        self.end_sending().await;
         Ok(())
     }
 
-    /// Letters that a crash has left where they were, though they are messages of another queue by now, go.
-    async fn end_sending(&self) {
-        let queues: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
-        for queue in &queues {
+    /// Letters that a crash has left where they were, though they are messages of another queue by now, go. `opened` are about
+    /// to take part; `all` says that there is no other queue but those that are set aside.
+    async fn end_sending(&self, opened: &[Arc<Queue>], all: bool) {
+        let started: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
+        let find = |number: u32| {
+            let is_it = |queue: &&Arc<Queue>| queue.id == number;
+            let before = opened.iter().find(is_it).map(|queue| (queue, false));
+            before.or_else(|| started.iter().find(is_it).map(|queue| (queue, true)))
+        };
+        // Of a queue that is not there, it was deleted.
+        let all = all && self.set_aside.read().is_empty();
+        for queue in opened.iter().chain(&started) {
             let unsure = queue.sent_here.lock().unsure();
-            for (dead, letters) in unsure {
-                let Some(dead) = queues.iter().find(|other| other.id == dead) else {
-                    // It was deleted, if it is none of those that have no room.
-                    if self.set_aside.read().is_empty() {
-                        queue.sent_here.lock().are_gone(dead);
-                    }
-                    continue;
+            for sent in unsure {
+                let ended = match find(sent.dead) {
+                    Some((dead, takes_part)) => dead.were_sent(&sent, takes_part).await.map(|()| true),
+                    None => Ok(all),
                 };
-                match dead.were_sent(&letters).await {
-                    Ok(()) => queue.sent_here.lock().are_gone(dead.id),
+                match ended {
+                    Ok(true) => queue.sent_here.lock().are_gone(&sent),
+                    Ok(false) => {}
                     Err(error) => {
-                        tracing::warn!(queue = %dead.name(), %error, "letters that were sent again are gone, but that is not stored yet; the next start does it");
+                        tracing::warn!(queue = %queue.name(), %error, "letters that were sent here are gone from where they were, but that is not stored yet; the next start does it");
                     }
                 }
             }
         }
     }
 
-    async fn open_queue(self: &Arc<Home>, name: &SmolStr, entry: &Entry, dead: Option<PartitionId>) -> Result<()> {
+    /// A queue with its groups, which does not take part yet.
+    async fn open_queue(
+        self: &Arc<Home>,
+        name: &SmolStr,
+        entry: &Entry,
+        dead: Option<PartitionId>,
+    ) -> Result<Arc<Queue>> {
         let queue = self.queue_of(name, entry);
         if queue.keeps_ids() {
             self.make_ids(&queue, queue.partition_count()).await?;
@@ -87,7 +108,7 @@ impl Home {
         if queue.groups_now().len() > entry.groups.len() {
             self.save_as(&queue, queue.entry()).await?;
         }
-        self.start(queue)
+        Ok(queue)
     }
 
     /// Does what the start had no room for, as far as there is some by now. Returns whether nothing is left of it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
-    Place, ack, begin, claim, disk_of, files_of, keyed, log_options, number, open_on, reopened, work_groups,
+    Place, ack, begin, claim, disk_of, files_of, keyed, log_options, number, open_on, reopened, until, work_groups,
 };
 use bytes::Bytes;
 use thalweg_log::EmbeddedLog;
@@ -161,10 +161,40 @@ async fn a_deleted_key_is_forgotten_when_nothing_of_it_can_be_left() {
     queue.compact_now().await;
     // The last file that is out of use goes when the next one is full.
     fill(&queue).await;
-    place.later(2 * DAY);
-    queue.compact_now().await;
+    until("the deletion of the key is forgotten", async || {
+        place.later(2 * DAY);
+        queue.compact_now().await;
+        of_key(&all(&queue).await, 1) == 0
+    })
+    .await;
     let (_place, _queue, left) = stored(place, folder.path()).await;
     assert_eq!((of_key(&left, 0), of_key(&left, 1)), (1, 0), "nothing comes back");
+}
+
+#[tokio::test]
+async fn a_deleted_key_is_forgotten_beside_a_queue_that_keeps_all_it_gets() {
+    let (folder, place, queue) = begin(compacted(&[])).await;
+    let mut keeps = compacted(&[]);
+    keeps.compaction.enabled = false;
+    let other = place.queues.create("keeps", keeps).await.unwrap();
+    for n in 0..60 {
+        queue.produce(keyed(key(n % 2), value(n))).await.unwrap();
+        // So that no file of both is mostly free when the other has left it.
+        other.produce(NewMessage::of(value(n))).await.unwrap();
+    }
+    queue.produce(keyed(key(1), Bytes::new())).await.unwrap();
+    fill(&other).await;
+    // Files that are out of use go by and by.
+    until("the deletion of the key is forgotten", async || {
+        place.later(2 * DAY);
+        queue.compact_now().await;
+        of_key(&all(&queue).await, 1) == 0
+    })
+    .await;
+    let kept = all(&other).await.len();
+    let (place, _queue, left) = stored(place, folder.path()).await;
+    assert_eq!((of_key(&left, 0), of_key(&left, 1)), (1, 0));
+    assert_eq!(all(&place.queues.get("keeps").unwrap()).await.len(), kept);
 }
 
 async fn is_as_put(queue: &Arc<Queue>, model: &BTreeMap<Bytes, Bytes>, what: &str) {

@@ -8,10 +8,10 @@ use crate::support::{
 };
 use thalweg_log::disk::Disk;
 use thalweg_log::disk::sim::{Faults, SimDisk};
-use thalweg_log::{Disks, LogOptions, PartitionId};
+use thalweg_log::{Disks, Durability, LogOptions, PartitionId};
 use thalweg_queue::settings::RetentionMode;
 use thalweg_queue::{
-    DeadFilter, DeadSelect, Delivery, NewMessage, Queue, Queues, ResendTo, Result, SeekTo, Verdict, together,
+    DeadFilter, DeadSelect, Delivery, Message, NewMessage, Queue, Queues, ResendTo, Result, SeekTo, Verdict, together,
 };
 
 const MIB: u64 = 1 << 20;
@@ -32,12 +32,18 @@ struct Process {
 
 impl World {
     async fn new(seed: u64) -> World {
+        World::with_durability(seed, Durability::Fsync).await
+    }
+
+    /// With that of `q` and its dead letters.
+    async fn with_durability(seed: u64, durability: Durability) -> World {
         let mut world = World {
             disks: [SimDisk::new(seed, 64 * MIB), SimDisk::new(seed + 1000, 64 * MIB)],
             source: 0,
         };
         let process = world.open().await;
         let mut settings = work(1);
+        settings.durability = Some(durability);
         // Messages stay when they are settled, so that a seek finds them.
         settings.retention.mode = RetentionMode::Policy;
         let queue = process.queues.create("q", settings).await.unwrap();
@@ -304,4 +310,53 @@ async fn letters_that_are_sent_while_a_disk_goes_away_are_messages_once() {
         cut += usize::from(come > 0 && left > 0);
     }
     assert!(cut > 0, "some have come, and some not");
+}
+
+/// Letters are sent, and the disk of their queue forgets them and that they are gone: what dies next gets their offsets.
+#[tokio::test]
+async fn letters_that_get_the_offsets_of_lost_ones_that_were_sent_are_there() {
+    let mut reused = 0;
+    for seed in 0..8 {
+        let world = World::with_durability(seed, Durability::Os).await;
+        let process = world.open().await;
+        // Of several queues one is on the other disk.
+        let on_source = |n: u32| {
+            process.log.logs()[world.source]
+                .partitions()
+                .contains(&PartitionId::new(18 + n, 0))
+        };
+        let mut to = String::new();
+        for n in 0..4 {
+            let name = format!("other-{n}");
+            process.queues.create(&name, work(1)).await.unwrap();
+            if on_source(n) {
+                to = name;
+            }
+        }
+        let before = bad_letters_alone(&process.queue(), 5).await.len();
+        let letters_at = |letters: &[Message]| letters.iter().map(|letter| letter.offset).collect::<Vec<_>>();
+        let sent_from = letters_at(&letters(&process.queue()).await);
+        let to = ResendTo::Queue(to.into());
+        let resent = process.queue().resend(&all(), to, None).await.unwrap();
+        assert_eq!(resent.count as usize, before);
+        let of_letters = 1 - world.source;
+        world.disks[of_letters].power_cut();
+        process.kill();
+        world.disks[world.source].kill();
+
+        let mut process = world.open().await;
+        process.later(Duration::from_secs(71)).await;
+        let wanted = bad_letters_alone(&process.queue(), 8).await;
+        for start in 0..3 {
+            let there = letters(&process.queue()).await;
+            let texts: Vec<String> = there.iter().map(text).collect();
+            assert_eq!(texts, wanted, "seed {seed}, start {start}");
+            reused += usize::from(letters_at(&there).iter().any(|letter| sent_from.contains(letter)));
+            process.kill();
+            world.disks.iter().for_each(SimDisk::kill);
+            process = world.open().await;
+        }
+        process.stop().await;
+    }
+    assert!(reused > 0, "letters get offsets of those that were lost");
 }
