@@ -4,6 +4,7 @@
 //!
 //! To write zeros over the records in their place was rejected: a block with a hole in it is a damaged one to whoever reads it.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::error::{LogError, Result};
 use crate::status::LogStatus;
 use crate::table::{Change, META};
 
-/// A reader has a file for as long as it reads a few frames.
+/// A reader has a file for as long as it reads a few frames. Counted since a file went: a slow disk takes its time for many.
 const READERS_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -37,9 +38,14 @@ impl EmbeddedLog {
     pub fn erase(&self) -> Result<()> {
         let rolled = self.rolled.load(Ordering::Relaxed);
         let left = self.upkeep.move_all_out(rolled)?;
-        let began = Instant::now();
-        while let Some(file) = self.one_of(&left)? {
-            if began.elapsed() > READERS_MAX {
+        let (mut went, mut fewest) = (Instant::now(), usize::MAX);
+        loop {
+            let there = self.there_of(&left)?;
+            if there.len() < fewest {
+                (went, fewest) = (Instant::now(), there.len());
+            }
+            let Some(file) = there.into_iter().next() else { break };
+            if went.elapsed() > READERS_MAX {
                 if let Some(error) = self.shelf.broken() {
                     return Err(error);
                 }
@@ -59,9 +65,9 @@ impl EmbeddedLog {
         synced.map_err(LogError::io("cannot sync the names in", self.folder()))
     }
 
-    /// A file of these that is still there.
-    fn one_of(&self, names: &[String]) -> Result<Option<String>> {
-        let there = self.shelf.names()?;
-        Ok(names.iter().find(|name| there.contains(name)).cloned())
+    /// Files of these that are still there.
+    fn there_of(&self, names: &[String]) -> Result<Vec<String>> {
+        let there: HashSet<String> = self.shelf.names()?.into_iter().collect();
+        Ok(names.iter().filter(|name| there.contains(*name)).cloned().collect())
     }
 }
