@@ -19,7 +19,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use futures::stream;
 
 pub(crate) use feed::Feeds;
@@ -81,6 +81,8 @@ pub(crate) fn event_stream(body: Body) -> Response<Body> {
         (CACHE_CONTROL, "no-cache"),
         (CONNECTION, "keep-alive"),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+        // A proxy would keep messages back until it has a page of them.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
     ] {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }

@@ -83,8 +83,11 @@ impl<T: Weight> Sender<T> {
         let messages = element.messages().clamp(1, limits.messages) as u32;
         let bytes = element.bytes().clamp(1, limits.bytes) as u32;
         let permits = async {
-            self.room.messages.acquire_many(messages).await.ok()?.forget();
-            self.room.bytes.acquire_many(bytes).await.ok()?.forget();
+            // Whoever leaves while it waits for the second gives the first back.
+            let of_messages = self.room.messages.acquire_many(messages).await.ok()?;
+            let of_bytes = self.room.bytes.acquire_many(bytes).await.ok()?;
+            of_messages.forget();
+            of_bytes.forget();
             Some(Permits { messages, bytes })
         };
         let permits = permits.await;
@@ -181,6 +184,21 @@ mod tests {
         assert!(full(&sender, Item(1, 1)));
         assert_eq!(receiver.receive().await.map(|i| i.0), Some(100));
         assert!(!full(&sender, Item(1, 1)));
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_leaves_takes_no_room_with_it() {
+        let (sender, mut receiver) = bounded::<Item>(Limits {
+            messages: 10,
+            bytes: 10,
+        });
+        for _ in 0..20 {
+            assert!(!full(&sender, Item(1, 10)));
+            // Waits for bytes, and leaves.
+            assert!(full(&sender, Item(9, 1)));
+            assert!(receiver.receive().await.is_some());
+        }
+        assert!(!full(&sender, Item(10, 10)));
     }
 
     #[tokio::test]

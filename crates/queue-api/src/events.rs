@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream;
@@ -69,6 +69,8 @@ pub async fn events(call: Call) -> Result<Response> {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
+        // A proxy would keep messages back until it has a page of them.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
 }

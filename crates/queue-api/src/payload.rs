@@ -9,6 +9,7 @@
 //! The rejected option, looking whether a payload without content type happens to be JSON, would make `5` sometimes a
 //! number and sometimes a text.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use base64::Engine as _;
@@ -122,12 +123,31 @@ fn content(out: &mut String, clock: &dyn Clock, message: &Message) {
 
 /// MQTT properties may repeat; an object has each name once, with its first value.
 fn unique(properties: PropertiesRef<'_>) -> impl Iterator<Item = (&str, &str)> {
-    let first = move |n: usize, name: &str| !properties.iter().take(n).any(|(other, _)| other == name);
-    properties
-        .iter()
-        .enumerate()
-        .filter(move |(n, (name, _))| first(*n, name))
-        .map(|(_, pair)| pair)
+    let mut names = Names::default();
+    properties.iter().filter(move |(name, _)| names.insert(name))
+}
+
+/// Names that were met: most messages have a few, which are looked through, and a client may send thousands.
+#[derive(Default)]
+struct Names<'a> {
+    few: Vec<&'a str>,
+    many: HashSet<&'a str>,
+}
+
+const FEW: usize = 16;
+
+impl<'a> Names<'a> {
+    /// False if it was there.
+    fn insert(&mut self, name: &'a str) -> bool {
+        if self.few.contains(&name) {
+            return false;
+        }
+        if self.few.len() == FEW {
+            return self.many.insert(name);
+        }
+        self.few.push(name);
+        true
+    }
 }
 
 fn body(out: &mut String, payload: &[u8], content_type: &str) {
@@ -199,6 +219,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use thalweg_log::format::record::Properties;
 
     fn shown(payload: &[u8], content_type: &str) -> Value {
         let mut out = "{".to_owned();
@@ -233,7 +254,29 @@ mod tests {
         assert_eq!(out, "\"json\":{\"a\": 123456789012345678901234567890,  \"b\": 1.10}");
     }
 
+    #[test]
+    fn thousands_of_names_are_looked_at_once_each() {
+        let names = (0..13_822).map(|n| (format!("{}", n % 13_000), "1"));
+        let properties: Properties = names.collect();
+        let shown: Vec<&str> = unique(properties.as_ref()).map(|(name, _)| name).collect();
+        assert_eq!(shown.len(), 13_000);
+        assert!(shown.iter().enumerate().all(|(n, name)| *name == n.to_string()));
+    }
+
     proptest! {
+        #[test]
+        fn each_name_is_shown_once_with_its_first_value(names in proptest::collection::vec(0..30u8, 0..60)) {
+            let pairs: Vec<(String, String)> = names.iter().enumerate().map(|(n, name)| (name.to_string(), n.to_string())).collect();
+            let properties: Properties = pairs.iter().map(|(name, value)| (name, value)).collect();
+            let mut first: Vec<(&str, &str)> = Vec::new();
+            for (name, value) in &pairs {
+                if first.iter().all(|(known, _)| known != name) {
+                    first.push((name, value));
+                }
+            }
+            prop_assert_eq!(unique(properties.as_ref()).collect::<Vec<_>>(), first);
+        }
+
         #[test]
         fn whatever_is_shown_reads_back_as_the_same_bytes(payload in proptest::collection::vec(any::<u8>(), 0..40), json in any::<bool>()) {
             let value = shown(&payload, if json { "application/json" } else { "" });

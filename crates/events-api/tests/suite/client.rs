@@ -106,6 +106,7 @@ impl Pokes {
             ("cache-control", "no-cache"),
             ("access-control-allow-origin", "*"),
             ("transfer-encoding", "chunked"),
+            ("x-accel-buffering", "no"),
         ] {
             assert_eq!(head[name], value);
         }

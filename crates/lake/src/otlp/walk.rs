@@ -13,7 +13,7 @@ use super::wire::{Cursor, END, Key, Result, once};
 pub struct WalkLimits {
     /// Values within values.
     pub nesting: usize,
-    /// Of a record, with those of its resource and scope.
+    /// Of a record, with those of its resource and scope; of each of its events, links and exemplars.
     pub attributes: usize,
     pub name_bytes: usize,
     /// Of a text, of bytes, or of all that a list or a map has.
@@ -129,6 +129,12 @@ impl Seen {
     fn is(&mut self, wrong: Reason) {
         self.wrong.get_or_insert(wrong);
     }
+
+    /// Why it cannot be stored as it is.
+    fn reason(&self, limits: &WalkLimits) -> Option<Reason> {
+        let too_many = (self.count > limits.attributes).then_some(Reason::TooManyAttributes);
+        self.wrong.or(too_many)
+    }
 }
 
 impl Walk<'_> {
@@ -188,11 +194,7 @@ impl Walk<'_> {
 
     /// Counts a record.
     fn record(&mut self, seen: Seen) {
-        let wrong = match seen.count > self.limits.attributes {
-            true => seen.wrong.or(Some(Reason::TooManyAttributes)),
-            false => seen.wrong,
-        };
-        if let Some(reason) = wrong {
+        if let Some(reason) = seen.reason(self.limits) {
             self.walked.rejected.push(self.walked.records);
             self.walked.reasons[reason as usize] += 1;
         }
@@ -264,29 +266,42 @@ impl Walk<'_> {
     }
 
     fn event(&mut self, mut at: Cursor<'_>, seen: &mut Seen) -> Result<()> {
+        let mut own = Seen::default();
         loop {
             match at.key()? {
                 event::TIME => drop(at.fixed64()?),
                 event::NAME => drop(at.bytes()?),
-                event::ATTRIBUTES => self.attribute(at.message()?, seen)?,
+                event::ATTRIBUTES => self.attribute(at.message()?, &mut own)?,
                 event::DROPPED => drop(at.number()?),
-                END => return Ok(()),
+                END => break,
                 key => at.skip(key, event::KNOWN)?,
             }
+        }
+        self.part(own, seen);
+        Ok(())
+    }
+
+    /// What a record has many of is judged by itself: an event, a link, an exemplar.
+    fn part(&self, own: Seen, seen: &mut Seen) {
+        if let Some(reason) = own.reason(self.limits) {
+            seen.is(reason);
         }
     }
 
     fn link(&mut self, mut at: Cursor<'_>, seen: &mut Seen) -> Result<()> {
+        let mut own = Seen::default();
         loop {
             match at.key()? {
                 link::TRACE_ID | link::SPAN_ID | link::TRACE_STATE => drop(at.bytes()?),
-                link::ATTRIBUTES => self.attribute(at.message()?, seen)?,
+                link::ATTRIBUTES => self.attribute(at.message()?, &mut own)?,
                 link::DROPPED => drop(at.number()?),
                 link::FLAGS => drop(at.fixed32()?),
-                END => return Ok(()),
+                END => break,
                 key => at.skip(key, link::KNOWN)?,
             }
         }
+        self.part(own, seen);
+        Ok(())
     }
 
     fn metric(&mut self, mut at: Cursor<'_>, seen: Seen) -> Result<()> {
@@ -437,15 +452,18 @@ impl Walk<'_> {
     }
 
     fn exemplar(&mut self, mut at: Cursor<'_>, seen: &mut Seen) -> Result<()> {
+        let mut own = Seen::default();
         loop {
             match at.key()? {
-                exemplar::ATTRIBUTES => self.attribute(at.message()?, seen)?,
+                exemplar::ATTRIBUTES => self.attribute(at.message()?, &mut own)?,
                 exemplar::TIME | exemplar::DOUBLE | exemplar::INT => drop(at.fixed64()?),
                 exemplar::SPAN_ID | exemplar::TRACE_ID => drop(at.bytes()?),
-                END => return Ok(()),
+                END => break,
                 key => at.skip(key, exemplar::KNOWN)?,
             }
         }
+        self.part(own, seen);
+        Ok(())
     }
 
     fn attribute(&mut self, at: Cursor<'_>, seen: &mut Seen) -> Result<()> {
@@ -572,3 +590,73 @@ impl Bounds {
 
 /// Columns of counts have a sign.
 const COUNT_MAX: u64 = i64::MAX as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::otlp::json::{JsonLimits, to_proto};
+
+    /// So many attributes, as JSON.
+    fn attributes(count: usize) -> String {
+        let one = |n| format!(r#"{{"key":"a{n}","value":{{"intValue":"{n}"}}}}"#);
+        format!("[{}]", (0..count).map(one).collect::<Vec<_>>().join(","))
+    }
+
+    fn times(count: usize, one: &str) -> String {
+        format!("[{}]", vec![one; count].join(","))
+    }
+
+    fn walked(signal: Signal, json: &str) -> Walked {
+        let mut proto = Vec::new();
+        to_proto(signal, json.as_bytes(), &JsonLimits::default(), &mut proto).unwrap();
+        walk(signal, &proto, &WalkLimits::default()).unwrap()
+    }
+
+    /// Attributes of the resource and of the span, events and links with as many each.
+    fn span(resource: usize, own: usize, events: (usize, usize), links: (usize, usize)) -> Walked {
+        let event = format!(r#"{{"name":"e","attributes":{}}}"#, attributes(events.1));
+        let ids = r#""traceId":"5b8efff798038103d269b633813fc60c","spanId":"eee19b7ec3c1b174""#;
+        let link = format!(r#"{{{ids},"attributes":{}}}"#, attributes(links.1));
+        let span = format!(
+            r#"{{{ids},"attributes":{},"events":{},"links":{}}}"#,
+            attributes(own),
+            times(events.0, &event),
+            times(links.0, &link)
+        );
+        let json = format!(
+            r#"{{"resourceSpans":[{{"resource":{{"attributes":{}}},"scopeSpans":[{{"spans":[{span}]}}]}}]}}"#,
+            attributes(resource)
+        );
+        walked(Signal::Traces, &json)
+    }
+
+    #[test]
+    fn events_and_links_of_a_span_are_judged_by_themselves() {
+        for (name, walked) in [
+            ("many small ones", span(10, 10, (128, 10), (128, 10))),
+            ("as large as may be", span(1000, 24, (2, 1024), (2, 1024))),
+        ] {
+            assert_eq!((walked.records, walked.rejected.len()), (1, 0), "{name}");
+        }
+        for (name, walked) in [
+            ("the span", span(1000, 25, (0, 0), (0, 0))),
+            ("an event", span(0, 0, (1, 1025), (0, 0))),
+            ("a link", span(0, 0, (0, 0), (1, 1025))),
+        ] {
+            assert_eq!(walked.rejected, [0], "{name}");
+            assert_eq!(walked.reasons[Reason::TooManyAttributes as usize], 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn exemplars_of_a_point_are_judged_by_themselves() {
+        let point = |exemplars, each| {
+            let exemplar = format!(r#"{{"asDouble":1,"filteredAttributes":{}}}"#, attributes(each));
+            let point = format!(r#"{{"asDouble":1,"exemplars":{}}}"#, times(exemplars, &exemplar));
+            let metric = format!(r#"{{"name":"m","gauge":{{"dataPoints":[{point}]}}}}"#);
+            let json = format!(r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{metric}]}}]}}]}}"#);
+            walked(Signal::Metrics, &json).rejected.len()
+        };
+        assert_eq!((point(20, 60), point(1, 1025)), (0, 1));
+    }
+}

@@ -24,6 +24,7 @@ impl Events {
         let response = server.open("GET", path, headers, "").unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
+        assert_eq!(response.headers()["x-accel-buffering"], "no");
         let reader = BufReader::new(response.into_body().into_reader());
         Events { reader }
     }
