@@ -35,7 +35,7 @@ pub struct Process {
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
     /// Of the event store's namespace `default`, if it was made now.
-    pub new_events_token: Option<String>,
+    pub new_events_token: Option<crate::MadeToken>,
     /// Of a lake that is a folder elsewhere.
     _lake_dir: Option<DataDir>,
     /// Let go last: whoever takes the folder next finds it at rest.

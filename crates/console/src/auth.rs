@@ -60,6 +60,12 @@ pub struct Identity {
     pub roles: Vec<Role>,
 }
 
+impl Identity {
+    pub fn may(&self, needed: Role) -> bool {
+        self.roles.iter().any(|role| role.includes(needed))
+    }
+}
+
 /// Why nobody was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {

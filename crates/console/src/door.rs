@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use thalweg_config::{AuthConfig, ListenerConfig, Role};
+use thalweg_config::{AuthConfig, ListenerConfig, ListenerNames, Protection, Role, exposure};
+use thalweg_telemetry::{Names, Origins};
 use tokio::net::TcpListener;
 
 use crate::auth::{Credentials, Stranger};
@@ -17,6 +18,7 @@ pub struct Door {
     pub address: SocketAddr,
     pub tls: Option<Arc<Tls>>,
     pub admission: Admission,
+    pub(crate) origins: Arc<Origins>,
 }
 
 /// Who may do what: everybody everything where there are no logins, since then only this machine can ask, or the configuration
@@ -34,7 +36,8 @@ pub enum Denied {
 }
 
 impl Door {
-    /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise.
+    /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise
+    /// ([`exposure`]).
     pub async fn open(config: &ListenerConfig, auth: &AuthConfig) -> Result<Door, StartError> {
         let credentials = Credentials::load(auth, None)?.map(Arc::new);
         let tls = match (config.cert_file.clone(), config.key_file.clone()) {
@@ -51,19 +54,29 @@ impl Door {
             _ => None,
         };
         let (listener, address) = listen::bind(config.section, &config.address).await?;
-        let is_protected = credentials.is_some() || tls.is_some() || config.insecure;
-        if !is_protected && !address.ip().to_canonical().is_loopback() {
-            return Err(StartError::Unprotected {
-                section: config.section,
-                address: address.to_string(),
-                port: address.port(),
-            });
-        }
+        let protection = Protection {
+            has_tls: tls.is_some(),
+            has_login: credentials.is_some(),
+            is_insecure: config.insecure,
+        };
+        exposure(address.ip(), protection).map_err(|exposed| StartError::Exposed {
+            text: exposed.explain(address, &ListenerNames::of_section(config.section)),
+        })?;
+        // Everybody may everything where everybody is let in, and else only this machine can ask.
+        let names = match credentials.is_none() && !config.insecure {
+            true => Names::Own,
+            false => Names::Any,
+        };
+        let origins = Arc::new(Origins {
+            names,
+            ..Origins::of_own_machine(&config.address)
+        });
         Ok(Door {
             listener,
             address,
             tls,
             admission: Admission(credentials),
+            origins,
         })
     }
 }
@@ -78,7 +91,7 @@ impl Admission {
                 Stranger::Wrong => "the token, or the user and password, are wrong".to_owned(),
             })
         })?;
-        if identity.roles.contains(&role) {
+        if identity.may(role) {
             return Ok(());
         }
         let (name, role) = (identity.name, role.as_str());
@@ -128,7 +141,11 @@ mod tests {
             users_file: None,
         };
         assert!(open("127.0.0.1:0", none.clone()).await.is_ok());
-        assert!(open("0.0.0.0:0", auth(&[Role::Write])).await.is_ok());
+        let in_the_clear = open("0.0.0.0:0", auth(&[Role::Write])).await.err().unwrap().to_string();
+        assert!(
+            in_the_clear.contains("without TLS; set it to 127.0.0.1:"),
+            "{in_the_clear}"
+        );
         let error = open("0.0.0.0:0", none).await.err().unwrap().to_string();
         assert!(error.starts_with("ingest.otlp.grpc.address 0.0.0.0:"), "{error}");
         assert!(
@@ -145,8 +162,9 @@ mod tests {
         assert!(matches!(silent, Denied::Stranger(_)));
         headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer secret"));
         assert_eq!(door.admission.admit(&headers, Role::Write).await, Ok(()));
-        let lacks = door.admission.admit(&headers, Role::Read).await.unwrap_err();
-        assert!(matches!(lacks, Denied::Lacks(text) if text.starts_with("\"edge\" lacks the role read")));
+        assert_eq!(door.admission.admit(&headers, Role::Read).await, Ok(()));
+        let lacks = door.admission.admit(&headers, Role::Admin).await.unwrap_err();
+        assert!(matches!(lacks, Denied::Lacks(text) if text.starts_with("\"edge\" lacks the role admin")));
         headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer other"));
         assert!(door.admission.admit(&headers, Role::Write).await.is_err());
     }

@@ -102,5 +102,8 @@ pub struct Manners {
     /// The header `Server` of every answer.
     pub server: Option<HeaderValue>,
     /// JSON in place of a sentence for what is refused before any path sees it.
-    pub refusal: Option<fn(StatusCode) -> String>,
+    pub refusal: Option<Refusal>,
 }
+
+/// Makes JSON of a status, and of what is to be said of it if that is known.
+pub type Refusal = fn(StatusCode, Option<&str>) -> String;

@@ -41,6 +41,7 @@ pub static MALLOC_CONF: &[u8] = b"prof:true,prof_active:true,lg_prof_sample:21\0
 const BUILT: &str = env!("THALWEG_BUILT");
 
 fn main() -> ExitCode {
+    thalweg_kit::files::keep_own_rights();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => error.exit(),

@@ -174,6 +174,11 @@ impl Role {
         }
     }
 
+    /// Whoever may administer may write, and whoever may write may read.
+    pub fn includes(self, needed: Role) -> bool {
+        self >= needed
+    }
+
     pub fn parse(name: &str) -> Option<Role> {
         [Role::Read, Role::Write, Role::Admin]
             .into_iter()
