@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use thalweg_config::{AuthConfig, ListenerConfig, ListenerNames, Protection, Role, exposure};
+use thalweg_config::{ListenerConfig, ListenerNames, Protection, Role, exposure};
 use thalweg_telemetry::{Names, Origins};
 use tokio::net::TcpListener;
 
-use crate::auth::{Credentials, Stranger};
+use crate::auth::{Credentials, Logins, Stranger};
 use crate::tls::{Tls, TlsFiles, TlsNames};
 use crate::{StartError, listen};
 
@@ -33,13 +33,15 @@ pub enum Denied {
     Stranger(String),
     /// It is somebody who may not do this.
     Lacks(String),
+    /// So many passwords are being checked that he has to come again.
+    Busy,
 }
 
 impl Door {
     /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise
     /// ([`exposure`]).
-    pub async fn open(config: &ListenerConfig, auth: &AuthConfig) -> Result<Door, StartError> {
-        let credentials = Credentials::load(auth, None)?.map(Arc::new);
+    pub async fn open(config: &ListenerConfig, logins: &Logins) -> Result<Door, StartError> {
+        let credentials = logins.of_all_listeners();
         let tls = match (config.cert_file.clone(), config.key_file.clone()) {
             (Some(cert), Some(key)) => Some(Arc::new(Tls::open(TlsFiles {
                 cert,
@@ -85,11 +87,13 @@ impl Admission {
     /// Whether whoever sent these headers has a role.
     pub async fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), Denied> {
         let Some(credentials) = &self.0 else { return Ok(()) };
-        let identity = credentials.identify(headers).await.map_err(|stranger| {
-            Denied::Stranger(match stranger {
-                Stranger::Silent => "send a token of auth.tokens (Authorization: Bearer …)".to_owned(),
-                Stranger::Wrong => "the token, or the user and password, are wrong".to_owned(),
-            })
+        let identity = credentials.identify(headers).await.map_err(|why| {
+            let stranger = |text: &str| Denied::Stranger(text.to_owned());
+            match why {
+                Stranger::Silent => stranger("send a token of auth (Authorization: Bearer …)"),
+                Stranger::Wrong => stranger("the token, or the user and password, are wrong"),
+                Stranger::Busy => Denied::Busy,
+            }
         })?;
         if identity.may(role) {
             return Ok(());
@@ -105,7 +109,7 @@ impl Admission {
 mod tests {
     use axum::http::{HeaderValue, header};
     use sha2::{Digest as _, Sha256};
-    use thalweg_config::{Pos, Token, TokenSecret};
+    use thalweg_config::{AuthConfig, Pos, Token, TokenSecret};
 
     use super::*;
 
@@ -120,28 +124,26 @@ mod tests {
         }
     }
 
-    fn auth(roles: &[Role]) -> AuthConfig {
+    fn logins(roles: &[Role]) -> Logins {
         let token = Token {
             name: "edge".to_owned(),
             secret: TokenSecret::Sha256(Sha256::digest(b"secret").into()),
             roles: roles.to_vec(),
             pos: Pos::WHOLE_FILE,
         };
-        AuthConfig {
+        let auth = AuthConfig {
             tokens: vec![token],
-            users_file: None,
-        }
+            ..AuthConfig::default()
+        };
+        Logins::load(&auth, None).unwrap()
     }
 
     #[tokio::test]
     async fn without_protection_only_this_machine_is_served() {
-        let open = |address: &'static str, auth: AuthConfig| async move { Door::open(&config(address), &auth).await };
-        let none = AuthConfig {
-            tokens: Vec::new(),
-            users_file: None,
-        };
+        let open = |address: &'static str, logins: Logins| async move { Door::open(&config(address), &logins).await };
+        let none = Logins::none();
         assert!(open("127.0.0.1:0", none.clone()).await.is_ok());
-        let in_the_clear = open("0.0.0.0:0", auth(&[Role::Write])).await.err().unwrap().to_string();
+        let in_the_clear = open("0.0.0.0:0", logins(&[Role::Write])).await.err().unwrap().to_string();
         assert!(
             in_the_clear.contains("without TLS; set it to 127.0.0.1:"),
             "{in_the_clear}"
@@ -156,7 +158,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_role_is_needed_where_there_are_logins() {
-        let door = Door::open(&config("127.0.0.1:0"), &auth(&[Role::Write])).await.unwrap();
+        let door = Door::open(&config("127.0.0.1:0"), &logins(&[Role::Write])).await.unwrap();
         let mut headers = HeaderMap::new();
         let silent = door.admission.admit(&headers, Role::Write).await.unwrap_err();
         assert!(matches!(silent, Denied::Stranger(_)));

@@ -15,9 +15,10 @@ use axum::response::{IntoResponse, Response};
 use thalweg_config::{Role, is_loopback};
 use thalweg_telemetry::{Access, Origins};
 
-use crate::auth::{Credentials, Stranger};
+use crate::auth::{Credentials, Identity, Stranger};
 use crate::listen::Trust;
 use crate::refusal::refusal;
+use crate::revoked;
 
 /// The other end of the connection, put into each request.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ pub struct Demand {
 }
 
 pub struct Guard {
-    credentials: Option<Credentials>,
+    credentials: Option<Arc<Credentials>>,
     trust: Trust,
     origins: Arc<Origins>,
 }
@@ -42,7 +43,7 @@ pub struct Guard {
 struct Refusal(StatusCode, String);
 
 impl Guard {
-    pub fn new(credentials: Option<Credentials>, trust: Trust, origins: Arc<Origins>) -> Arc<Guard> {
+    pub fn new(credentials: Option<Arc<Credentials>>, trust: Trust, origins: Arc<Origins>) -> Arc<Guard> {
         Arc::new(Guard {
             credentials,
             trust,
@@ -57,13 +58,25 @@ impl Guard {
     /// Middleware around the paths of one demand.
     pub async fn check(self: Arc<Guard>, demand: Demand, request: Request, next: Next) -> Response {
         let (parts, body) = request.into_parts();
-        match self.judge(&parts, demand).await {
-            Ok(()) => next.run(Request::from_parts(parts, body)).await,
-            Err(refusal) => refusal.into_response(),
+        let identity = match self.judge(&parts, demand).await {
+            Ok(identity) => identity,
+            Err(refusal) => return refusal.into_response(),
+        };
+        let answer = next.run(Request::from_parts(parts, body));
+        let Some(Identity { ended, .. }) = identity else {
+            return answer.await;
+        };
+        tokio::select! {
+            response = answer => revoked::until(ended, response),
+            () = ended.cancelled() => {
+                let text = "the token or user of this request was revoked".to_owned();
+                Refusal(StatusCode::UNAUTHORIZED, text).into_response()
+            }
         }
     }
 
-    async fn judge(&self, request: &Parts, demand: Demand) -> Result<(), Refusal> {
+    /// Who it is, where somebody has to say so.
+    async fn judge(&self, request: &Parts, demand: Demand) -> Result<Option<Identity>, Refusal> {
         let open_to_all = demand.of_reference && demand.access != Access::Admin;
         let limited = match demand.access {
             Access::Own => matches!(self.trust, Trust::Unencrypted | Trust::ThisMachine),
@@ -75,20 +88,27 @@ impl Guard {
             return Err(Refusal(StatusCode::FORBIDDEN, text.to_owned()));
         }
         match &self.credentials {
-            _ if demand.access == Access::Own => Ok(()),
-            Some(_) if demand.access == Access::Open => Ok(()),
-            Some(credentials) => self.permit(credentials, request, demand.access).await,
-            None => self.permit_without_login(request, demand),
+            _ if demand.access == Access::Own => Ok(None),
+            Some(_) if demand.access == Access::Open => Ok(None),
+            Some(credentials) => self.permit(credentials, request, demand.access).await.map(Some),
+            None => self.permit_without_login(request, demand).map(|()| None),
         }
     }
 
-    async fn permit(&self, credentials: &Credentials, request: &Parts, access: Access) -> Result<(), Refusal> {
+    async fn permit(&self, credentials: &Credentials, request: &Parts, access: Access) -> Result<Identity, Refusal> {
         let identity = credentials.identify(&request.headers).await.map_err(|stranger| {
-            let text = match stranger {
-                Stranger::Silent => "this path needs a login; send a token of auth.tokens (Authorization: Bearer …) or a user of auth.users_file",
-                Stranger::Wrong => "the token, or the user and password, are wrong",
+            let (status, text) = match stranger {
+                Stranger::Silent => (
+                    StatusCode::UNAUTHORIZED,
+                    "this path needs a login; send a token of auth.tokens (Authorization: Bearer …) or a user of auth.users_file",
+                ),
+                Stranger::Wrong => (StatusCode::UNAUTHORIZED, "the token, or the user and password, are wrong"),
+                Stranger::Busy => (
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "many passwords are being checked; try again, or use a token",
+                ),
             };
-            Refusal(StatusCode::UNAUTHORIZED, text.to_owned())
+            Refusal(status, text.to_owned())
         })?;
         let role = match access {
             Access::Admin => Role::Admin,
@@ -97,7 +117,7 @@ impl Guard {
             _ => Role::Read,
         };
         if identity.may(role) {
-            return Ok(());
+            return Ok(identity);
         }
         let (name, role) = (identity.name, role.as_str());
         Err(Refusal(
@@ -131,9 +151,14 @@ impl IntoResponse for Refusal {
         let Refusal(status, text) = self;
         let code = match status {
             StatusCode::UNAUTHORIZED => "not_authenticated",
+            StatusCode::TOO_MANY_REQUESTS => "too_many_pending",
             _ => "not_authorized",
         };
         let mut response = refusal(status, code, text);
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         if status == StatusCode::UNAUTHORIZED {
             let headers = response.headers_mut();
             headers.append(

@@ -19,6 +19,7 @@ mod listen;
 mod options;
 mod page;
 mod refusal;
+mod revoked;
 mod routes;
 mod serve;
 mod status;
@@ -34,6 +35,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, Origins, StatusBoard};
 
 use tokio::net::TcpListener;
 
+pub use auth::{Logins, Replaced, lines as login_lines};
 pub use door::{Admission, Denied, Door};
 pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, Limits, Manners, Refusal};
@@ -51,7 +53,11 @@ impl Console {
         board: StatusBoard,
         routes: Vec<Arc<dyn HttpRoutes>>,
     ) -> Result<Running, StartError> {
-        let credentials = auth::Credentials::load(&options.auth, options.http.basic_auth.as_ref())?;
+        let logins = match &options.logins {
+            Some(logins) => logins.clone(),
+            None => Logins::load(&options.auth, options.http.basic_auth.as_ref())?,
+        };
+        let credentials = logins.credentials();
         let tls = Tls::load(&options.http)?.map(Arc::new);
         let (listener, address) = listen::bind("http", &options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;

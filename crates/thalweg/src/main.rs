@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod aligned;
+mod auth;
 mod check;
 mod cli;
 mod demo;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Parquet(command) => parquet::main(&command),
         Command::Log(command) => log::main(&command),
         Command::Queue(options) => queue::main(&options),
+        Command::Auth(command) => auth::main(&command),
         Command::Events(options) => events::main(&options),
     };
     match result {

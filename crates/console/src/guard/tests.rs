@@ -1,4 +1,5 @@
 use super::*;
+use crate::auth::Logins;
 use thalweg_config::{AuthConfig, Token, TokenSecret};
 
 const LOCAL: &str = "127.0.0.1:5000";
@@ -20,7 +21,7 @@ fn request(peer: &str, method: Method, headers: &[(&str, &str)]) -> Parts {
 
 async fn status(guard: &Guard, request: Parts, access: Access, of_reference: bool) -> u16 {
     match guard.judge(&request, Demand { access, of_reference }).await {
-        Ok(()) => 200,
+        Ok(_) => 200,
         Err(Refusal(status, _)) => status.as_u16(),
     }
 }
@@ -89,8 +90,7 @@ async fn a_foreign_name_that_points_here_is_refused_without_a_login() {
 #[tokio::test]
 async fn in_the_clear_other_hosts_get_only_the_paths_of_the_reference_even_with_a_login() {
     let logins = auth(&[("r", &[Role::Read])]);
-    let credentials = Credentials::load(&logins, None).unwrap();
-    let guard = Guard::new(credentials, Trust::Unencrypted, Arc::default());
+    let guard = Guard::new(logins.credentials(), Trust::Unencrypted, Arc::default());
     let bearer = [("Authorization", "Bearer r")];
     let by_proxy = [("Authorization", "Bearer r"), ("X-Forwarded-For", "198.51.100.1")];
     let cases: [(&str, &[(&str, &str)], Access, bool, u16); 7] = [
@@ -108,7 +108,7 @@ async fn in_the_clear_other_hosts_get_only_the_paths_of_the_reference_even_with_
     }
 }
 
-fn auth(tokens: &[(&str, &[Role])]) -> AuthConfig {
+fn auth(tokens: &[(&str, &[Role])]) -> Logins {
     use sha2::Digest;
     let token = |(name, roles): &(&str, &[Role])| Token {
         name: (*name).to_owned(),
@@ -116,16 +116,17 @@ fn auth(tokens: &[(&str, &[Role])]) -> AuthConfig {
         roles: roles.to_vec(),
         pos: thalweg_config::Pos::WHOLE_FILE,
     };
-    AuthConfig {
+    let auth = AuthConfig {
         tokens: tokens.iter().map(token).collect(),
-        users_file: None,
-    }
+        ..AuthConfig::default()
+    };
+    Logins::load(&auth, None).unwrap()
 }
 
 #[tokio::test]
 async fn with_a_login_each_request_needs_its_role_wherever_it_comes_from() {
     let logins = auth(&[("r", &[Role::Read]), ("w", &[Role::Write]), ("a", &[Role::Admin])]);
-    let guard = Guard::new(Credentials::load(&logins, None).unwrap(), Trust::Nobody, Arc::default());
+    let guard = Guard::new(logins.credentials(), Trust::Nobody, Arc::default());
     let cases = [
         // token, method, access, status
         (None, Method::GET, Access::Open, 200),

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, UdpSocket};
 
 use thalweg_config::Role;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::support::{Answer, connect, exchange, fetch, options, send, start_with, token};
@@ -175,10 +176,65 @@ async fn users_of_the_users_file_come_with_basic_and_changes_need_no_restart() {
     while send(&running, "POST", "/echo", &[ada], "x").await.status != 200 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    // A file that cannot be used changes nothing.
+    // A line that cannot be read lets nobody in, and a file that is gone neither.
     std::fs::write(&file, "nonsense\n").unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
-    assert_eq!(send(&running, "POST", "/echo", &[ada], "x").await.status, 200);
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 401 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    std::fs::write(&file, line("read,write")).unwrap();
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 200 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    std::fs::remove_file(&file).unwrap();
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 401 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_revoked_token_holds_open_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    let line = |name: &str| {
+        use sha2::Digest as _;
+        let digits: String = sha2::Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{name}:{digits}:read\n")
+    };
+    std::fs::write(&file, [line("goes"), line("stays")].concat()).unwrap();
+    let mut guarded = options();
+    guarded.auth.tokens_file = Some(file.clone());
+    let running = start_with(guarded).await;
+    let open = async |path: &str, token: &str| {
+        let mut stream = connect(&running).await;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut first = [0; 16];
+        if path != "/waits" {
+            stream.read_exact(&mut first).await.unwrap();
+        }
+        stream
+    };
+    let mut gone = [open("/events", "goes").await, open("/parts", "goes").await, open("/waits", "goes").await];
+    let mut stays = open("/events", "stays").await;
+    std::fs::write(&file, line("stays")).unwrap();
+    let mut ends = Vec::new();
+    for stream in &mut gone {
+        let mut rest = Vec::new();
+        let read = stream.read_to_end(&mut rest);
+        let _end = tokio::time::timeout(std::time::Duration::from_secs(30), read).await.expect("it ends");
+        ends.push(String::from_utf8(rest).unwrap());
+    }
+    // A stream of events is at its end; part of an answer is never taken for the whole; who waits is told.
+    assert!(ends[0].ends_with("0\r\n\r\n"), "{}", ends[0]);
+    assert!(!ends[1].ends_with("0\r\n\r\n"), "{}", ends[1]);
+    assert!(ends[2].starts_with("HTTP/1.1 401"), "{}", ends[2]);
+    let mut more = [0; 1];
+    let read = tokio::time::timeout(std::time::Duration::from_millis(300), stays.read_exact(&mut more)).await;
+    assert!(read.is_err() || read.is_ok_and(|read| read.is_ok()), "the other goes on");
+    assert_eq!(send(&running, "GET", "/metrics", &["authorization: Bearer goes"], "").await.status, 401);
+    assert_eq!(send(&running, "GET", "/metrics", &["authorization: Bearer stays"], "").await.status, 200);
 }
 
 fn password_hash() -> String {
