@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use anyhow::Context as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_tests::{Api, Process, Thalweg, eventually, thalweg};
@@ -438,10 +437,7 @@ fn the_whole_process_makes_backups_that_a_server_alone_serves() {
         running.get("/ping").map(drop)
     })
     .unwrap();
-    let token = eventually(|| {
-        running.first_token()
-    })
-    .unwrap();
+    let token = eventually(|| running.first_token()).unwrap();
     let api = Api::at_root(&running.address().unwrap());
     let large = "x".repeat(9 << 20);
     call(

@@ -5,7 +5,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::Context as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_tests::receiver::{Authority, Identity};

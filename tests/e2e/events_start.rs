@@ -226,10 +226,15 @@ fn the_token_of_a_new_store_is_told_once_and_a_given_one_is_valid_from_then_on()
 #[test]
 fn a_terminal_is_shown_the_first_token_and_no_file_has_it() {
     let folder = tempfile::tempdir().unwrap();
-    let line = format!("{} events serve --port 0 --data-dir data --min-free 0", thalweg::binary().display());
+    let line = format!(
+        "{} events serve --port 0 --data-dir data --min-free 0",
+        thalweg::binary().display()
+    );
     // A terminal of its own, whose text goes to a file.
     let mut command = Command::new("script");
-    command.args(["-q", "-f", "-c", &line, "shown"]).current_dir(folder.path());
+    command
+        .args(["-q", "-f", "-c", &line, "shown"])
+        .current_dir(folder.path());
     let mut process = Process::start("terminal", folder.path(), &mut command).unwrap();
     eventually(|| {
         let shown = std::fs::read_to_string(folder.path().join("shown"))?.replace('\r', "");
@@ -250,7 +255,12 @@ fn without_a_place_for_its_token_a_store_is_not_made() {
     for _ in 0..2 {
         let done = thalweg::run(folder.path(), &arguments).unwrap();
         assert_eq!(done.status.code(), Some(1));
-        assert!(done.stderr.contains("give one (--token), or a file for it (--token-out)"), "{}", done.stderr);
+        assert!(
+            done.stderr
+                .contains("give one (--token), or a file for it (--token-out)"),
+            "{}",
+            done.stderr
+        );
     }
 }
 
@@ -290,8 +300,14 @@ fn it_is_reached_from_this_machine_only_unless_its_address_says_otherwise() {
 #[test]
 fn what_other_hosts_reach_needs_tls_and_tokens_or_the_word_of_the_operator() {
     let folder = tempfile::tempdir().unwrap();
-    let identity = Authority::new(folder.path(), "ca").unwrap().certify("localhost").unwrap();
-    let (cert, key) = (identity.certificate.display().to_string(), identity.key.display().to_string());
+    let identity = Authority::new(folder.path(), "ca")
+        .unwrap()
+        .certify("localhost")
+        .unwrap();
+    let (cert, key) = (
+        identity.certificate.display().to_string(),
+        identity.key.display().to_string(),
+    );
     let tls = ["--tls-cert", &cert, "--tls-key", &key];
     let test_mode = ["--test-mode"];
     let kept = ["--data-dir", "data", "--min-free", "0", "--token", TOKEN];
@@ -303,7 +319,10 @@ fn what_other_hosts_reach_needs_tls_and_tokens_or_the_word_of_the_operator() {
     ] {
         let flags = flags.concat();
         let Some(lacks) = lacks else {
-            drop(Events::start_in(tempfile::tempdir().unwrap(), &[&flags[..], &["--address", "0.0.0.0"]].concat()));
+            drop(Events::start_in(
+                tempfile::tempdir().unwrap(),
+                &[&flags[..], &["--address", "0.0.0.0"]].concat(),
+            ));
             continue;
         };
         let refused = [&["events", "serve", "--port", "0", "--address", "0.0.0.0"], &flags[..]].concat();
@@ -323,12 +342,20 @@ fn pages_of_other_sites_reach_no_store_without_tokens() {
     let open = Events::with(Backend::TestMode, &["--allow-origin", "http://localhost:3000"]);
     let write = r#"["stream.write","s",{"type":"t","data":{}}]"#;
     let send = |method: &str, path: &str, headers: &[(&str, &str)]| {
-        open.api.send(method, path, headers, if method == "POST" { write } else { "" })
+        open.api
+            .send(method, path, headers, if method == "POST" { write } else { "" })
     };
     let foreign = ("origin", "http://localhost:9999");
     let refused = send("POST", "/rpc", &[foreign, ("content-type", "text/plain")]);
-    assert_eq!((refused.status, &refused.json["error"]["code"]), (403, &json!("AUTH_UNAUTHORIZED")));
-    let image = [("sec-fetch-site", "same-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
+    assert_eq!(
+        (refused.status, &refused.json["error"]["code"]),
+        (403, &json!("AUTH_UNAUTHORIZED"))
+    );
+    let image = [
+        ("sec-fetch-site", "same-site"),
+        ("sec-fetch-mode", "no-cors"),
+        ("sec-fetch-dest", "image"),
+    ];
     assert_eq!(send("GET", "/subscribe?all=true", &image).status, 403);
     assert_eq!(send("POST", "/import?force=true", &[foreign]).status, 403);
     assert_eq!(send("POST", "/rpc?token=ns_x", &[foreign]).status, 403);

@@ -1,11 +1,13 @@
 //! End to end: the real binary, its real protocols, real servers at the other end. One test binary for all.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod auth;
 mod bad_input;
 mod buffer;
 mod clock;
 mod command_line;
 mod console;
+mod cross_site;
 mod demo;
 mod disk;
 mod downsampler;
@@ -43,6 +45,7 @@ mod otlp_answers;
 mod otlp_collector;
 mod otlp_hostile;
 mod otlp_senders;
+mod private_files;
 mod queue_api;
 mod queue_errors;
 mod queues;

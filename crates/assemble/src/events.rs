@@ -36,6 +36,8 @@ pub struct ServeEvents {
     pub allowed_origins: Vec<String>,
     /// Where the token of a new store goes, if no one is given and nobody sits at a terminal; without, into the folder.
     pub token_out: Option<PathBuf>,
+    /// Open connections; `None`: as many as the system has files for.
+    pub max_connections: Option<usize>,
     pub place: EventsPlace,
     /// Everybody may do everything.
     pub test_mode: bool,
@@ -98,7 +100,15 @@ impl EventsServer {
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
         let server = Server::starting(api_options(options), metrics.clone());
-        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners(), origins(options, &server), &metrics)?;
+        let listeners = Console::serve(
+            tls.clone(),
+            listeners,
+            &server.router(),
+            limits(options),
+            &manners(),
+            origins(options, &server),
+            &metrics,
+        )?;
         if let Some(first) = listeners.first() {
             server.count_connections(first.connections());
         }
@@ -197,8 +207,9 @@ pub(crate) fn patience(limits: &mut Limits) {
     limits.write_stall_max = IDLE_MAX;
 }
 
-fn limits() -> Limits {
-    let share = for_connections(CONNECTIONS_MAX);
+fn limits(options: &ServeEvents) -> Limits {
+    let wanted = options.max_connections;
+    let share = for_connections(wanted.unwrap_or(CONNECTIONS_MAX), wanted.map(|_| "--max-connections"));
     let mut limits = Limits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),

@@ -104,7 +104,8 @@ const STALL_MARGIN: Duration = Duration::from_secs(5);
 
 /// Bodies have the limits of the receiver.
 fn limits(section: &Section) -> Limits {
-    let share = open_files::for_connections(Limits::default().connections_max);
+    let most = section.grpc.max_connections.max(section.http.max_connections);
+    let share = open_files::for_connections(most, None);
     Limits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),

@@ -15,8 +15,9 @@ pub(crate) struct ForConnections {
     pub descriptors_max: u64,
 }
 
-/// Raises the limit as far as the system allows without asking anybody, and divides it. At most `most` connections.
-pub(crate) fn for_connections(most: usize) -> ForConnections {
+/// Raises the limit as far as the system allows without asking anybody, and divides it. At most `most` connections; `key` is what
+/// the operator gave them by, if he did.
+pub(crate) fn for_connections(most: usize, key: Option<&str>) -> ForConnections {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let before = limit.current;
@@ -30,6 +31,14 @@ pub(crate) fn for_connections(most: usize) -> ForConnections {
     }
     let all = limit.current.unwrap_or(SYSTEM_MAX);
     let divided = divide(all, open_now(), most);
+    if let Some(key) = key
+        && divided.connections_max < most
+    {
+        let allowed = divided.connections_max;
+        tracing::warn!(
+            "{key} is {most}, and the limit of {all} open files leaves {allowed} for connections; raise it (ulimit -n, or LimitNOFILE of the service)"
+        );
+    }
     tracing::debug!(
         open_files_max = all,
         ?divided,

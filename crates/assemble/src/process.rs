@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::join_all;
-use thalweg_config::Node;
+use thalweg_config::{CONNECTIONS_USUAL, Node};
 use thalweg_console::{ConfigText, Console, ConsoleOptions, Logins, Replaced, Running};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
@@ -162,10 +162,12 @@ impl Process {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());
             options.built = built.to_owned();
             options.logins = Some(logins.clone());
-            let share = open_files::for_connections(match events.is_open() {
+            let usual = match events.is_open() {
                 true => CONNECTIONS_MAX,
-                false => options.limits.connections_max,
-            });
+                false => CONNECTIONS_USUAL,
+            };
+            let wanted = config.http.max_connections;
+            let share = open_files::for_connections(wanted.unwrap_or(usual), wanted.map(|_| "http.max_connections"));
             options.limits.connections_max = share.connections_max;
             options.limits.descriptors_max = Some(share.descriptors_max);
             if events.is_open() {
@@ -208,9 +210,7 @@ impl Process {
             lake.open_events(store).await?;
         }
         if let Some(section) = &settings.ingest {
-            ingest
-                .start(section, &lake, &logins, &metrics, &lake_metrics)
-                .await?;
+            ingest.start(section, &lake, &logins, &metrics, &lake_metrics).await?;
             lake.set_opening(false);
         }
         let mut environment = FlowEnvironment {

@@ -19,6 +19,7 @@ pub struct Door {
     pub tls: Option<Arc<Tls>>,
     pub admission: Admission,
     pub(crate) origins: Arc<Origins>,
+    pub(crate) connections_max: usize,
 }
 
 /// Who may do what: everybody everything where there are no logins, since then only this machine can ask, or the configuration
@@ -79,6 +80,7 @@ impl Door {
             tls,
             admission: Admission(credentials),
             origins,
+            connections_max: config.max_connections,
         })
     }
 }
@@ -121,6 +123,7 @@ mod tests {
             cert_file: None,
             key_file: None,
             insecure: false,
+            max_connections: 1024,
         }
     }
 
@@ -143,7 +146,11 @@ mod tests {
         let open = |address: &'static str, logins: Logins| async move { Door::open(&config(address), &logins).await };
         let none = Logins::none();
         assert!(open("127.0.0.1:0", none.clone()).await.is_ok());
-        let in_the_clear = open("0.0.0.0:0", logins(&[Role::Write])).await.err().unwrap().to_string();
+        let in_the_clear = open("0.0.0.0:0", logins(&[Role::Write]))
+            .await
+            .err()
+            .unwrap()
+            .to_string();
         assert!(
             in_the_clear.contains("without TLS; set it to 127.0.0.1:"),
             "{in_the_clear}"
@@ -158,7 +165,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_role_is_needed_where_there_are_logins() {
-        let door = Door::open(&config("127.0.0.1:0"), &logins(&[Role::Write])).await.unwrap();
+        let door = Door::open(&config("127.0.0.1:0"), &logins(&[Role::Write]))
+            .await
+            .unwrap();
         let mut headers = HeaderMap::new();
         let silent = door.admission.admit(&headers, Role::Write).await.unwrap_err();
         assert!(matches!(silent, Denied::Stranger(_)));

@@ -20,6 +20,8 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 
+use crate::places::Serving;
+
 const WAITING: u8 = 0;
 const RECEIVING: u8 = 1;
 const ANSWERING: u8 = 2;
@@ -95,12 +97,18 @@ impl Exchange {
         response
     }
 
-    /// Has the end of the answer seen.
-    pub fn answer(self: Arc<Exchange>, response: Response<Body>) -> Response<Body> {
+    /// Has the end of the answer seen, up to which it is served.
+    pub fn answer(self: Arc<Exchange>, response: Response<Body>, serving: Option<Serving>) -> Response<Body> {
         self.stage.store(ANSWERING, Relaxed);
         self.unanswered.store(false, Relaxed);
         self.pushing.store(is_push(&response), Relaxed);
-        response.map(|inner| Body::new(Answer { inner, exchange: self }))
+        response.map(|inner| {
+            Body::new(Answer {
+                inner,
+                exchange: self,
+                _serving: serving,
+            })
+        })
     }
 }
 
@@ -180,6 +188,7 @@ impl<B: Source> Drop for Incoming<B> {
 struct Answer {
     inner: Body,
     exchange: Arc<Exchange>,
+    _serving: Option<Serving>,
 }
 
 impl HttpBody for Answer {
@@ -234,10 +243,10 @@ mod tests {
         assert!(exchange.is_receiving(), "the body is missing");
         drop(body);
         assert!(!exchange.is_receiving() && exchange.is_unanswered());
-        let response = exchange.clone().answer(Response::new(Body::empty()));
+        let response = exchange.clone().answer(Response::new(Body::empty()), None);
         exchange.came();
         assert!(!exchange.is_receiving(), "the answer is first");
-        let response = exchange.clone().answer(response);
+        let response = exchange.clone().answer(response, None);
         drop(response);
         assert!(!exchange.is_unanswered(), "it may not have been written yet");
         exchange.came();
@@ -276,7 +285,7 @@ mod tests {
         for (kind, expected) in [("text/event-stream", true), ("application/json", false)] {
             let exchange = Arc::new(Exchange::default());
             let response = Response::builder().header("content-type", kind);
-            let _response = exchange.clone().answer(response.body(Body::empty()).unwrap());
+            let _response = exchange.clone().answer(response.body(Body::empty()).unwrap(), None);
             assert_eq!(exchange.is_pushing(), expected);
         }
     }

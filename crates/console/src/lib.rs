@@ -18,6 +18,7 @@ mod history;
 mod listen;
 mod options;
 mod page;
+mod places;
 mod refusal;
 mod revoked;
 mod routes;
@@ -75,6 +76,7 @@ impl Console {
             manners: options.manners,
             meters,
             origins,
+            places: places::Places::new(options.limits.connections_max),
             state: Some(state),
         }))
     }
@@ -91,7 +93,7 @@ impl Console {
         metrics: &Metrics,
     ) -> io::Result<Vec<Running>> {
         let meters = serve::Meters::register(metrics);
-        let origins = Arc::new(origins);
+        let (origins, places) = (Arc::new(origins), places::Places::new(limits.connections_max));
         let begin = |listener: TcpListener| {
             Ok(Running::begin(serve::Listener {
                 address: listener.local_addr()?,
@@ -102,6 +104,7 @@ impl Console {
                 manners: manners.clone(),
                 meters: meters.clone(),
                 origins: origins.clone(),
+                places: places.clone(),
                 state: None,
             }))
         };
@@ -126,6 +129,7 @@ impl Console {
                 manners: Manners::default(),
                 meters: meters.clone(),
                 origins: door.origins,
+                places: places::Places::new(limits.connections_max.min(door.connections_max)),
                 state: None,
             })
         };

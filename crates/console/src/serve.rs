@@ -1,7 +1,8 @@
 //! Accepts connections and serves HTTP/1.1 and HTTP/2 on them until told to stop.
 //!
-//! Every connection is a task that holds one of `connections_max` permits; stopping first lets running requests finish,
-//! then, after `stop_grace`, cuts them off.
+//! Every connection is a task that holds one of `connections_max` places. Where all are taken by clients that wait for an answer
+//! or listen, a few more are let pass for probes and the status page. Stopping first lets running requests finish, then,
+//! after `stop_grace`, cuts them off.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,7 +21,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use prometheus::{IntCounter, IntGauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
 use thalweg_telemetry::{Foreign, LogLimiter, Metrics, Origins, Verdict};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,9 +30,10 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::exchange::{self, Exchange};
+use crate::exchange;
 use crate::guard::Peer;
 use crate::options::Refusal;
+use crate::places::{Held, Places, Serving, Why};
 use crate::refusal::problem;
 use crate::status::State;
 use crate::streams::{Close, Streams};
@@ -41,6 +43,13 @@ use crate::{Limits, Manners, history, listen};
 
 /// Below it refusals are problems.
 const API: &str = "/api/";
+
+/// Clients that pass at the same time when all places are taken. Whoever asks for nothing at once makes room for the next.
+const PASSING_MAX: usize = 32;
+
+/// What one that passes may take, and the head of its request.
+const PASSING_TIME: Duration = Duration::from_secs(10);
+const PASSING_HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// Clients beyond the limit that are told so; more than these are closed without a word.
 const REFUSALS_MAX: usize = 64;
@@ -72,6 +81,8 @@ pub struct Listener {
     pub meters: Meters,
     /// Whose pages may send requests.
     pub origins: Arc<Origins>,
+    /// Its own, or those of several.
+    pub places: Arc<Places>,
     /// Whose past is recorded while it serves.
     pub state: Option<Arc<State>>,
 }
@@ -96,7 +107,8 @@ impl Running {
             origins: listener.origins,
             stop: stop.clone(),
             cut: cut.clone(),
-            connections: Arc::new(Semaphore::new(listener.limits.connections_max)),
+            places: listener.places,
+            passing: Places::passing(PASSING_MAX),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             tasks: tasks.clone(),
         });
@@ -159,6 +171,9 @@ impl Running {
 pub struct Meters {
     connections: IntGauge,
     refused: IntCounter,
+    /// By why somebody had to leave.
+    made_room: IntCounterVec,
+    passed: IntCounter,
 }
 
 impl Meters {
@@ -173,13 +188,31 @@ impl Meters {
             format!("{name}_connections_refused_total"),
             "Connections closed because there were too many.",
         );
+        let made_room = IntCounterVec::new(
+            Opts::new(
+                format!("{name}_connections_closed_for_others_total"),
+                "Connections closed to make room: half open for a second, slow for five, or idle.",
+            ),
+            &["why"],
+        );
+        let passed = IntCounter::new(
+            format!("{name}_connections_passed_total"),
+            "Connections let in for a probe when all places were taken.",
+        );
         let valid = "the name is a valid constant";
         let meters = Meters {
             connections: connections.expect(valid),
             refused: refused.expect(valid),
+            made_room: made_room.expect(valid),
+            passed: passed.expect(valid),
         };
+        for why in [Why::HalfOpen, Why::Slow, Why::Idle] {
+            meters.made_room.with_label_values(&[why.as_str()]);
+        }
         metrics.register(meters.connections.clone());
         metrics.register(meters.refused.clone());
+        metrics.register(meters.made_room.clone());
+        metrics.register(meters.passed.clone());
         meters
     }
 }
@@ -196,7 +229,8 @@ struct Server {
     stop: CancellationToken,
     /// Ends connections that did not end by themselves.
     cut: CancellationToken,
-    connections: Arc<Semaphore>,
+    places: Arc<Places>,
+    passing: Arc<Places>,
     refusals: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -224,54 +258,36 @@ impl Server {
     }
 
     fn admit(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr, log: &LogLimiter) {
-        let server = self.clone();
         let descriptor = u64::try_from(stream.as_raw_fd()).unwrap_or(0);
         let is_files = self.limits.descriptors_max.is_some_and(|max| descriptor >= max);
-        let permit = (!is_files).then(|| self.connections.clone().try_acquire_owned().ok());
-        if let Some(permit) = permit.flatten() {
-            self.tasks.spawn(async move {
-                server.meters.connections.inc();
-                tokio::select! {
-                    outcome = server.serve(stream, peer) => {
-                        if let Err(error) = outcome {
-                            tracing::debug!(%peer, %error, "an HTTP connection ended early");
-                        }
-                    }
-                    () = server.cut.cancelled() => {}
-                }
-                server.meters.connections.dec();
-                drop(permit);
-            });
-            return;
-        }
-        self.meters.refused.inc();
-        let connections_max = self.limits.connections_max;
-        if let Verdict::Log { held_back } = log.check("connections", 1) {
-            tracing::warn!(
-                connections_max,
-                open = self.meters.connections.get(),
-                held_back,
-                "a connection was refused because too many are open{}",
-                match is_files {
-                    true => " for the limit of open files; raise it (ulimit -n)",
-                    false => "",
-                }
-            );
-        }
         // Nor may many words be said with what is kept for files.
         let is_scarce = self
             .limits
             .descriptors_max
             .is_some_and(|max| descriptor >= max.saturating_add(REFUSALS_BEYOND));
+        if let Some((held, left)) = self.places.take(is_files, &self.cut) {
+            if let Some(why) = left {
+                self.meters.made_room.with_label_values(&[why.as_str()]).inc();
+            }
+            return self.hold(stream, peer, held, false);
+        }
+        if !is_scarce
+            && !self.origins.links.is_empty()
+            && let Some((held, _)) = self.passing.take(false, &self.cut)
+        {
+            self.meters.passed.inc();
+            self.tell_full(is_files, log);
+            return self.hold(stream, peer, held, true);
+        }
+        self.meters.refused.inc();
+        self.tell_full(is_files, log);
         if is_scarce {
             return;
         }
         if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
             let text = match is_files {
                 true => "as many connections are open as the limit of open files allows; try again later\n".to_owned(),
-                false => {
-                    format!("{connections_max} connections are open already, which is the limit; try again later\n")
-                }
+                false => full(self.places.most()),
             };
             let status = StatusCode::SERVICE_UNAVAILABLE;
             let own = self.refuse.as_ref().map(|refuse| refuse(status));
@@ -287,10 +303,56 @@ impl Server {
         }
     }
 
-    async fn serve(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
+    /// Serves until one of both sides ends it.
+    fn hold(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr, held: Held, passes: bool) {
+        let server = self.clone();
+        self.tasks.spawn(async move {
+            server.meters.connections.inc();
+            let leave = held.place().leave.clone();
+            let served = async {
+                match passes {
+                    false => server.serve(stream, peer, &held, passes).await,
+                    true => timeout(PASSING_TIME, server.serve(stream, peer, &held, passes)).await?,
+                }
+            };
+            tokio::select! {
+                outcome = served => {
+                    if let Err(error) = outcome {
+                        tracing::debug!(%peer, %error, "an HTTP connection ended early");
+                    }
+                }
+                () = leave.cancelled() => {}
+            }
+            server.meters.connections.dec();
+        });
+    }
+
+    fn tell_full(&self, is_files: bool, log: &LogLimiter) {
+        let connections_max = self.places.most();
+        if let Verdict::Log { held_back } = log.check("connections", 1) {
+            tracing::warn!(
+                connections_max,
+                open = self.meters.connections.get(),
+                held_back,
+                "all connections are taken, and only probes are let in{}",
+                match is_files {
+                    true => ": that is the limit of open files; raise it (ulimit -n)",
+                    false => "; raise max_connections of the listener",
+                }
+            );
+        }
+    }
+
+    async fn serve(
+        self: &Arc<Server>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        held: &Held,
+        passes: bool,
+    ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
-            return self.speak(stream, peer).await;
+            return self.speak(stream, peer, held, passes).await;
         };
         let handshake = async {
             let mut first = [0; 1];
@@ -304,20 +366,24 @@ impl Server {
         };
         match timeout(self.limits.tls_handshake_timeout, handshake).await?? {
             // On its own, so that a connection in the clear does not have the room of an encrypted one.
-            Some(stream) => Box::pin(self.speak(stream, peer)).await,
+            Some(stream) => Box::pin(self.speak(stream, peer, held, passes)).await,
             None => Ok(()),
         }
     }
 
-    async fn speak<S>(&self, mut stream: S, peer: SocketAddr) -> io::Result<()>
+    async fn speak<S>(self: &Arc<Server>, mut stream: S, peer: SocketAddr, held: &Held, passes: bool) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let header_timeout = match passes {
+            true => PASSING_HEAD_TIME,
+            false => self.limits.header_timeout,
+        };
         let is_http1 = self.tls.is_none() && !self.limits.http2_in_clear;
         let detected = match is_http1 {
             true => Some((Protocol::Http1, Bytes::new())),
             false => tokio::select! {
-                detected = timeout(self.limits.header_timeout, detect(&mut stream)) => detected??,
+                detected = timeout(header_timeout, detect(&mut stream)) => detected??,
                 () = self.stop.cancelled() => None,
             },
         };
@@ -330,7 +396,7 @@ impl Server {
             request_stall_max: self.limits.request_stall_max,
         };
         // It knows nothing of streams, nor of what is due on them.
-        let exchange = Arc::new(Exchange::default());
+        let exchange = held.place().exchange.clone();
         let (refuse, request_stall_max) = match protocol {
             Protocol::Http1 => (self.refuse.clone(), patience.request_stall_max),
             Protocol::Http2 => (None, None),
@@ -341,17 +407,14 @@ impl Server {
         };
         let io = TokioIo::new(Transport::new(stream, first, of_bytes, exchange.clone()).refusing(refuse));
         let router = TowerToHyperService::new(self.router.clone());
-        let server = self.manners.server.clone();
-        // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
-        let (refusal, head_bytes_max) = (self.manners.refusal, self.limits.header_bytes_max);
-        let (origins, is_encrypted) = (self.origins.clone(), self.tls.is_some());
+        let (server, requests) = (self.clone(), held.server());
         match protocol {
             Protocol::Http1 => {
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (exchange, server) = (exchange.clone(), server.clone());
-                    let too_large = refusal.filter(|_| head_bytes(&request) > head_bytes_max);
-                    let foreign = || cross_site(origins.judge(&request, is_encrypted).err()?, &request, refusal);
-                    let refused = too_large.map(head_too_large).or_else(foreign);
+                    let mut serving = requests.begin();
+                    let form = server.form(&request);
+                    let refused = server.refuses(&request, form, passes);
                     let waits = request.headers().contains_key(header::EXPECT);
                     let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone(), waits));
                     request.extensions_mut().insert(Peer(peer));
@@ -361,22 +424,27 @@ impl Server {
                     };
                     async move {
                         let response = match answer {
-                            Ok(answer) => answer.await?,
+                            Ok(answer) => server.answered(answer.await?, form, &mut serving),
                             Err(refused) => refused,
                         };
-                        let response = exchange.read_on(signed(response, server)).await;
-                        Ok::<_, Infallible>(exchange.answer(response))
+                        let mut response = exchange.read_on(server.signed(response)).await;
+                        if passes {
+                            let close = HeaderValue::from_static("close");
+                            response.headers_mut().insert(header::CONNECTION, close);
+                        }
+                        Ok::<_, Infallible>(exchange.answer(response, Some(serving)))
                     }
                 });
-                self.http1(io, service).await.map_err(io::Error::other)
+                self.http1(io, service, header_timeout).await.map_err(io::Error::other)
             }
             Protocol::Http2 => {
-                let streams = Streams::new(patience, self.limits.header_timeout);
+                let streams = Streams::new(patience, header_timeout);
                 let opened = streams.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (stream, server) = (opened.open(), server.clone());
-                    let foreign = || cross_site(origins.judge(&request, is_encrypted).err()?, &request, refusal);
-                    let refused = foreign();
+                    let mut serving = requests.begin();
+                    let form = server.form(&request);
+                    let refused = server.refuses(&request, form, passes);
                     let mut request = request.map(|body| stream.request(body));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = match refused {
@@ -385,10 +453,10 @@ impl Server {
                     };
                     async move {
                         let response = match answer {
-                            Ok(answer) => answer.await?,
+                            Ok(answer) => server.answered(answer.await?, form, &mut serving),
                             Err(refused) => refused,
                         };
-                        Ok::<_, Infallible>(stream.answer(signed(response, server)))
+                        Ok::<_, Infallible>(stream.answer(server.signed(response), serving))
                     }
                 });
                 // As with the encrypted ones: most connections speak HTTP/1.
@@ -397,7 +465,65 @@ impl Server {
         }
     }
 
-    async fn http1<I, S>(&self, io: I, service: S) -> hyper::Result<()>
+    fn form<B>(&self, request: &Request<B>) -> Form {
+        match self.manners.refusal {
+            _ if request.uri().path().starts_with(API) => Form::Problem,
+            Some(refusal) => Form::Json(refusal),
+            None => Form::Text,
+        }
+    }
+
+    /// What no path sees.
+    fn refuses<B>(&self, request: &Request<B>, form: Form, passes: bool) -> Option<Response<Body>> {
+        // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
+        let is_http1 = request.version() < Version::HTTP_2;
+        if let Some(refusal) = self.manners.refusal.filter(|_| is_http1)
+            && head_bytes(request) > self.limits.header_bytes_max
+        {
+            return Some(head_too_large(refusal));
+        }
+        if passes && !self.origins.links.have(request.uri().path()) {
+            let text = full(self.places.most());
+            return Some(form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", text.trim_end()));
+        }
+        let foreign = self.origins.judge(request, self.tls.is_some()).err()?;
+        let (status, code) = match foreign {
+            Foreign::Host(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+            _ => (StatusCode::FORBIDDEN, "not_authorized"),
+        };
+        let mut response = form.refusal(status, code, &foreign.to_string());
+        if status == StatusCode::BAD_REQUEST && is_http1 {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        Some(response)
+    }
+
+    /// A stream of events needs a place among those.
+    fn answered(&self, mut response: Response<Body>, form: Form, serving: &mut Serving) -> Response<Body> {
+        if !exchange::is_push(&response) {
+            return response;
+        }
+        if !serving.becomes_stream() {
+            let most = self.places.streams_most();
+            let text = format!("{most} streams of events are open already, which is the limit; try again later");
+            self.meters.refused.inc();
+            return form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", &text);
+        }
+        // A proxy in between would hold events back until it has many.
+        let no = HeaderValue::from_static("no");
+        response.headers_mut().insert("x-accel-buffering", no);
+        response
+    }
+
+    fn signed(&self, mut response: Response<Body>) -> Response<Body> {
+        if let Some(server) = self.manners.server.clone() {
+            response.headers_mut().insert(header::SERVER, server);
+        }
+        response
+    }
+
+    async fn http1<I, S>(&self, io: I, service: S, header_timeout: Duration) -> hyper::Result<()>
     where
         I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
         S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
@@ -405,7 +531,7 @@ impl Server {
     {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.limits.header_timeout)
+            .header_read_timeout(header_timeout)
             .max_buf_size(self.limits.header_bytes_max)
             .serve_connection(io, service)
             .with_upgrades();
@@ -471,33 +597,34 @@ fn head_too_large(refusal: Refusal) -> Response<Body> {
     response
 }
 
-/// A refusal of what a page of another site may have sent, as what serves the path answers.
-fn cross_site<B>(foreign: Foreign, request: &Request<B>, refusal: Option<Refusal>) -> Option<Response<Body>> {
-    let (status, code) = match foreign {
-        Foreign::Host(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-        _ => (StatusCode::FORBIDDEN, "not_authorized"),
-    };
-    let (path, text) = (request.uri().path(), foreign.to_string());
-    let (kind, body) = match refusal {
-        _ if path.starts_with(API) => ("application/problem+json", problem(status, code, &text)),
-        Some(refusal) => ("application/json", refusal(status, Some(&text))),
-        None => ("text/plain; charset=utf-8", format!("{text}\n")),
-    };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    if status == StatusCode::BAD_REQUEST && request.version() < Version::HTTP_2 {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
-    Some(response)
+/// As what serves a path tells of a refusal.
+#[derive(Clone, Copy)]
+enum Form {
+    Problem,
+    Json(Refusal),
+    Text,
 }
 
-fn signed(mut response: Response<Body>, server: Option<HeaderValue>) -> Response<Body> {
-    if let Some(server) = server {
-        response.headers_mut().insert(header::SERVER, server);
+impl Form {
+    fn refusal(self, status: StatusCode, code: &str, text: &str) -> Response<Body> {
+        let (kind, body) = match self {
+            Form::Problem => ("application/problem+json", problem(status, code, text)),
+            Form::Json(refusal) => ("application/json", refusal(status, Some(text))),
+            Form::Text => ("text/plain; charset=utf-8", format!("{text}\n")),
+        };
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        }
+        response
     }
-    response
+}
+
+fn full(connections_max: usize) -> String {
+    format!("{connections_max} connections are open already, which is the limit; try again later\n")
 }
 
 /// Makes whole answers of the JSON that a component has for what nobody but the listener sees.

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::exchange::is_push;
+use crate::places::Serving;
 use crate::transport::Patience;
 
 /// At once in the hands of the protocol, of each stream. It lets go of a piece only when the client took all of it.
@@ -118,7 +119,7 @@ impl Stream {
         }
     }
 
-    pub fn answer(self: Arc<Stream>, response: Response<Body>) -> Response<Body> {
+    pub fn answer(self: Arc<Stream>, response: Response<Body>, serving: Serving) -> Response<Body> {
         let patience = match is_push(&response) {
             true => self.streams.patience.push_stall_max,
             false => self.streams.patience.write_stall_max,
@@ -129,6 +130,7 @@ impl Stream {
                 rest: Bytes::new(),
                 patience,
                 stream: self,
+                _serving: serving,
             })
         })
     }
@@ -192,6 +194,7 @@ struct Answer {
     rest: Bytes,
     patience: Duration,
     stream: Arc<Stream>,
+    _serving: Serving,
 }
 
 impl HttpBody for Answer {

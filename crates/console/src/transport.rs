@@ -298,7 +298,7 @@ mod tests {
             let response = axum::http::Response::builder().header("content-type", kind);
             let _response = exchange
                 .clone()
-                .answer(response.body(axum::body::Body::empty()).unwrap());
+                .answer(response.body(axum::body::Body::empty()).unwrap(), None);
             let (server, _client) = tokio::io::duplex(16);
             let patience = Patience {
                 push_stall_max: Duration::MAX,
@@ -335,7 +335,7 @@ mod tests {
                 drop(
                     exchange
                         .clone()
-                        .answer(axum::http::Response::new(axum::body::Body::empty())),
+                        .answer(axum::http::Response::new(axum::body::Body::empty()), None),
                 );
             }
             let (server, mut client) = tokio::io::duplex(8);

@@ -180,7 +180,9 @@ impl Server {
     pub fn tokens_in_address(&self) -> Vec<String> {
         match self.options.test_mode {
             true => Vec::new(),
-            false => ["/rpc", "/subscribe", "/import", backup::PATH].map(str::to_owned).to_vec(),
+            false => ["/rpc", "/subscribe", "/import", backup::PATH]
+                .map(str::to_owned)
+                .to_vec(),
         }
     }
 

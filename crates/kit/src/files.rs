@@ -182,7 +182,10 @@ fn open_folder(above: impl AsFd, name: &Path, links: OFlags) -> rustix::io::Resu
 /// By what is open, so that it is not another file by then.
 fn close_to_others(open: impl AsFd, path: &Path, mended: &mut Mended) {
     let closed = rustix::fs::fstat(&open).and_then(|about| {
-        let (mode, is_own) = (about.st_mode & 0o7777, about.st_uid == rustix::process::geteuid().as_raw());
+        let (mode, is_own) = (
+            about.st_mode & 0o7777,
+            about.st_uid == rustix::process::geteuid().as_raw(),
+        );
         if mode & OTHERS == 0 || !is_own {
             return Ok(None);
         }

@@ -29,7 +29,10 @@ const RETRY_AFTER_SECONDS: &str = "1";
 pub fn router(engine: Engine) -> Router {
     Router::new()
         // A query costs as much when nobody wants its rows.
-        .route(PATH, get(by_url).post(by_body).head(async || StatusCode::METHOD_NOT_ALLOWED))
+        .route(
+            PATH,
+            get(by_url).post(by_body).head(async || StatusCode::METHOD_NOT_ALLOWED),
+        )
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(engine)
 }

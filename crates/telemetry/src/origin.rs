@@ -66,7 +66,11 @@ impl Links {
         Links(paths.into_iter().map(str::to_owned).collect())
     }
 
-    fn have(&self, path: &str) -> bool {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn have(&self, path: &str) -> bool {
         let is = |link: &String| match link.len() > 1 && link.ends_with('/') {
             true => path.starts_with(link.as_str()),
             false => path == link,
@@ -211,9 +215,9 @@ fn host<B>(request: &Request<B>) -> Result<Option<&str>, Foreign> {
     };
     let of_address = request.uri().authority().map(|authority| authority.as_str());
     match (of_address, named) {
-        (Some(address), Some(host)) if !address.eq_ignore_ascii_case(host) => {
-            Err(Foreign::Host("the address and the header Host name two hosts; send one"))
-        }
+        (Some(address), Some(host)) if !address.eq_ignore_ascii_case(host) => Err(Foreign::Host(
+            "the address and the header Host name two hosts; send one",
+        )),
         (Some(address), _) => Ok(Some(address)),
         (None, None) if request.version() == Version::HTTP_11 => {
             Err(Foreign::Host("the request has no header Host; send it"))
@@ -239,7 +243,8 @@ fn is_of(origin: &str, host: Option<&str>) -> bool {
         "https" => ":443",
         _ => ":80",
     };
-    own.trim_end_matches(usual).eq_ignore_ascii_case(host.trim_end_matches(usual))
+    own.trim_end_matches(usual)
+        .eq_ignore_ascii_case(host.trim_end_matches(usual))
 }
 
 /// Of an address of a page.

@@ -141,6 +141,7 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
         address: options.address.clone().filter(|address| !address.is_empty()),
         allowed_origins: options.allow_origin.clone(),
         token_out: options.token_out.clone(),
+        max_connections: options.max_connections,
         place: if test_mode {
             EventsPlace::Memory
         } else {

@@ -22,6 +22,8 @@ pub struct HttpConfig {
     pub cors: CorsConfig,
     /// Allows listeners beyond loopback without TLS and authentication.
     pub insecure: bool,
+    /// Open connections; `None`: as many as what is served here usually has.
+    pub max_connections: Option<usize>,
     /// One more user with all roles, from files of the reference system.
     pub basic_auth: Option<BasicAuth>,
 }
@@ -74,6 +76,7 @@ impl HttpConfig {
         };
         cors_fields.finish();
         let insecure = f.bool("insecure", false);
+        let max_connections = f.has("max_connections").then(|| max_connections(&mut f));
         let effect = "is read as one more user for auth, with all roles; move it there";
         let legacy = f.legacy("basic_auth", effect);
         let basic_auth = legacy.and_then(|node| BasicAuth::read(&node, f.diags()));
@@ -87,9 +90,18 @@ impl HttpConfig {
             key_file,
             cors,
             insecure,
+            max_connections,
             basic_auth,
         }
     }
+}
+
+/// Usual where no event store is served.
+pub const CONNECTIONS_USUAL: usize = 16_384;
+
+pub(super) fn max_connections(f: &mut Fields<'_>) -> usize {
+    let most = f.int_in("max_connections", CONNECTIONS_USUAL as i64, 16..=1_000_000);
+    usize::try_from(most).unwrap_or(CONNECTIONS_USUAL)
 }
 
 /// `cert_file` and `key_file`, which are given together or not at all.

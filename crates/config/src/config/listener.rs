@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::http::{is_address, tls_files};
+use super::http::{is_address, max_connections, tls_files};
 use crate::fields::Fields;
 use crate::node::Node;
 
@@ -19,6 +19,8 @@ pub struct ListenerConfig {
     pub key_file: Option<PathBuf>,
     /// Allows an address beyond loopback without TLS and authentication.
     pub insecure: bool,
+    /// Open connections.
+    pub max_connections: usize,
 }
 
 impl ListenerConfig {
@@ -31,6 +33,7 @@ impl ListenerConfig {
         }
         let (cert_file, key_file) = tls_files(&mut f);
         let insecure = f.bool("insecure", false);
+        let max_connections = max_connections(&mut f);
         f.finish();
         ListenerConfig {
             section,
@@ -39,6 +42,7 @@ impl ListenerConfig {
             cert_file,
             key_file,
             insecure,
+            max_connections,
         }
     }
 }

@@ -4,6 +4,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use thalweg_config::Role;
 
+use thalweg_console::{ConsoleOptions, Running};
+use tokio::net::TcpStream;
+
 use crate::support::{connect, exchange, fetch, options, send, start_with, token};
 
 #[tokio::test]
@@ -105,33 +108,150 @@ async fn a_connection_that_never_finishes_its_headers_is_closed() {
     assert_eq!(answer.status, 200);
 }
 
+/// A client that listens to events.
+async fn listen(running: &Running) -> (TcpStream, u16) {
+    let mut stream = connect(running).await;
+    stream
+        .write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    let status = std::str::from_utf8(&head[9..]).unwrap().parse().unwrap();
+    (stream, status)
+}
+
+fn few(connections_max: usize) -> ConsoleOptions {
+    let mut few = options();
+    few.limits.connections_max = connections_max;
+    few
+}
+
 #[tokio::test]
 async fn one_connection_too_many_is_told_so_and_room_is_reused() {
-    let mut few = options();
-    few.limits.connections_max = 2;
-    let running = start_with(few).await;
+    let running = start_with(few(2)).await;
     let mut held = Vec::new();
     for _ in 0..2 {
+        let mut stream = connect(&running).await;
+        stream
+            .write_all(b"GET /waits HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        held.push(stream);
+    }
+    let full = "2 connections are open already, which is the limit; try again later";
+    let refused = async || {
+        let refused = fetch(&running, "/api/v1/status").await;
+        (refused.status == 503).then_some(refused)
+    };
+    let refused = loop {
+        // Until both have asked.
+        match refused().await {
+            Some(refused) => break refused,
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    assert!(refused.text().contains(full), "{}", refused.text());
+    assert_eq!(refused.header("retry-after"), Some("5"));
+    assert_eq!(refused.header("connection"), Some("close"));
+    held.pop();
+    while fetch(&running, "/api/v1/status").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn however_many_listen_probes_and_the_status_page_are_served_and_no_more_may_listen() {
+    let running = start_with(few(64)).await;
+    let mut streams = Vec::new();
+    for n in 0..80 {
+        let (stream, status) = listen(&running).await;
+        assert_eq!(status, if n < 57 { 200 } else { 503 }, "stream {n}");
+        streams.push(stream);
+    }
+    // Others have what is left, and for as long as they are idle make room for each other.
+    for path in [
+        "/ping",
+        "/ready",
+        "/version",
+        "/metrics",
+        "/benthos/ready",
+        "/",
+        "/api/v1/status",
+    ] {
+        assert_eq!(fetch(&running, path).await.status, 200, "{path}");
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..64 {
+        let mut stream = connect(&running).await;
+        stream
+            .write_all(b"GET /waits HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        waiting.push(stream);
+    }
+    while fetch(&running, "/api/v1/status").await.status != 503 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for _ in 0..20 {
+        for path in ["/ping", "/ready", "/version", "/metrics", "/"] {
+            assert_eq!(fetch(&running, path).await.status, 200, "{path}");
+        }
+    }
+    let metrics = fetch(&running, "/metrics").await;
+    assert!(
+        !metrics.text().contains("thalweg_http_connections_passed_total 0"),
+        "{}",
+        metrics.text()
+    );
+}
+
+#[tokio::test]
+async fn half_open_slow_and_idle_clients_make_room_for_whoever_asks() {
+    let running = start_with(few(16)).await;
+    let begun = ["", "G", "GET /ping HTTP/1.1\r\nhost: x\r\nx-slow: ", "PRI * HTT"];
+    let mut half_open = Vec::new();
+    for n in 0..200 {
+        let mut stream = connect(&running).await;
+        stream.write_all(begun[n % begun.len()].as_bytes()).await.unwrap();
+        half_open.push(stream);
+    }
+    let began = std::time::Instant::now();
+    while fetch(&running, "/api/v1/status").await.status != 200 {
+        assert!(
+            began.elapsed() < Duration::from_secs(15),
+            "half-open clients keep others out"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(half_open);
+    let mut idle = Vec::new();
+    for _ in 0..40 {
         let mut stream = connect(&running).await;
         stream
             .write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
             .await
             .unwrap();
-        let mut first = [0; 1];
+        let mut first = [0; 12];
         stream.read_exact(&mut first).await.unwrap();
-        held.push(stream);
+        assert_eq!(&first, b"HTTP/1.1 200", "an idle one has made room");
+        idle.push(stream);
     }
-    let refused = fetch(&running, "/ping").await;
-    assert_eq!(refused.status, 503);
-    assert_eq!(
-        refused.text(),
-        "2 connections are open already, which is the limit; try again later\n"
+    let metrics = fetch(&running, "/metrics").await;
+    let closed = |why: &str| {
+        let name = format!("thalweg_http_connections_closed_for_others_total{{why=\"{why}\"}} ");
+        let line = metrics
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(&name).map(str::to_owned));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    assert!(
+        closed("idle") >= 24 && closed("half_open") > 0,
+        "{} {}",
+        closed("idle"),
+        closed("half_open")
     );
-    assert_eq!(refused.header("retry-after"), Some("5"));
-    held.pop();
-    while fetch(&running, "/ping").await.status != 200 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 #[tokio::test]

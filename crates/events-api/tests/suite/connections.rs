@@ -166,8 +166,7 @@ async fn one_connection_too_many_is_told_so_in_json() {
         ..limits()
     };
     let face = Face::within(EventsApiOptions::default(), limits).await;
-    let mut first = face.client().await;
-    assert_eq!(first.send("GET", "/health", "", b"").await.status, 200);
+    let _listening = face.subscribe("all=true").await;
     let answer = Client::connect(&face.address).await.answer().await;
     let expected = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"Too many connections\"}}\n";
     assert_eq!((answer.status, answer.text.as_str()), (503, expected));

@@ -119,7 +119,16 @@ pub async fn serve(server: &Arc<Server>, limits: Limits, metrics: &Metrics) -> (
         server: "Thalweg/1.2.3".parse().ok(),
         refusal: Some(refusal),
     };
-    let running = Console::serve(None, vec![listener], &server.router(), limits, &manners, Origins::default(), metrics).unwrap();
+    let running = Console::serve(
+        None,
+        vec![listener],
+        &server.router(),
+        limits,
+        &manners,
+        Origins::default(),
+        metrics,
+    )
+    .unwrap();
     server.count_connections(running[0].connections());
     (running, address)
 }

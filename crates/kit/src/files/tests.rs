@@ -32,7 +32,12 @@ fn what_is_made_is_its_users_alone() {
 fn what_others_may_read_is_as_the_folder_that_it_is_in() {
     let root = tempfile::tempdir().unwrap();
     // The umask of the tests takes writing from all others, and nothing of this.
-    for (above, folder, file) in [(0o700, 0o700, 0o600), (0o750, 0o750, 0o640), (0o755, 0o755, 0o644), (0o777, 0o755, 0o644)] {
+    for (above, folder, file) in [
+        (0o700, 0o700, 0o600),
+        (0o750, 0o750, 0o640),
+        (0o755, 0o755, 0o644),
+        (0o777, 0o755, 0o644),
+    ] {
         set_mode(root.path(), above);
         let path = root.path().join(format!("{above:o}"));
         create_folder_as_above(&path).unwrap();
@@ -82,11 +87,23 @@ fn what_others_could_read_is_closed_to_them_once_and_nothing_else_is_touched() {
     let path = |name: &str| root.path().join(name);
     std::fs::create_dir_all(path("log/deep/er")).unwrap();
     std::fs::create_dir_all(path("mine")).unwrap();
-    for (name, mode) in [("log/1", 0o644), ("log/deep/er/2", 0o666), ("log/3", 0o600), ("log/run", 0o755), ("mine/4", 0o644)] {
+    for (name, mode) in [
+        ("log/1", 0o644),
+        ("log/deep/er/2", 0o666),
+        ("log/3", 0o600),
+        ("log/run", 0o755),
+        ("mine/4", 0o644),
+    ] {
         std::fs::write(path(name), name).unwrap();
         set_mode(&path(name), mode);
     }
-    for (name, mode) in [("", 0o755), ("log", 0o775), ("log/deep", 0o700), ("log/deep/er", 0o777), ("mine", 0o755)] {
+    for (name, mode) in [
+        ("", 0o755),
+        ("log", 0o775),
+        ("log/deep", 0o700),
+        ("log/deep/er", 0o777),
+        ("mine", 0o755),
+    ] {
         set_mode(&path(name), mode);
     }
     // Links within lead out of the folder; one that stands for a whole part of it was put there by its operator.

@@ -44,7 +44,14 @@ impl Quarantine {
                 source,
             };
             if self.file.is_none() {
-                self.file = Some(BufWriter::new(files::private().write(true).create(true).truncate(true).open(path).map_err(failed)?));
+                self.file = Some(BufWriter::new(
+                    files::private()
+                        .write(true)
+                        .create(true)
+                        .truncate(true)
+                        .open(path)
+                        .map_err(failed)?,
+                ));
             }
             if let Some(file) = &mut self.file {
                 write(file, line, why, text).map_err(failed)?;

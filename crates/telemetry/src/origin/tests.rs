@@ -29,7 +29,10 @@ fn is_answered(origins: &Origins, method: &str, path: &str, headers: &[(&str, &s
 fn whoever_is_no_browser_is_answered() {
     for host in ["localhost:4195", "192.0.2.7:4195", "plant.example", "thalweg"] {
         for method in ["GET", "HEAD", "POST", "DELETE"] {
-            assert!(is_answered(&origins(), method, "/acts", &[("host", host), CURL]), "{method} {host}");
+            assert!(
+                is_answered(&origins(), method, "/acts", &[("host", host), CURL]),
+                "{method} {host}"
+            );
         }
     }
 }
@@ -40,29 +43,74 @@ fn a_page_of_another_origin_is_answered_on_no_method() {
     for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"] {
         for origin in ["http://localhost:9999", "https://evil.example", "null", "nonsense"] {
             for path in ["/", "/ping", "/acts", "/subscribe"] {
-                assert!(!is_answered(&origins(), method, path, &[here, ("origin", origin)]), "{method} {origin} {path}");
+                assert!(
+                    !is_answered(&origins(), method, path, &[here, ("origin", origin)]),
+                    "{method} {origin} {path}"
+                );
             }
         }
-        for origin in ["http://localhost:4195", "https://localhost:4195", "https://grafana.example"] {
-            assert!(is_answered(&origins(), method, "/acts", &[here, ("origin", origin)]), "{method} {origin}");
+        for origin in [
+            "http://localhost:4195",
+            "https://localhost:4195",
+            "https://grafana.example",
+        ] {
+            assert!(
+                is_answered(&origins(), method, "/acts", &[here, ("origin", origin)]),
+                "{method} {origin}"
+            );
         }
     }
-    assert!(is_answered(&origins(), "GET", "/acts", &[("host", "localhost"), ("origin", "http://localhost:80")]));
-    assert!(is_answered(&origins(), "GET", "/acts", &[("host", "x.example:443"), ("origin", "https://x.example")]));
-    assert!(!is_answered(&origins(), "GET", "/acts", &[("host", "x.example:443"), ("origin", "http://x.example")]));
+    assert!(is_answered(
+        &origins(),
+        "GET",
+        "/acts",
+        &[("host", "localhost"), ("origin", "http://localhost:80")]
+    ));
+    assert!(is_answered(
+        &origins(),
+        "GET",
+        "/acts",
+        &[("host", "x.example:443"), ("origin", "https://x.example")]
+    ));
+    assert!(!is_answered(
+        &origins(),
+        "GET",
+        "/acts",
+        &[("host", "x.example:443"), ("origin", "http://x.example")]
+    ));
 }
 
 #[test]
 fn an_image_a_frame_a_form_and_a_prefetch_of_another_site_are_not_answered() {
     let here = ("host", "localhost:4195");
     for site in ["cross-site", "same-site", "new-kind"] {
-        for (mode, dest) in [("no-cors", "image"), ("navigate", "iframe"), ("no-cors", "script"), ("no-cors", "empty")] {
-            let headers = [here, CHROME, ("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+        for (mode, dest) in [
+            ("no-cors", "image"),
+            ("navigate", "iframe"),
+            ("no-cors", "script"),
+            ("no-cors", "empty"),
+        ] {
+            let headers = [
+                here,
+                CHROME,
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", mode),
+                ("sec-fetch-dest", dest),
+            ];
             for path in ["/", "/ping", "/acts"] {
-                assert!(!is_answered(&origins(), "GET", path, &headers), "{site} {mode} {dest} {path}");
+                assert!(
+                    !is_answered(&origins(), "GET", path, &headers),
+                    "{site} {mode} {dest} {path}"
+                );
             }
         }
-        let link = [here, CHROME, ("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        let link = [
+            here,
+            CHROME,
+            ("sec-fetch-site", site),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
         assert!(is_answered(&origins(), "GET", "/", &link), "a link to the console");
         assert!(is_answered(&origins(), "GET", "/console/main.js", &link));
         assert!(!is_answered(&origins(), "POST", "/", &link), "a form");
@@ -70,36 +118,72 @@ fn an_image_a_frame_a_form_and_a_prefetch_of_another_site_are_not_answered() {
         assert!(!is_answered(&origins(), "GET", "/consoles", &link));
     }
     for site in ["same-origin", "none"] {
-        assert!(is_answered(&origins(), "GET", "/acts", &[here, CHROME, ("sec-fetch-site", site)]));
+        assert!(is_answered(
+            &origins(),
+            "GET",
+            "/acts",
+            &[here, CHROME, ("sec-fetch-site", site)]
+        ));
     }
 }
 
 #[test]
 fn a_browser_that_says_nothing_is_answered_only_where_it_would_have_said_something() {
     let silent = |host: &str, more: &[(&str, &str)]| {
-        let headers: Vec<(&str, &str)> = [("host", host), CHROME].into_iter().chain(more.iter().copied()).collect();
+        let headers: Vec<(&str, &str)> = [("host", host), CHROME]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
         is_answered(&origins(), "GET", "/acts", &headers)
     };
     assert!(silent("localhost:4195", &[]) && silent("127.0.0.1", &[]) && silent("[::1]:4195", &[]));
     assert!(!silent("192.0.2.7:4195", &[]) && !silent("thalweg:4195", &[]));
     assert!(silent("192.0.2.7:4195", &[("x-requested-with", "console")]));
     assert!(silent("192.0.2.7:4195", &[("referer", "http://192.0.2.7:4195/")]));
-    assert!(!silent("192.0.2.7:4195", &[("referer", "http://evil.example/a"), ("x-requested-with", "console")]));
+    assert!(!silent(
+        "192.0.2.7:4195",
+        &[("referer", "http://evil.example/a"), ("x-requested-with", "console")]
+    ));
     assert!(!silent("localhost:4195", &[("referer", "http://localhost:9999/")]));
     let encrypted = request("GET", "/acts", &[("host", "192.0.2.7"), CHROME]);
     assert_eq!(origins().judge(&encrypted, true), Ok(()));
     assert_eq!(origins().judge(&encrypted, false), Err(Foreign::Silent));
-    assert!(is_answered(&origins(), "GET", "/console/main.js", &[("host", "192.0.2.7"), CHROME]));
+    assert!(is_answered(
+        &origins(),
+        "GET",
+        "/console/main.js",
+        &[("host", "192.0.2.7"), CHROME]
+    ));
 }
 
 #[test]
 fn a_token_that_no_page_can_add_proves_that_none_did() {
     let foreign = [("host", "localhost"), ("origin", "https://evil.example")];
     let with = |more: (&'static str, &'static str)| [foreign[0], foreign[1], more];
-    assert!(is_answered(&origins(), "POST", "/acts", &with(("authorization", "bearer abc"))));
-    assert!(!is_answered(&origins(), "POST", "/acts", &with(("authorization", "Basic abc"))));
-    assert!(!is_answered(&origins(), "POST", "/acts", &with(("authorization", "Bearer "))));
-    assert!(is_answered(&origins(), "GET", "/subscribe?stream=a&token=ns_1", &foreign));
+    assert!(is_answered(
+        &origins(),
+        "POST",
+        "/acts",
+        &with(("authorization", "bearer abc"))
+    ));
+    assert!(!is_answered(
+        &origins(),
+        "POST",
+        "/acts",
+        &with(("authorization", "Basic abc"))
+    ));
+    assert!(!is_answered(
+        &origins(),
+        "POST",
+        "/acts",
+        &with(("authorization", "Bearer "))
+    ));
+    assert!(is_answered(
+        &origins(),
+        "GET",
+        "/subscribe?stream=a&token=ns_1",
+        &foreign
+    ));
     assert!(!is_answered(&origins(), "GET", "/subscribe?token=&stream=a", &foreign));
     assert!(!is_answered(&origins(), "GET", "/acts?token=ns_1", &foreign));
 }
@@ -226,7 +310,12 @@ fn of_browser(page: &str, scheme: &str, host: &str, path: &str, kind: Kind, refe
 #[test]
 fn whatever_a_page_of_another_site_makes_a_browser_send_it_gets_no_further_than_a_link() {
     let mut refused = 0;
-    for page in ["http://localhost:9999", "http://evil.example", "https://evil.example", "http://192.0.2.7:80"] {
+    for page in [
+        "http://localhost:9999",
+        "http://evil.example",
+        "https://evil.example",
+        "http://192.0.2.7:80",
+    ] {
         for (scheme, host) in [
             ("http", "localhost:4195"),
             ("http", "127.0.0.1:4195"),
@@ -243,7 +332,10 @@ fn whatever_a_page_of_another_site_makes_a_browser_send_it_gets_no_further_than_
                         let judged = origins().judge(&sent, scheme == "https");
                         // What a link may open is read by nobody but the person who opened it.
                         let is_reading = sent.method() == Method::GET && !path.starts_with("/acts");
-                        assert!(judged.is_err() || is_reading, "{page} -> {scheme}://{host}{path} by {kind:?}, {referrer}");
+                        assert!(
+                            judged.is_err() || is_reading,
+                            "{page} -> {scheme}://{host}{path} by {kind:?}, {referrer}"
+                        );
                         refused += usize::from(judged.is_err());
                     }
                 }
@@ -255,12 +347,20 @@ fn whatever_a_page_of_another_site_makes_a_browser_send_it_gets_no_further_than_
 
 #[test]
 fn what_the_own_page_sends_is_answered() {
-    for (scheme, host) in [("http", "localhost:4195"), ("http", "[::1]:4195"), ("https", "plant.example")] {
+    for (scheme, host) in [
+        ("http", "localhost:4195"),
+        ("http", "[::1]:4195"),
+        ("https", "plant.example"),
+    ] {
         for kind in KINDS {
             for referrer in ["no-referrer", "origin", "unsafe-url"] {
                 let own = format!("{scheme}://{host}");
                 let sent = of_browser(&own, scheme, host, "/acts", kind, referrer);
-                assert_eq!(origins().judge(&sent, scheme == "https"), Ok(()), "{own} by {kind:?}, {referrer}");
+                assert_eq!(
+                    origins().judge(&sent, scheme == "https"),
+                    Ok(()),
+                    "{own} by {kind:?}, {referrer}"
+                );
             }
         }
     }

@@ -245,6 +245,9 @@ pub struct ServeOptions {
     /// --insecure
     #[arg(long, value_name = "HOST", env = "THALWEG_EVENTS_ADDRESS")]
     pub address: Option<String>,
+    /// Open connections; 65536, or as many as the limit of open files allows, if it is not given
+    #[arg(long, value_name = "N", value_parser = max_connections, env = "THALWEG_EVENTS_MAX_CONNECTIONS")]
+    pub max_connections: Option<usize>,
     /// Where everything is kept
     #[arg(long, value_name = "DIR", env = "THALWEG_EVENTS_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
@@ -326,7 +329,12 @@ pub struct ServeOptions {
     )]
     pub tls_client_ca: Option<PathBuf>,
     /// In test mode, an origin whose pages may ask, as http://localhost:3000; * is all
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "THALWEG_EVENTS_ALLOW_ORIGIN")]
+    #[arg(
+        long,
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        env = "THALWEG_EVENTS_ALLOW_ORIGIN"
+    )]
     pub allow_origin: Vec<String>,
     /// Other hosts may reach it without TLS, and in test mode do everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
@@ -382,6 +390,15 @@ fn boolean(text: &str) -> Result<bool, String> {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
         _ => Err("it is true, false, 1 or 0".to_owned()),
+    }
+}
+
+fn max_connections(text: &str) -> Result<usize, String> {
+    let wrong = || "it is a number from 16 to 1000000".to_owned();
+    let number = text.parse().map_err(|_| wrong())?;
+    match (16..=1_000_000).contains(&number) {
+        true => Ok(number),
+        false => Err(wrong()),
     }
 }
 

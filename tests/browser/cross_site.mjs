@@ -1,0 +1,128 @@
+// What pages of other sites can do to a Thalweg on this machine, tried in a real browser:
+//
+//     node tests/browser/cross_site.mjs http://127.0.0.1:4195 --paths '["/api/sql?q=select+1"]'
+//
+// A page on another port (the same site to a browser), one of another site, and one whose name was made to mean this machine
+// send what a page can send without asking, to every path: images, scripts, frames, links to fetch ahead, forms, fetches,
+// event streams, beacons, new windows. Prints, as JSON, each request that was answered with a status below 400. A link that a
+// person opens is not tried: it may show the status page.
+//
+// Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
+import { existsSync } from 'node:fs'
+import { createServer } from 'node:http'
+import { createRequire } from 'node:module'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { parseArgs } from 'node:util'
+
+const { values: options, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { paths: { type: 'string' } },
+})
+const targets = positionals.map((target) => new URL(target).origin)
+const paths = JSON.parse(options.paths)
+
+function browserPath() {
+  const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
+  const path = found.find((candidate) => candidate && existsSync(candidate))
+  if (!path) throw new Error('no chromium; install the package chromium or set CHROMIUM to its path')
+  return path
+}
+
+function playwright() {
+  const folder = process.env.THALWEG_NODE ?? join(homedir(), '.cache', 'thalweg', 'node')
+  return createRequire(`${folder}/`)('playwright-core')
+}
+
+// Runs in the page. Each kind of request to each address; resolves when all of them have come to an end or had time for it.
+async function attack({ addresses }) {
+  const add = (name, set) => {
+    const element = Object.assign(document.createElement(name), set)
+    document.body.append(element)
+    return element
+  }
+  const form = (method, action, enctype) => {
+    const frame = add('iframe', { name: `f${Math.random()}` })
+    const sent = add('form', { method, action, enctype, target: frame.name })
+    sent.append(Object.assign(document.createElement('input'), { name: '["stream.write","s",{"type":"t","data":{}}]', value: '' }))
+    sent.submit()
+  }
+  for (const address of addresses) {
+    add('img', { src: address, referrerPolicy: 'no-referrer' })
+    add('script', { src: address })
+    add('iframe', { src: address, referrerPolicy: 'unsafe-url' })
+    add('link', { rel: 'prefetch', href: address })
+    add('link', { rel: 'stylesheet', href: address })
+    form('get', address, 'application/x-www-form-urlencoded')
+    form('post', address, 'text/plain')
+    const quiet = { credentials: 'include', keepalive: true }
+    for (const method of ['GET', 'HEAD', 'POST']) {
+      const body = method === 'POST' ? '["stream.write","s",{"type":"t","data":{}}]' : undefined
+      fetch(address, { ...quiet, method, body, mode: 'no-cors' }).catch(() => {})
+    }
+    fetch(address, { ...quiet, referrerPolicy: 'no-referrer', mode: 'no-cors' }).catch(() => {})
+    fetch(address, { method: 'DELETE' }).catch(() => {})
+    fetch(address).catch(() => {})
+    new EventSource(address).onerror = (event) => event.target.close()
+    navigator.sendBeacon(address, '["stream.write","s",{"type":"t","data":{}}]')
+    // A few at a time: a browser has few connections to one host.
+    await new Promise((resolve) => setTimeout(resolve, 300))
+  }
+  await new Promise((resolve) => setTimeout(resolve, 2000))
+}
+
+const server = createServer((_, response) => {
+  response.setHeader('content-type', 'text/html')
+  response.end('<!doctype html><title>another site</title><body></body>')
+})
+await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
+const own = server.address().port
+
+const browser = await playwright().chromium.launch({
+  executablePath: browserPath(),
+  args: [
+    '--headless',
+    '--no-sandbox',
+    '--disable-gpu',
+    '--no-first-run',
+    '--host-resolver-rules=MAP evil.test 127.0.0.1, MAP rebind.test 127.0.0.1',
+    // The browser's own help against such pages is not what is tried here.
+    '--disable-features=BlockInsecurePrivateNetworkRequests,LocalNetworkAccessChecks,HttpsUpgrades',
+  ],
+})
+const answered = []
+let sent = 0
+try {
+  for (const target of targets) {
+    const port = new URL(target).port
+    const pages = [
+      { page: `http://127.0.0.1:${own}/`, to: target },
+      { page: `http://localhost:${own}/`, to: `http://localhost:${port}` },
+      { page: `http://evil.test:${own}/`, to: target },
+      // Its own page came from elsewhere, before its name meant this machine.
+      { page: `http://rebind.test:${port}/attack`, to: `http://rebind.test:${port}` },
+    ]
+    for (const { page: from, to } of pages) {
+      const context = await browser.newContext()
+      const page = await context.newPage()
+      context.on('request', (request) => {
+        sent += request.url().startsWith(`${to}/`) ? 1 : 0
+      })
+      context.on('response', (response) => {
+        const request = response.request()
+        const isTarget = response.url().startsWith(`${to}/`) && !response.url().endsWith('/attack')
+        if (isTarget && response.status() < 400) {
+          answered.push({ from, method: request.method(), url: response.url(), kind: request.resourceType(), status: response.status() })
+        }
+      })
+      await context.route('**/attack', (route) => route.fulfill({ contentType: 'text/html', body: '<!doctype html><body></body>' }))
+      await page.goto(from)
+      await page.evaluate(attack, { addresses: paths.map((path) => to + path) })
+      await context.close()
+    }
+  }
+} finally {
+  await browser.close()
+  server.close()
+}
+console.log(JSON.stringify({ sent, answered }))
