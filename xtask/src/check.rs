@@ -22,7 +22,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telemetry", 1),
     ("mapping", 1),
     ("script", 1),
-    ("simulator", 1),
+    ("simulator", 2),
     ("flow", 2),
     ("events", 3),
     ("lake", 3),
