@@ -114,7 +114,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
     // A deleted file lets nobody in.
     std::fs::remove_file(thalweg.folder.path().join("users")).unwrap();
     is(ada, "GET", "/metrics", 401);
-    let log = thalweg.process.stderr();
+    let log = thalweg.process.stdout();
     assert!(
         log.contains("nobody is let in by what cannot be read: auth.users_file"),
         "{log}"
@@ -157,7 +157,7 @@ fn a_token_of_the_configuration_that_is_gone_at_a_signal_is_revoked() {
         Ok(())
     })
     .unwrap();
-    let log = thalweg.process.stderr();
+    let log = thalweg.process.stdout();
     assert!(
         log.contains("in force: auth") && !log.contains("need a restart: auth"),
         "{log}"

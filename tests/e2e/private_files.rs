@@ -140,7 +140,7 @@ fn what_others_could_read_is_closed_to_them_at_the_start_with_one_line() {
                 .map(drop)
         })
         .unwrap();
-        let log = process.stderr();
+        let log = process.stdout();
         assert_eq!(log.matches(mended).count(), lines, "start {start_number}: {log}");
         std::fs::remove_file(&stranger).ok();
         let open = open_to_others(&folder.path().join("data"));
