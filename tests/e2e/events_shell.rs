@@ -585,8 +585,10 @@ fn the_whole_process_has_the_store_on_its_listener_and_keeps_the_first_token() {
     assert_eq!(api.send("POST", "/rpc", &[], &padded).status, 200);
     running.process.signal("TERM").unwrap();
     running.process.wait().unwrap();
+    std::fs::remove_file(running.data_dir().join("keys/default.token")).unwrap();
     running.restart().unwrap();
-    assert!(token(&mut running).is_err(), "it is told when the namespace is new");
+    eventually(|| running.get("/ping")).unwrap();
+    assert!(running.first_token().is_err(), "it is told when the namespace is new");
     let api = Api::at_root(&running.address().unwrap()).with_token(&first);
     assert_eq!(api.post("/rpc", &json!(["stream.version", "s-1"])).text, "0\n");
 }
