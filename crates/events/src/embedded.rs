@@ -308,6 +308,8 @@ impl Inner {
         if name == DEFAULT {
             return Err(EventsError::NamespaceKept);
         }
+        // What takes long to count is known before others wait.
+        opened.namespace.info().await?;
         // What is being stored is counted, and nothing comes behind it, of an import neither.
         let _alone = opened.namespace.importing.lock().await;
         let held = opened.namespace.hold().await;

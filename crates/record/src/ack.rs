@@ -57,8 +57,14 @@ pub struct Ack {
     count: u64,
     /// A buffer still has the messages: given up, they stay in it.
     buffered: bool,
+    /// Beyond [`FEW`], some may be there twice until the next look.
     origins: SmallVec<[Arc<Origin>; 1]>,
+    /// How many there were at the last look.
+    distinct: usize,
 }
+
+/// So many batches are searched for one that is known; more are sorted, each time that they have doubled.
+const FEW: usize = 16;
 
 impl Ack {
     /// A batch of `count` messages enters the flow; `settle` hears the outcome, on whatever thread ends it.
@@ -96,6 +102,7 @@ impl Ack {
             count: count as u64,
             buffered,
             origins: smallvec![Arc::new(origin)],
+            distinct: 1,
         }
     }
 
@@ -137,6 +144,7 @@ impl Ack {
             count,
             buffered: self.buffered,
             origins: self.origins.clone(),
+            distinct: self.distinct,
         }
     }
 
@@ -144,22 +152,35 @@ impl Ack {
     pub fn merge(&mut self, mut other: Ack) {
         self.check_that_it_meets(&other);
         self.count += std::mem::take(&mut other.count);
+        if self.origins.len() + other.origins.len() > FEW {
+            self.origins.append(&mut other.origins);
+            if self.origins.len() > 2 * self.distinct.max(FEW) {
+                self.sort_out();
+            }
+            return;
+        }
         for origin in other.origins.drain(..) {
             if !self.origins.iter().any(|known| Arc::ptr_eq(known, &origin)) {
                 self.origins.push(origin);
             }
         }
+        self.distinct = self.origins.len();
     }
 
-    /// As [`Ack::merge`], for many at once: each of their batches is held once, found by sorting instead of searching.
+    /// As [`Ack::merge`], for many at once: each of their batches is held once.
     pub fn merge_all(&mut self, others: impl IntoIterator<Item = Ack>) {
         for mut other in others {
             self.check_that_it_meets(&other);
             self.count += std::mem::take(&mut other.count);
             self.origins.append(&mut other.origins);
         }
+        self.sort_out();
+    }
+
+    fn sort_out(&mut self) {
         self.origins.sort_unstable_by_key(|origin| Arc::as_ptr(origin).addr());
         self.origins.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        self.distinct = self.origins.len();
     }
 
     fn check_that_it_meets(&self, other: &Ack) {
@@ -376,5 +397,39 @@ mod tests {
             prop_assert_eq!(balance.snapshot().in_flight, 0);
             prop_assert!(balance.snapshot().adds_up());
         }
+    }
+
+    /// A stage that holds messages back joins the answers of as many batches as it likes.
+    #[test]
+    fn joining_many_batches_one_by_one_is_a_step_for_each() {
+        let make = |n: usize| {
+            let balance = Arc::new(Balance::default());
+            let enter = |_| Ack::enter(&balance, 1, |_| {});
+            (0..n).map(enter).collect::<Vec<_>>()
+        };
+        let join = |acks: Vec<Ack>| {
+            let mut acks = acks.into_iter();
+            let mut first = acks.next().unwrap();
+            acks.for_each(|ack| first.merge(ack));
+            first.delivered();
+        };
+        let exponent = crate::growth::exponent(2_000, make, join);
+        assert!(exponent < crate::growth::LINEAR, "{exponent}");
+    }
+
+    /// The parts of a batch that come together again hold it once, however often that happens.
+    #[test]
+    fn a_batch_is_not_held_more_and_more_often() {
+        let balance = Arc::new(Balance::default());
+        let mut acks: Vec<Ack> = (0..40).map(|_| Ack::enter(&balance, 100, |_| {})).collect();
+        let mut all = acks.pop().unwrap();
+        for ack in &mut acks {
+            (0..50).for_each(|_| all.merge(ack.split(1)));
+        }
+        assert!(all.origins.len() <= 2 * 40 + 1, "{}", all.origins.len());
+        assert_eq!(all.count(), 100 + 39 * 50);
+        acks.into_iter().for_each(|ack| all.merge(ack));
+        all.delivered();
+        assert!(balance.snapshot().adds_up() && balance.snapshot().out == 4000);
     }
 }

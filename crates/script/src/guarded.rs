@@ -138,7 +138,15 @@ impl Guarded {
         results.reserve(calls.len());
         let calls = Arc::new(calls);
         while let Some(call) = calls.get(results.len() - first) {
-            if self.guard.lost.count() >= self.guard.lost_max {
+            // Nobody wants what comes behind it.
+            let stopped = results
+                .get(first..)
+                .and_then(<[_]>::last)
+                .and_then(|result| result.as_ref().err());
+            if let Some(stopped) = stopped.filter(|failed| failed.failure.kind == FailureKind::Stopped) {
+                let stopped = stopped.clone();
+                results.push(Err(stopped));
+            } else if self.guard.lost.count() >= self.guard.lost_max {
                 let made = call.as_call().and_then(|call| self.call_native(call).ok());
                 results.push(made.unwrap_or_else(|| Err(limit(self.no_thread()))));
             } else if let Err(why) = self.hand_over(&calls, results.len() - first, results) {

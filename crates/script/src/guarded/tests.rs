@@ -255,7 +255,8 @@ fn a_flow_that_gives_up_does_not_wait_for_a_script() {
         std::thread::sleep(Duration::from_millis(150));
         gives_up.store(true, Ordering::Relaxed);
     });
-    assert_eq!(ends(script, || bench.batch(None, 0, &["1", "bad"])), "rx");
+    assert_eq!(ends(script, || bench.batch(None, 0, &["1", "bad", "1", "bad"])), "rxxx");
+    assert!(bench.lost.count() <= 1);
     later.join().unwrap();
     bench.until_none_is_lost();
 }
