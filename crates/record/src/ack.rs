@@ -30,22 +30,44 @@ type Settle = Box<dyn FnOnce(Outcome) + Send>;
 /// Hears of a message that was refused for good, and why; `true` if the source takes care of it.
 type Refuse = Box<dyn Fn(&Message, &str) -> bool + Send + Sync>;
 
-/// One source batch. It is settled when the last [`Ack`] that holds it goes.
+/// One source batch, or several that an answer was divided for. It is settled when the last [`Ack`] that holds it goes.
 struct Origin {
     given_up: AtomicBool,
-    settle: Mutex<Option<Settle>>,
-    refuse: Option<Refuse>,
+    of: Of,
+}
+
+enum Of {
+    Source {
+        settle: Mutex<Option<Settle>>,
+        refuse: Option<Refuse>,
+    },
+    Several(Vec<Arc<Origin>>),
+}
+
+impl Origin {
+    fn refuse(&self, message: &Message, error: &str) -> bool {
+        match &self.of {
+            Of::Source { refuse, .. } => refuse.as_ref().is_some_and(|refuse| refuse(message, error)),
+            Of::Several(origins) => origins.iter().any(|origin| origin.refuse(message, error)),
+        }
+    }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        let outcome = if *self.given_up.get_mut() {
-            Outcome::Nacked
-        } else {
-            Outcome::Acked
-        };
-        if let Some(settle) = self.settle.get_mut().take() {
-            settle(outcome);
+        let given_up = *self.given_up.get_mut();
+        match &mut self.of {
+            Of::Source { settle, .. } => {
+                if let Some(settle) = settle.get_mut().take() {
+                    settle(if given_up { Outcome::Nacked } else { Outcome::Acked });
+                }
+            }
+            Of::Several(origins) if given_up => {
+                origins
+                    .iter()
+                    .for_each(|origin| origin.given_up.store(true, Ordering::Relaxed));
+            }
+            Of::Several(_) => {}
         }
     }
 }
@@ -94,8 +116,10 @@ impl Ack {
     fn new(balance: &Arc<Balance>, count: usize, buffered: bool, refuse: Option<Refuse>, settle: Settle) -> Ack {
         let origin = Origin {
             given_up: AtomicBool::new(false),
-            settle: Mutex::new(Some(settle)),
-            refuse,
+            of: Of::Source {
+                settle: Mutex::new(Some(settle)),
+                refuse,
+            },
         };
         Ack {
             balance: balance.clone(),
@@ -126,8 +150,7 @@ impl Ack {
     /// One of the messages was refused for good, and no dead letter takes it. Whether the source does, which hears of it
     /// now; it is counted as dropped either way.
     pub fn refused(&self, message: &Message, error: &str) -> bool {
-        let mut sources = self.origins.iter().filter_map(|origin| origin.refuse.as_ref());
-        sources.any(|refuse| refuse(message, error))
+        self.origins.iter().any(|origin| origin.refuse(message, error))
     }
 
     /// `n` messages were added: one that became three adds two.
@@ -139,6 +162,16 @@ impl Ack {
     /// Hands the answer for `n` of the messages to another path.
     pub fn split(&mut self, n: usize) -> Ack {
         let count = self.take(n);
+        if self.origins.len() > FEW {
+            // Else each of many parts would hold each of many batches.
+            self.sort_out();
+            let several = Origin {
+                given_up: AtomicBool::new(false),
+                of: Of::Several(self.origins.drain(..).collect()),
+            };
+            self.origins.push(Arc::new(several));
+            self.distinct = 1;
+        }
         Ack {
             balance: self.balance.clone(),
             count,
@@ -360,7 +393,7 @@ mod tests {
         /// Whatever stages do, in whatever order: the sums add up at every step, each batch is settled exactly once, and
         /// it is acked exactly when none of its messages was given up.
         #[test]
-        fn any_history_balances(sizes in prop::collection::vec(1usize..20, 1..5), ops in prop::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<u8>()), 0..60)) {
+        fn any_history_balances(sizes in prop_oneof![prop::collection::vec(1usize..20, 1..5), prop::collection::vec(1usize..5, 15..60)], ops in prop::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<u8>()), 0..60)) {
             let balance = Arc::new(Balance::default());
             let settled = Arc::new(AtomicUsize::new(0));
             let nacked = Arc::new(AtomicUsize::new(0));
@@ -414,6 +447,24 @@ mod tests {
             first.delivered();
         };
         let exponent = crate::growth::exponent(2_000, make, join);
+        assert!(exponent < crate::growth::LINEAR, "{exponent}");
+    }
+
+    /// Each message of a joined batch may leave it on its own, as to a dead letter.
+    #[test]
+    fn dividing_what_was_joined_is_a_step_for_each_part() {
+        let make = |n: usize| {
+            let balance = Arc::new(Balance::default());
+            let mut joined = Ack::enter(&balance, 1, |_| {});
+            joined.merge_all((1..n).map(|_| Ack::enter(&balance, 1, |_| {})));
+            joined
+        };
+        let divide = |mut joined: Ack| {
+            while joined.count() > 0 {
+                joined.split(1).delivered();
+            }
+        };
+        let exponent = crate::growth::exponent(500, make, divide);
         assert!(exponent < crate::growth::LINEAR, "{exponent}");
     }
 

@@ -96,7 +96,7 @@ impl EmbeddedNamespace {
             let index = self.index.read();
             (index.state.next_offset, index.state.cleared)
         };
-        let mut kept = self.counted.lock().await;
+        let mut kept = self.counted.clone().lock_owned().await;
         if let Some(counted) = &*kept {
             let is_of_now = counted.next_offset >= next_offset
                 && counted.cleared == cleared
@@ -106,11 +106,15 @@ impl EmbeddedNamespace {
                 return Ok(counted.clone());
             }
         }
-        let _turn = COUNTING.acquire().await;
-        let counted = self.in_background(|namespace| namespace.count()).await?;
-        let counted = Arc::new(counted);
-        *kept = Some(counted.clone());
-        Ok(counted)
+        let turn = COUNTING.acquire().await;
+        // It is brought to its end, whoever waits: a client that goes away and comes again begins no second one beside it.
+        self.in_background(move |namespace| {
+            let _turn = turn;
+            let counted = Arc::new(namespace.count()?);
+            *kept = Some(counted.clone());
+            Ok(counted)
+        })
+        .await
     }
 
     /// Blocks.

@@ -67,7 +67,7 @@ pub(crate) struct EmbeddedNamespace {
     /// Held by the one import that is done at a time.
     pub(super) importing: tokio::sync::Mutex<()>,
     /// What is shown, as it was counted last. Held by the one who counts.
-    pub(super) counted: tokio::sync::Mutex<Option<Arc<Counted>>>,
+    pub(super) counted: Arc<tokio::sync::Mutex<Option<Arc<Counted>>>>,
     #[cfg(test)]
     pub(super) holds: std::sync::atomic::AtomicU64,
     /// `None` once the namespace is deleted.
@@ -95,7 +95,7 @@ impl EmbeddedNamespace {
             ruling: Arc::default(),
             ended: Notify::new(),
             importing: tokio::sync::Mutex::default(),
-            counted: tokio::sync::Mutex::default(),
+            counted: Arc::default(),
             #[cfg(test)]
             holds: Default::default(),
             visible: Mutex::new(Some(watch::channel(visible).0)),
