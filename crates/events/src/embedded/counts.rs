@@ -16,7 +16,7 @@ use super::index::{CategoryValue, Io, List, Listed, Read, State, View};
 use super::namespace::{EmbeddedNamespace, again_if_moved};
 use super::pages::Wanted;
 use super::rules::Rules;
-use crate::error::{EventsError, Result};
+use crate::error::Result;
 use crate::names;
 use crate::store::{CategoryInfo, CategoryRead, Direction};
 
@@ -119,20 +119,20 @@ impl EmbeddedNamespace {
 
     /// Blocks.
     fn count(&self) -> Read<Counted> {
-        let mut held = None;
-        for attempt in 1.. {
-            if attempt > ATTEMPTS && held.is_none() {
-                held = Some(self.ruling.blocking_lock());
+        let (mut attempts, mut ruling) = (0, None);
+        loop {
+            attempts += 1;
+            if attempts > ATTEMPTS && ruling.is_none() {
+                ruling = Some(self.ruling.blocking_lock());
             }
             let began = Instant::now();
             let moment = self.moment();
             let less = self.less(&moment)?;
             // What was cleared in vain so often has at least been there at some time.
-            if self.index.read().removals() == moment.removals || attempt > 2 * ATTEMPTS {
+            if self.index.read().removals() == moment.removals || attempts > 2 * ATTEMPTS {
                 return self.counted_at(moment, &less, began);
             }
         }
-        Err(EventsError::Unavailable("messages could not be counted".to_owned()).into())
     }
 
     fn moment(&self) -> Moment {
