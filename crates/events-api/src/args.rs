@@ -14,7 +14,8 @@ const BATCH: usize = 1000;
 const BATCH_MAX: i64 = 10_000;
 pub(crate) const STREAM_BYTES_MAX: usize = 1024;
 pub(crate) const TYPE_BYTES_MAX: usize = 255;
-const TYPES_MAX: usize = 255;
+/// Each is compared with the type of each message that is looked at.
+pub(crate) const TYPES_MAX: usize = 255;
 
 /// Behind the name of the method.
 #[derive(Clone, Copy)]

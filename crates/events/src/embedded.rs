@@ -6,6 +6,7 @@ mod backup;
 #[cfg(test)]
 mod between_tests;
 mod catalog;
+mod counts;
 #[cfg(test)]
 mod damaged_tests;
 #[cfg(test)]
@@ -18,15 +19,18 @@ mod import;
 mod index;
 mod marks;
 mod namespace;
+mod namespaces;
 mod pages;
 mod reader;
 mod record;
 mod replay;
 mod restore;
+mod rules;
 mod scavenge;
 #[cfg(test)]
 mod scavenge_tests;
 mod sequencer;
+mod shared_map;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
@@ -36,7 +40,7 @@ mod verify;
 #[cfg(test)]
 mod verify_tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -49,6 +53,7 @@ use backup::Backups;
 use catalog::{Admitted, Catalog, CatalogOptions, Change};
 use index::{Index, Shelf};
 use namespace::{About, EmbeddedNamespace, Place};
+use namespaces::Namespaces;
 
 pub(crate) use catalog::Named;
 pub use index::Sizes as IndexSizes;
@@ -75,7 +80,7 @@ pub struct EmbeddedStore {
 pub(crate) struct Inner {
     place: Place,
     durability: Durability,
-    namespaces: RwLock<HashMap<String, Opened>>,
+    namespaces: RwLock<Namespaces>,
     /// Held while namespaces change.
     catalog: tokio::sync::Mutex<Catalog>,
     keep_deleted: bool,
@@ -178,13 +183,12 @@ impl EmbeddedStore {
             let replayed = replayed.await;
             replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
         };
-        let namespaces = opened
-            .into_iter()
-            .map(|opened| (opened.namespace.about().name.clone(), opened));
+        let mut namespaces = Namespaces::default();
+        opened.into_iter().for_each(|opened| namespaces.insert(opened));
         let inner = Arc::new(Inner {
             place,
             durability: options.durability,
-            namespaces: RwLock::new(namespaces.collect()),
+            namespaces: RwLock::new(namespaces),
             catalog: tokio::sync::Mutex::new(catalog),
             keep_deleted: options.keep_deleted,
             deleted: Mutex::new(deleted),
@@ -269,7 +273,7 @@ impl Inner {
 
     async fn create(self: Arc<Self>, new: NewNamespace) -> Result<NamespaceInfo> {
         let mut catalog = self.catalog.lock().await;
-        if self.namespaces.read().contains_key(&new.name) {
+        if self.namespaces.read().contains(&new.name) {
             return Err(EventsError::NamespaceExists(new.name));
         }
         let now = self.now();
@@ -294,8 +298,7 @@ impl Inner {
         }
         let opened = Opened::new(named, &self.place, Index::of_new(&self.place.shelf, number));
         let info = opened.namespace.info().await;
-        let name = opened.namespace.about().name.clone();
-        self.namespaces.write().insert(name, opened);
+        self.namespaces.write().insert(opened);
         info
     }
 
@@ -305,6 +308,8 @@ impl Inner {
         if name == DEFAULT {
             return Err(EventsError::NamespaceKept);
         }
+        // What takes long to count is known before others wait.
+        opened.namespace.info().await?;
         // What is being stored is counted, and nothing comes behind it, of an import neither.
         let _alone = opened.namespace.importing.lock().await;
         let held = opened.namespace.hold().await;
@@ -495,7 +500,7 @@ impl Store for EmbeddedStore {
 
     fn namespaces(&self) -> BoxFuture<'_, Result<Vec<Arc<dyn Namespace>>>> {
         let namespaces = self.inner.namespaces.read();
-        let all = namespaces.values().map(|opened| opened.shown.clone()).collect();
+        let all = namespaces.all().map(|opened| opened.shown.clone()).collect();
         Box::pin(std::future::ready(Ok(all)))
     }
 

@@ -110,6 +110,12 @@ impl StageContext {
             .warn_limited("flagged", 1, || format!("message flagged: {error}{}", whose(message)));
     }
 
+    /// Whether the shutdown time is over, so that waiting any longer is pointless. For work that looks now and then.
+    pub fn gives_up(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let give_up = self.scope.give_up.clone();
+        move || give_up.is_cancelled()
+    }
+
     /// Lets a time pass on this worker thread; `false` if the flow gave up first.
     pub fn pause(&self, pause: Duration) -> bool {
         self.scope.runtime.block_on(async {
@@ -307,8 +313,10 @@ mod tests {
     #[test]
     fn a_pause_ends_when_the_flow_gives_up() {
         let context = StageContext::for_tests("sleep");
-        assert!(context.pause(Duration::from_millis(1)));
+        let gives_up = context.gives_up();
+        assert!(context.pause(Duration::from_millis(1)) && !gives_up());
         context.scope.give_up.cancel();
+        assert!(gives_up());
         assert!(!context.pause(Duration::from_secs(3600)));
     }
 }

@@ -147,9 +147,10 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut Context<'_>) -> E
                 .ok_or_else(|| view::mismatch("object", &all).from(|| value.describe()))
                 .map_err(|fault| Fault::text(format!("cannot replace all metadata: {fault}")))?;
             let mut meta = cleared(old);
-            for (key, value) in object.iter() {
-                meta.set(key.clone(), view::to_text(value)?);
-            }
+            let entries = object
+                .iter()
+                .map(|(key, value)| Ok((key.clone(), view::to_text(value)?)));
+            meta.set_all(entries.collect::<Eval<_>>()?);
             meta
         }
     };

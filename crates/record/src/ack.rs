@@ -30,22 +30,44 @@ type Settle = Box<dyn FnOnce(Outcome) + Send>;
 /// Hears of a message that was refused for good, and why; `true` if the source takes care of it.
 type Refuse = Box<dyn Fn(&Message, &str) -> bool + Send + Sync>;
 
-/// One source batch. It is settled when the last [`Ack`] that holds it goes.
+/// One source batch, or several that an answer was divided for. It is settled when the last [`Ack`] that holds it goes.
 struct Origin {
     given_up: AtomicBool,
-    settle: Mutex<Option<Settle>>,
-    refuse: Option<Refuse>,
+    of: Of,
+}
+
+enum Of {
+    Source {
+        settle: Mutex<Option<Settle>>,
+        refuse: Option<Refuse>,
+    },
+    Several(Vec<Arc<Origin>>),
+}
+
+impl Origin {
+    fn refuse(&self, message: &Message, error: &str) -> bool {
+        match &self.of {
+            Of::Source { refuse, .. } => refuse.as_ref().is_some_and(|refuse| refuse(message, error)),
+            Of::Several(origins) => origins.iter().any(|origin| origin.refuse(message, error)),
+        }
+    }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        let outcome = if *self.given_up.get_mut() {
-            Outcome::Nacked
-        } else {
-            Outcome::Acked
-        };
-        if let Some(settle) = self.settle.get_mut().take() {
-            settle(outcome);
+        let given_up = *self.given_up.get_mut();
+        match &mut self.of {
+            Of::Source { settle, .. } => {
+                if let Some(settle) = settle.get_mut().take() {
+                    settle(if given_up { Outcome::Nacked } else { Outcome::Acked });
+                }
+            }
+            Of::Several(origins) if given_up => {
+                origins
+                    .iter()
+                    .for_each(|origin| origin.given_up.store(true, Ordering::Relaxed));
+            }
+            Of::Several(_) => {}
         }
     }
 }
@@ -57,8 +79,14 @@ pub struct Ack {
     count: u64,
     /// A buffer still has the messages: given up, they stay in it.
     buffered: bool,
+    /// Beyond [`FEW`], some may be there twice until the next look.
     origins: SmallVec<[Arc<Origin>; 1]>,
+    /// How many there were at the last look.
+    distinct: usize,
 }
+
+/// So many batches are searched for one that is known; more are sorted, each time that they have doubled.
+const FEW: usize = 16;
 
 impl Ack {
     /// A batch of `count` messages enters the flow; `settle` hears the outcome, on whatever thread ends it.
@@ -88,14 +116,17 @@ impl Ack {
     fn new(balance: &Arc<Balance>, count: usize, buffered: bool, refuse: Option<Refuse>, settle: Settle) -> Ack {
         let origin = Origin {
             given_up: AtomicBool::new(false),
-            settle: Mutex::new(Some(settle)),
-            refuse,
+            of: Of::Source {
+                settle: Mutex::new(Some(settle)),
+                refuse,
+            },
         };
         Ack {
             balance: balance.clone(),
             count: count as u64,
             buffered,
             origins: smallvec![Arc::new(origin)],
+            distinct: 1,
         }
     }
 
@@ -119,8 +150,7 @@ impl Ack {
     /// One of the messages was refused for good, and no dead letter takes it. Whether the source does, which hears of it
     /// now; it is counted as dropped either way.
     pub fn refused(&self, message: &Message, error: &str) -> bool {
-        let mut sources = self.origins.iter().filter_map(|origin| origin.refuse.as_ref());
-        sources.any(|refuse| refuse(message, error))
+        self.origins.iter().any(|origin| origin.refuse(message, error))
     }
 
     /// `n` messages were added: one that became three adds two.
@@ -132,11 +162,22 @@ impl Ack {
     /// Hands the answer for `n` of the messages to another path.
     pub fn split(&mut self, n: usize) -> Ack {
         let count = self.take(n);
+        if self.origins.len() > FEW {
+            // Else each of many parts would hold each of many batches.
+            self.sort_out();
+            let several = Origin {
+                given_up: AtomicBool::new(false),
+                of: Of::Several(self.origins.drain(..).collect()),
+            };
+            self.origins.push(Arc::new(several));
+            self.distinct = 1;
+        }
         Ack {
             balance: self.balance.clone(),
             count,
             buffered: self.buffered,
             origins: self.origins.clone(),
+            distinct: self.distinct,
         }
     }
 
@@ -144,22 +185,35 @@ impl Ack {
     pub fn merge(&mut self, mut other: Ack) {
         self.check_that_it_meets(&other);
         self.count += std::mem::take(&mut other.count);
+        if self.origins.len() + other.origins.len() > FEW {
+            self.origins.append(&mut other.origins);
+            if self.origins.len() > 2 * self.distinct.max(FEW) {
+                self.sort_out();
+            }
+            return;
+        }
         for origin in other.origins.drain(..) {
             if !self.origins.iter().any(|known| Arc::ptr_eq(known, &origin)) {
                 self.origins.push(origin);
             }
         }
+        self.distinct = self.origins.len();
     }
 
-    /// As [`Ack::merge`], for many at once: each of their batches is held once, found by sorting instead of searching.
+    /// As [`Ack::merge`], for many at once: each of their batches is held once.
     pub fn merge_all(&mut self, others: impl IntoIterator<Item = Ack>) {
         for mut other in others {
             self.check_that_it_meets(&other);
             self.count += std::mem::take(&mut other.count);
             self.origins.append(&mut other.origins);
         }
+        self.sort_out();
+    }
+
+    fn sort_out(&mut self) {
         self.origins.sort_unstable_by_key(|origin| Arc::as_ptr(origin).addr());
         self.origins.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        self.distinct = self.origins.len();
     }
 
     fn check_that_it_meets(&self, other: &Ack) {
@@ -339,7 +393,7 @@ mod tests {
         /// Whatever stages do, in whatever order: the sums add up at every step, each batch is settled exactly once, and
         /// it is acked exactly when none of its messages was given up.
         #[test]
-        fn any_history_balances(sizes in prop::collection::vec(1usize..20, 1..5), ops in prop::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<u8>()), 0..60)) {
+        fn any_history_balances(sizes in prop_oneof![prop::collection::vec(1usize..20, 1..5), prop::collection::vec(1usize..5, 15..60)], ops in prop::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<u8>()), 0..60)) {
             let balance = Arc::new(Balance::default());
             let settled = Arc::new(AtomicUsize::new(0));
             let nacked = Arc::new(AtomicUsize::new(0));
@@ -376,5 +430,57 @@ mod tests {
             prop_assert_eq!(balance.snapshot().in_flight, 0);
             prop_assert!(balance.snapshot().adds_up());
         }
+    }
+
+    /// A stage that holds messages back joins the answers of as many batches as it likes.
+    #[test]
+    fn joining_many_batches_one_by_one_is_a_step_for_each() {
+        let make = |n: usize| {
+            let balance = Arc::new(Balance::default());
+            let enter = |_| Ack::enter(&balance, 1, |_| {});
+            (0..n).map(enter).collect::<Vec<_>>()
+        };
+        let join = |acks: Vec<Ack>| {
+            let mut acks = acks.into_iter();
+            let mut first = acks.next().unwrap();
+            acks.for_each(|ack| first.merge(ack));
+            first.delivered();
+        };
+        let exponent = crate::growth::exponent(2_000, make, join);
+        assert!(exponent < crate::growth::LINEAR, "{exponent}");
+    }
+
+    /// Each message of a joined batch may leave it on its own, as to a dead letter.
+    #[test]
+    fn dividing_what_was_joined_is_a_step_for_each_part() {
+        let make = |n: usize| {
+            let balance = Arc::new(Balance::default());
+            let mut joined = Ack::enter(&balance, 1, |_| {});
+            joined.merge_all((1..n).map(|_| Ack::enter(&balance, 1, |_| {})));
+            joined
+        };
+        let divide = |mut joined: Ack| {
+            while joined.count() > 0 {
+                joined.split(1).delivered();
+            }
+        };
+        let exponent = crate::growth::exponent(500, make, divide);
+        assert!(exponent < crate::growth::LINEAR, "{exponent}");
+    }
+
+    /// The parts of a batch that come together again hold it once, however often that happens.
+    #[test]
+    fn a_batch_is_not_held_more_and_more_often() {
+        let balance = Arc::new(Balance::default());
+        let mut acks: Vec<Ack> = (0..40).map(|_| Ack::enter(&balance, 100, |_| {})).collect();
+        let mut all = acks.pop().unwrap();
+        for ack in &mut acks {
+            (0..50).for_each(|_| all.merge(ack.split(1)));
+        }
+        assert!(all.origins.len() <= 2 * 40 + 1, "{}", all.origins.len());
+        assert_eq!(all.count(), 100 + 39 * 50);
+        acks.into_iter().for_each(|ack| all.merge(ack));
+        all.delivered();
+        assert!(balance.snapshot().adds_up() && balance.snapshot().out == 4000);
     }
 }

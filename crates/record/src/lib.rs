@@ -11,6 +11,8 @@ mod batch;
 mod by_map;
 pub mod codec;
 mod exact;
+#[doc(hidden)]
+pub mod growth;
 pub mod json;
 mod message;
 mod metadata;

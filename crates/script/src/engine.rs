@@ -123,17 +123,68 @@ impl Engine {
         }
     }
 
-    /// As [`Program::run`]. Also returns whether the call depended on more than the shared map of the metadata, which is all that the
-    /// message has (it has no changes of its own).
+    /// A call by native code alone, and whether it depended on more than the shared map of the metadata. `None` if QuickJS has to run
+    /// it, or both.
+    pub(crate) fn run_native(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Option<(Returned, bool)> {
+        match self.mode {
+            Mode::Verify => None,
+            _ => self.try_native(script, |native| native.run(message, origin, true)),
+        }
+    }
+
+    /// The same of [`Program::test`].
+    pub(crate) fn test_native(&mut self, script: usize, message: &Message, origin: &Metadata) -> Option<(bool, bool)> {
+        match self.mode {
+            Mode::Verify => None,
+            _ => self.try_native(script, |native| native.test(message, origin, true)),
+        }
+    }
+
+    /// A call that native code has left, or that both engines run.
+    pub(crate) fn run_quickjs(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<Returned, Failure> {
+        if self.mode != Mode::Verify {
+            return self.quickjs.run(script, message, origin);
+        }
+        let native = self.try_native(script, |native| native.run(message, origin, false));
+        let expected = self.quickjs.run(script, message, origin);
+        self.verify(script, native, &expected, |returned| returned.effects(message));
+        expected
+    }
+
+    /// The same of [`Program::test`].
+    pub(crate) fn test_quickjs(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<bool, Failure> {
+        if self.mode != Mode::Verify {
+            return self.quickjs.test(script, message, origin);
+        }
+        let native = self.try_native(script, |native| native.test(message, origin, false));
+        let expected = self.quickjs.test(script, message, origin);
+        self.verify(script, native, &expected, |truth| *truth);
+        expected
+    }
+
+    /// As [`Engine::run_quickjs`]. Also returns whether the call depended on more than the shared map of the metadata, which is all
+    /// that the message has (it has no changes of its own).
     pub(crate) fn trace(
         &mut self,
         script: usize,
         message: &Message,
         origin: &Metadata,
     ) -> Result<(Returned, bool), Failure> {
-        if let Some(traced) = self.try_native(script, |native| native.run(message, origin, true)) {
-            return Ok(traced);
-        }
         match self.quickjs.is_repeatable(script) {
             true => self.quickjs.trace(script, message, origin),
             false => self
@@ -150,9 +201,6 @@ impl Engine {
         message: &Message,
         origin: &Metadata,
     ) -> Result<(bool, bool), Failure> {
-        if let Some(traced) = self.try_native(script, |native| native.test(message, origin, true)) {
-            return Ok(traced);
-        }
         match self.quickjs.is_repeatable(script) {
             true => self.quickjs.trace_test(script, message, origin),
             false => self.quickjs.test(script, message, origin).map(|truth| (truth, true)),
@@ -189,28 +237,16 @@ impl Engine {
 
 impl Program for Engine {
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
-        let verifies = self.mode == Mode::Verify;
-        let native = self.try_native(script, |native| native.run(message, origin, !verifies));
-        match native {
-            Some((returned, _)) if !verifies => Ok(returned),
-            native => {
-                let expected = self.quickjs.run(script, message, origin);
-                self.verify(script, native, &expected, |returned| returned.effects(message));
-                expected
-            }
+        match self.run_native(script, message, origin) {
+            Some((returned, _)) => Ok(returned),
+            None => self.run_quickjs(script, message, origin),
         }
     }
 
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
-        let verifies = self.mode == Mode::Verify;
-        let native = self.try_native(script, |native| native.test(message, origin, !verifies));
-        match native {
-            Some((truth, _)) if !verifies => Ok(truth),
-            native => {
-                let expected = self.quickjs.test(script, message, origin);
-                self.verify(script, native, &expected, |truth| *truth);
-                expected
-            }
+        match self.test_native(script, message, origin) {
+            Some((truth, _)) => Ok(truth),
+            None => self.test_quickjs(script, message, origin),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thalweg_record::Metadata;
 
-use crate::Cache;
+use crate::{Cache, Watch};
 
 /// What one call may use. Reaching a limit fails the message, not the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub struct Environment {
     /// Shared by all threads of the processor.
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
+    /// How an engine hears from whoever waits for its calls.
+    pub watch: Watch,
 }
 
 impl Environment {
@@ -103,6 +105,7 @@ impl Environment {
             console: Arc::new(LogConsole { component: "".into() }),
             cache: Arc::new(Cache::new(0)),
             computed: &[],
+            watch: Watch::default(),
         }
     }
 }

@@ -188,20 +188,18 @@ impl Native {
         let (cache, bytes_max) = (&self.environment.cache, self.environment.limits.memory);
         let fits = match (&result, is_real) {
             (Err(_), _) => Ok(()),
-            (Ok(_), true) => cache.apply(effects.cache, bytes_max),
+            (Ok(_), true) if effects.is_none() => Ok(()),
+            // Once nobody waits for the call any more, its effects are void.
+            (Ok(_), true) => {
+                let show = || effects.show(&self.environment);
+                self.environment.watch.effect(show).unwrap_or(Ok(()))
+            }
             (Ok(_), false) => cache.fits(&effects.cache, bytes_max),
         };
         // What does not fit is told by QuickJS.
         let result = fits.map_err(|_| Stop::Bail("a full cache")).and(result);
         match result {
-            Ok(result) => {
-                if is_real {
-                    for (level, line) in effects.lines {
-                        self.environment.console.line(level, &line);
-                    }
-                }
-                Outcome::Done(result, depends)
-            }
+            Ok(result) => Outcome::Done(result, depends),
             Err(stop) => self.left(stop),
         }
     }

@@ -46,7 +46,9 @@ pub enum FailureKind {
     BadReturn,
     /// The time was up.
     Timeout,
-    /// Memory, stack, results or cache entries were used up.
+    /// The flow stopped while the script ran.
+    Stopped,
+    /// Memory, stack, results, cache entries or threads were used up.
     Limit,
 }
 
@@ -72,10 +74,55 @@ pub struct Stats {
     pub differences: u64,
     /// Calls that ran out of time.
     pub timeouts: u64,
+    /// Calls that were given up with their thread.
+    pub given_up: u64,
     /// Engines made: one or a few at start, one after each call that used up its time or memory.
     pub engines_made: u64,
     /// Results that were at hand, so that there was no call.
     pub remembered: u64,
+}
+
+impl std::ops::Add for Stats {
+    type Output = Stats;
+
+    fn add(self, other: Stats) -> Stats {
+        Stats {
+            calls: self.calls + other.calls,
+            native_calls: self.native_calls + other.native_calls,
+            bails: self.bails + other.bails,
+            differences: self.differences + other.differences,
+            timeouts: self.timeouts + other.timeouts,
+            given_up: self.given_up + other.given_up,
+            engines_made: self.engines_made + other.engines_made,
+            remembered: self.remembered + other.remembered,
+        }
+    }
+}
+
+/// One of several calls that are made in their order: a script, for messages of which a condition holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    pub condition: Option<usize>,
+    pub script: usize,
+    pub message: &'a Message,
+    /// The metadata that the message first came with.
+    pub origin: &'a Metadata,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug)]
+pub enum Called {
+    /// The condition does not hold.
+    Skipped,
+    Returned(Returned),
+}
+
+/// A call that failed.
+#[derive(Clone, Debug)]
+pub struct CallFailure {
+    /// The condition failed, not the script.
+    pub is_of_condition: bool,
+    pub failure: Failure,
 }
 
 /// What is known of a script and the metadata that all messages of a tag share.
@@ -115,4 +162,30 @@ pub trait Program: Send {
 
     /// Evaluates a [`Form::Condition`]; what it does to `msg` is lost.
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure>;
+
+    /// Makes calls in their order, and adds what came of each to `results`. Cheaper than one by one where they run on another thread.
+    fn call_all(&mut self, calls: &mut dyn Iterator<Item = Call<'_>>, results: &mut Vec<Result<Called, CallFailure>>) {
+        for call in calls {
+            let result = self.call(call);
+            results.push(result);
+        }
+    }
+
+    /// One such call.
+    fn call(&mut self, call: Call<'_>) -> Result<Called, CallFailure> {
+        let failed = |is_of_condition| {
+            move |failure| CallFailure {
+                is_of_condition,
+                failure,
+            }
+        };
+        let Call { message, origin, .. } = call;
+        if let Some(condition) = call.condition
+            && !self.test(condition, message, origin).map_err(failed(true))?
+        {
+            return Ok(Called::Skipped);
+        }
+        let returned = self.run(call.script, message, origin).map_err(failed(false))?;
+        Ok(Called::Returned(returned))
+    }
 }

@@ -192,10 +192,17 @@ impl QuickJs {
         read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
     ) -> Result<R, Failure> {
         let limits = self.environment.limits;
-        let (machine, compiled, prepared) = self.ready(index).map_err(|text| Failure {
-            kind: FailureKind::Limit,
-            text,
-        })?;
+        self.stats.calls += 1;
+        // No memory is given to an overdue call, so no engine either.
+        if let Err(text) = self.ready(index) {
+            let is_overdue = self.environment.watch.is_overdue();
+            self.stats.timeouts += u64::from(is_overdue);
+            return Err(match is_overdue {
+                true => exception::timeout(&limits),
+                false => limit(text),
+            });
+        }
+        let (machine, compiled, prepared) = self.ready(index).map_err(limit)?;
         machine.begin();
         let result = call_machine(machine, compiled, message, origin, read)
             .map_err(|unread| exception::failure(machine, unread, &prepared.script.stage, &prepared.wrapping));
@@ -220,10 +227,14 @@ impl QuickJs {
         {
             *place = None;
         }
-        self.stats.calls += 1;
         self.stats.timeouts += u64::from(timed_out);
         result
     }
+}
+
+fn limit(text: String) -> Failure {
+    let kind = FailureKind::Limit;
+    Failure { kind, text }
 }
 
 fn no_place(script: usize, text: String) -> CompileError {

@@ -69,6 +69,10 @@ impl Remembering {
         Remembering::within(engine, Bounds::default())
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// With those bounds for each script.
     fn within(engine: Engine, bounds: Bounds) -> Remembering {
         let known = || Known {
@@ -113,17 +117,90 @@ impl Remembering {
     }
 }
 
-impl Program for Remembering {
-    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+/// The two halves of a call: what needs no QuickJS, and the rest. Together they are [`Program::run`] and [`Program::test`].
+impl Remembering {
+    /// By native code, or what is remembered. `None` if QuickJS has to run the call.
+    pub(crate) fn run_native(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Option<Result<Returned, Failure>> {
         match self.known(script, message) {
-            Remembered::Nothing => return Ok(Returned::Nothing),
-            Remembered::Over(map) => return Ok(Returned::Over(map)),
+            Remembered::Nothing => Some(Ok(Returned::Nothing)),
+            Remembered::Over(map) => Some(Ok(Returned::Over(map))),
             Remembered::Depends | Remembered::Half(_) | Remembered::Truth(_) => {
-                return self.engine.run(script, message, origin);
+                let (returned, _) = self.engine.run_native(script, message, origin)?;
+                Some(Ok(returned))
             }
-            Remembered::Unknown => {}
+            Remembered::Unknown => {
+                let traced = Ok(self.engine.run_native(script, message, origin)?);
+                Some(self.learn(script, message, traced))
+            }
+        }
+    }
+
+    /// A call that [`Remembering::run_native`] has left.
+    pub(crate) fn run_quickjs(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<Returned, Failure> {
+        if !self.is_unknown(script, message) {
+            return self.engine.run_quickjs(script, message, origin);
         }
         let traced = self.engine.trace(script, message, origin);
+        self.learn(script, message, traced)
+    }
+
+    /// The same of a condition.
+    pub(crate) fn test_native(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Option<Result<bool, Failure>> {
+        match self.known(script, message) {
+            Remembered::Truth(truth) => Some(Ok(truth)),
+            Remembered::Unknown => {
+                let traced = Ok(self.engine.test_native(script, message, origin)?);
+                Some(self.learn_truth(script, message, traced))
+            }
+            _ => {
+                let (truth, _) = self.engine.test_native(script, message, origin)?;
+                Some(Ok(truth))
+            }
+        }
+    }
+
+    /// A condition that [`Remembering::test_native`] has left.
+    pub(crate) fn test_quickjs(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<bool, Failure> {
+        if !self.is_unknown(script, message) {
+            return self.engine.test_quickjs(script, message, origin);
+        }
+        let traced = self.engine.trace_test(script, message, origin);
+        self.learn_truth(script, message, traced)
+    }
+
+    /// Whether the script has not met the metadata of a message yet.
+    fn is_unknown(&self, script: usize, message: &Message) -> bool {
+        let of_tag = || self.remembered(script, message.meta.shared_map());
+        !message.meta.is_changed() && matches!(of_tag(), Remembered::Unknown)
+    }
+
+    /// Remembers what came of a call that was watched.
+    fn learn(
+        &mut self,
+        script: usize,
+        message: &Message,
+        traced: Result<(Returned, bool), Failure>,
+    ) -> Result<Returned, Failure> {
         let map = message.meta.shared_map();
         let outcome = match &traced {
             Ok((returned, false)) => outcome_of(map, returned),
@@ -138,19 +215,34 @@ impl Program for Remembering {
         Ok(traced?.0)
     }
 
-    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
-        match self.known(script, message) {
-            Remembered::Truth(truth) => return Ok(truth),
-            Remembered::Unknown => {}
-            _ => return self.engine.test(script, message, origin),
-        }
-        let traced = self.engine.trace_test(script, message, origin);
+    fn learn_truth(
+        &mut self,
+        script: usize,
+        message: &Message,
+        traced: Result<(bool, bool), Failure>,
+    ) -> Result<bool, Failure> {
         let outcome = match &traced {
             Ok((truth, false)) => Remembered::Truth(*truth),
             Ok((_, true)) | Err(_) => Remembered::Depends,
         };
         self.remember(script, message, outcome);
         Ok(traced?.0)
+    }
+}
+
+impl Program for Remembering {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+        match self.run_native(script, message, origin) {
+            Some(result) => result,
+            None => self.run_quickjs(script, message, origin),
+        }
+    }
+
+    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
+        match self.test_native(script, message, origin) {
+            Some(result) => result,
+            None => self.test_quickjs(script, message, origin),
+        }
     }
 
     fn payload(&mut self, script: usize, value: &Value) -> Option<PayloadReply> {

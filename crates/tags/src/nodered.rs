@@ -7,7 +7,8 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload};
 use thalweg_script::{
-    Failure, FailureKind, Form, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program, Reply, Returned, Script,
+    Call, CallFailure, Called, Failure, FailureKind, Form, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program,
+    Reply, Returned, Script,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -57,6 +58,7 @@ impl ProcessorSpec for Spec {
         Ok(Box::new(NodeRed {
             script_metrics: ScriptMetrics::new(&context),
             program,
+            called: Vec::new(),
             processed: counter("messages_processed", "Messages that the script returned."),
             errored: counter("messages_errored", "Messages that the script failed on."),
             dropped: counter("messages_dropped", "Messages for which the script returned nothing."),
@@ -65,8 +67,12 @@ impl ProcessorSpec for Spec {
     }
 }
 
+/// Room for the results of this many calls is kept from batch to batch.
+const ROOM_MAX: usize = 1 << 14;
+
 struct NodeRed {
     program: Box<dyn Program>,
+    called: Vec<Result<Called, CallFailure>>,
     script_metrics: ScriptMetrics,
     processed: IntCounter,
     errored: IntCounter,
@@ -79,8 +85,21 @@ impl Processor for NodeRed {
         let Batch { messages, mut ack } = batch;
         let mut results = Vec::with_capacity(messages.len());
         let mut filtered = 0;
-        for message in messages {
-            match self.program.run(0, &message, &message.meta) {
+        let mut calls = messages.iter().map(|message| Call {
+            condition: None,
+            script: 0,
+            message,
+            origin: &message.meta,
+        });
+        self.program.call_all(&mut calls, &mut self.called);
+        let mut called = std::mem::take(&mut self.called);
+        for (message, called) in messages.into_iter().zip(called.drain(..)) {
+            let returned = match called {
+                Ok(Called::Returned(returned)) => Ok(returned),
+                Ok(Called::Skipped) => Ok(Returned::Nothing),
+                Err(failed) => Err(failed.failure),
+            };
+            match returned {
                 Ok(Returned::Nothing) => filtered += 1,
                 Ok(Returned::One(reply)) => self.add(message, reply, &mut results, &mut ack),
                 Ok(Returned::Over(map)) => {
@@ -100,6 +119,8 @@ impl Processor for NodeRed {
                 }
             }
         }
+        called.shrink_to(ROOM_MAX);
+        self.called = called;
         if filtered > 0 {
             self.dropped.inc_by(filtered as u64);
             ack.filtered(FilterReason::ReturnedNull, filtered);

@@ -1,21 +1,24 @@
 //! What the script processors share: limits and console from the configuration, mistakes in scripts with their place in
 //! the file, and failures with their reason.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use thalweg_config::{Diagnostics, Node, ScriptEngine, ScriptingConfig};
 use thalweg_flow::{BuildError, StageContext};
 use thalweg_record::DropReason;
 use thalweg_script::{
-    Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Form, Limits, LogConsole, Mode,
-    Outside, Program, QuickJs, Remembering, Script, Stats, beyond, explain,
+    Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Form, Guard, Guarded, Limits,
+    LogConsole, LostThreads, Mode, Outside, Program, QuickJs, Script, Stats, Watch, beyond, explain,
 };
 use thalweg_telemetry::{Detail, IntCounter};
 
 /// The most that `scripting.stack` may be, in bytes: worker threads have 8 MiB of stack, and scripts are called from some
 /// way down.
 pub const STACK_MAX: u64 = 6 << 20;
+
+/// Script threads of the process that were given up and still run.
+static LOST: LazyLock<LostThreads> = LazyLock::new(LostThreads::default);
 
 /// The scripts of one processor, checked, with what all threads share.
 pub(crate) struct Scripts {
@@ -24,6 +27,7 @@ pub(crate) struct Scripts {
     /// Whether it was said already which scripts are not native code. There is an engine for each thread.
     told: AtomicBool,
     limits: Limits,
+    lost_max: usize,
     cache: Arc<Cache>,
     computed: &'static [ComputedKey],
 }
@@ -41,6 +45,7 @@ impl Scripts {
             mode: mode(config),
             told: AtomicBool::new(false),
             limits,
+            lost_max: config.lost_threads,
             cache: Arc::new(Cache::new(config.cache_entries)),
             computed,
         }
@@ -63,17 +68,26 @@ impl Scripts {
             }),
             cache: self.cache.clone(),
             computed: self.computed,
+            watch: Watch::default(),
         };
-        match Engine::new(&self.list, environment, self.mode) {
-            Ok(engine) => {
-                if !self.told.swap(true, Ordering::Relaxed) {
-                    let component = context.component.title();
-                    for (stage, outside) in engine.outside() {
-                        tracing::info!(component, "{stage} runs in QuickJS, not as native code: {outside}");
-                    }
+        let lost = context.component.gauge(
+            "thalweg_script_threads_lost",
+            "Threads that were given up with a script call and still run.",
+        );
+        let guard = Guard {
+            lost: LOST.clone(),
+            lost_max: self.lost_max,
+            on_lost: Arc::new(move |change| lost.add(change)),
+            gives_up: Arc::new(context.gives_up()),
+            name: "script".to_owned(),
+        };
+        match Guarded::new(&self.list, environment, self.mode, guard) {
+            Ok(program) => {
+                if let Some(engine) = program.engine() {
+                    self.tell(engine, context);
+                    context.show(self.details(engine));
                 }
-                context.show(self.details(&engine));
-                Ok(Some(Box::new(Remembering::new(engine))))
+                Ok(Some(Box::new(program)))
             }
             Err(error) => Err(BuildError::new(format!("{}: {error}", context.component.title()))),
         }
@@ -81,6 +95,17 @@ impl Scripts {
 }
 
 impl Scripts {
+    /// Says once which scripts are not native code.
+    fn tell(&self, engine: &Engine, context: &StageContext) {
+        if self.told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let component = context.component.title();
+        for (stage, outside) in engine.outside() {
+            tracing::info!(component, "{stage} runs in QuickJS, not as native code: {outside}");
+        }
+    }
+
     /// How each script runs, for the console.
     fn details(&self, engine: &Engine) -> Vec<Detail> {
         let place = |outside: &Outside| format!("line {}, column {}", outside.line, outside.column);
@@ -99,6 +124,7 @@ pub(crate) struct ScriptMetrics {
     native_calls: IntCounter,
     differences: IntCounter,
     timeouts: IntCounter,
+    given_up: IntCounter,
     memo_hits: IntCounter,
     pool_hits: IntCounter,
     pool_misses: IntCounter,
@@ -126,6 +152,10 @@ impl ScriptMetrics {
                 "Results in which native code and QuickJS differed (scripting.engine: verify).",
             ),
             timeouts: component.counter("thalweg_script_timeouts_total", "Script calls that ran out of time."),
+            given_up: component.counter(
+                "thalweg_script_threads_given_up_total",
+                "Script calls that were given up with their thread.",
+            ),
             memo_hits: component.counter(
                 "thalweg_script_memo_hits_total",
                 "Results that were at hand from an earlier message of the tag, without a call.",
@@ -151,6 +181,7 @@ impl ScriptMetrics {
         self.native_calls.inc_by(native);
         self.differences.inc_by(stats.differences - self.counted.differences);
         self.timeouts.inc_by(stats.timeouts - self.counted.timeouts);
+        self.given_up.inc_by(stats.given_up - self.counted.given_up);
         self.memo_hits.inc_by(stats.remembered - self.counted.remembered);
         self.pool_misses.inc_by(made);
         self.pool_hits.inc_by(calls.saturating_sub(made));
@@ -225,6 +256,7 @@ pub(crate) fn reason(kind: FailureKind) -> DropReason {
         FailureKind::Exception => DropReason::ScriptError,
         FailureKind::BadReturn => DropReason::ScriptBadReturn,
         FailureKind::Timeout => DropReason::ScriptTimeout,
+        FailureKind::Stopped => DropReason::Shutdown,
         FailureKind::Limit => DropReason::Limit,
     }
 }

@@ -24,7 +24,7 @@ use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload, Text, Value, key};
 
 pub(crate) use self::config::parse;
-use self::engine::{Engine, NoResult};
+use self::engine::{Begun, Engine, NoResult};
 use self::input::sample;
 use self::metadata::ResultMetadata;
 use self::metrics::Metrics;
@@ -145,6 +145,15 @@ struct Made {
     expanded: usize,
 }
 
+/// An expression that a message runs.
+struct Run<'b> {
+    message: &'b Message,
+    time_ms: i64,
+    number: usize,
+    expression: &'b Expression,
+    begun: Begun,
+}
+
 /// A message that cannot be taken, or once more for each of its expressions that fails.
 struct Failed {
     message: Message,
@@ -164,12 +173,14 @@ impl Processor for StreamProcessor {
         let calls_before = self.engine.calls();
         let (plan, shared) = (self.plan.clone(), self.values.clone());
         let mut values = shared.lock();
-        for message in messages {
-            self.one(&message, &plan, &mut values, &mut made);
+        let mut runs = Vec::new();
+        for message in &messages {
+            self.one(message, &plan, &mut values, &mut made, &mut runs);
         }
         let known = values.known();
-        // What follows may wait for the dead letter.
+        // What follows takes as long as scripts may take, and may wait for the dead letter.
         drop(values);
+        self.run(runs, &mut made);
         let calls = self.engine.calls() - calls_before;
         self.metrics.took(started.elapsed(), count, calls);
         self.metrics.active_variables.set(known as i64);
@@ -186,8 +197,15 @@ impl Processor for StreamProcessor {
 }
 
 impl StreamProcessor {
-    /// Takes the value of a message, and adds what comes of it.
-    fn one(&mut self, message: &Message, plan: &Plan, values: &mut Values, made: &mut Made) {
+    /// Takes the value of a message, and begins the expressions that it runs.
+    fn one<'b>(
+        &mut self,
+        message: &'b Message,
+        plan: &'b Plan,
+        values: &mut Values,
+        made: &mut Made,
+        runs: &mut Vec<Run<'b>>,
+    ) {
         let topic = message.meta.get(key::UMH_TOPIC);
         let Some(trigger) = topic.and_then(|topic| plan.topics.get(&*topic)) else {
             made.foreign += 1;
@@ -201,26 +219,48 @@ impl StreamProcessor {
             return made.fail(message, DropReason::Limit, error.to_string());
         }
         made.taken += 1;
-        let mut runs = 0usize;
+        let before = runs.len();
         for number in &trigger.expressions {
             let expression = plan.expressions.get(*number);
             let Some(expression) = expression.filter(|expression| expression.is_ready(values)) else {
                 continue;
             };
-            runs += 1;
-            match self.engine.run(*number, expression, values) {
+            runs.push(Run {
+                message,
+                time_ms,
+                number: *number,
+                expression,
+                begun: self.engine.begin(*number, expression, values),
+            });
+        }
+        let begun = runs.len() - before;
+        made.silent += usize::from(begun == 0);
+        made.expanded += begun.saturating_sub(1);
+    }
+
+    /// Finishes expressions, and adds what comes of them.
+    fn run(&mut self, runs: Vec<Run<'_>>, made: &mut Made) {
+        let begun: Vec<_> = runs
+            .iter()
+            .map(|run| (run.expression, run.number, &run.begun))
+            .collect();
+        let results = self.engine.finish(&begun);
+        for (run, result) in runs.iter().zip(results) {
+            let message = run.message;
+            match result {
                 Ok(Value::Null) => made.nothing += 1,
                 Ok(value) => made.results.push(Message {
-                    payload: Payload::Sample { value, time_ms },
-                    meta: self.metadata.of(&message.meta, *number, &expression.topic),
+                    payload: Payload::Sample {
+                        value,
+                        time_ms: run.time_ms,
+                    },
+                    meta: self.metadata.of(&message.meta, run.number, &run.expression.topic),
                     failure: message.failure.clone(),
                     source: message.source,
                 }),
-                Err(failure) => self.fail(message, expression, failure, made),
+                Err(failure) => self.fail(message, run.expression, failure, made),
             }
         }
-        made.silent += usize::from(runs == 0);
-        made.expanded += runs.saturating_sub(1);
     }
 
     /// One result is lost; the message's others are not.

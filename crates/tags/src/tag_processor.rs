@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use thalweg_flow::{Processor, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload};
-use thalweg_script::{Failure, MetaReply, PayloadReply, Program, Reply, Returned, payload_value};
+use thalweg_script::{
+    Call, CallFailure, Called, Failure, MetaReply, PayloadReply, Program, Reply, Returned, payload_value,
+};
 use thalweg_telemetry::IntCounter;
 
 use self::at_hand::AtHand;
@@ -57,6 +59,8 @@ struct TagProcessor {
     /// The messages between two stages, and an empty list with room for those after the next one.
     items: Vec<Item>,
     spare: Vec<Item>,
+    /// What came of the calls of a stage.
+    called: Vec<Result<Called, CallFailure>>,
 }
 
 /// Room for this many messages is kept from batch to batch.
@@ -203,62 +207,46 @@ impl TagProcessor {
     }
 
     fn step(&mut self, step: &Step, ack: &mut Ack) {
+        let Some(program) = &mut self.program else { return };
+        let (condition, stage) = match step {
+            Step::Run(stage) => (None, stage),
+            Step::When { condition, then, .. } => (Some(*condition), then),
+        };
         let mut items = std::mem::take(&mut self.items);
         let mut next = std::mem::take(&mut self.spare);
+        let mut called = std::mem::take(&mut self.called);
+        let mut calls = items.iter().map(|item| Call {
+            condition,
+            script: stage.script,
+            message: &item.message,
+            origin: item.origin(),
+        });
+        program.call_all(&mut calls, &mut called);
         let mut filtered = 0;
-        for item in items.drain(..) {
-            match step {
-                Step::Run(stage) => filtered += self.run(stage, item, &mut next, ack),
-                Step::When { condition, name, then } => match self.test(*condition, &item) {
-                    Ok(true) => filtered += self.run(then, item, &mut next, ack),
-                    Ok(false) => next.push(item),
-                    Err(failure) => self.fail_script(name, item, failure),
-                },
+        for (item, called) in items.drain(..).zip(called.drain(..)) {
+            match called {
+                Ok(Called::Skipped) => next.push(item),
+                Ok(Called::Returned(returned)) => filtered += item.become_of(returned, &mut next, ack),
+                Err(CallFailure {
+                    is_of_condition,
+                    failure,
+                }) => {
+                    let name = match step {
+                        Step::When { name, .. } if is_of_condition => name,
+                        _ => &stage.name,
+                    };
+                    self.fail_script(name, item, failure);
+                }
             }
         }
         if filtered > 0 {
-            let (Step::Run(stage) | Step::When { then: stage, .. }) = step;
             self.filtered(stage, filtered, ack);
         }
         items.shrink_to(ROOM_MAX);
+        called.shrink_to(ROOM_MAX);
         self.spare = items;
+        self.called = called;
         self.items = next;
-    }
-
-    fn test(&mut self, condition: usize, item: &Item) -> Result<bool, Failure> {
-        match &mut self.program {
-            Some(program) => program.test(condition, &item.message, item.origin()),
-            None => Ok(false),
-        }
-    }
-
-    /// Runs a stage on one message and adds what becomes of it. Returns 1 if it filtered the message.
-    fn run(&mut self, stage: &Stage, mut item: Item, next: &mut Vec<Item>, ack: &mut Ack) -> usize {
-        let Some(program) = &mut self.program else {
-            next.push(item);
-            return 0;
-        };
-        match program.run(stage.script, &item.message, item.origin()) {
-            Ok(Returned::Nothing) => return 1,
-            Ok(Returned::One(reply)) => {
-                item.apply(reply);
-                next.push(item);
-            }
-            Ok(Returned::Over(map)) => {
-                item.put_over(map);
-                next.push(item);
-            }
-            Ok(Returned::Many(replies)) => {
-                ack.expanded(replies.len().saturating_sub(1));
-                for reply in replies {
-                    let mut one = item.copy();
-                    one.apply(reply);
-                    next.push(one);
-                }
-            }
-            Err(failure) => self.fail_script(&stage.name, item, failure),
-        }
-        0
     }
 
     fn filtered(&self, stage: &Stage, n: usize, ack: &mut Ack) {
@@ -331,6 +319,30 @@ impl Item {
             raw: self.raw.clone(),
             is_set: self.is_set,
         }
+    }
+
+    /// Adds what a stage makes of it to `next`. Returns 1 if it is filtered.
+    fn become_of(mut self, returned: Returned, next: &mut Vec<Item>, ack: &mut Ack) -> usize {
+        match returned {
+            Returned::Nothing => return 1,
+            Returned::One(reply) => {
+                self.apply(reply);
+                next.push(self);
+            }
+            Returned::Over(map) => {
+                self.put_over(map);
+                next.push(self);
+            }
+            Returned::Many(replies) => {
+                ack.expanded(replies.len().saturating_sub(1));
+                for reply in replies {
+                    let mut one = self.copy();
+                    one.apply(reply);
+                    next.push(one);
+                }
+            }
+        }
+        0
     }
 
     fn put_over(&mut self, map: Arc<MetaMap>) {

@@ -60,6 +60,8 @@ pub struct ScriptingConfig {
     /// Messages.
     pub results: usize,
     pub cache_entries: usize,
+    /// Threads that may be lost in calls that do not end, in the process.
+    pub lost_threads: usize,
 }
 
 impl ScriptingConfig {
@@ -83,6 +85,7 @@ impl ScriptingConfig {
             stack: f.size("stack", "1MiB"),
             results: count(f.int_in("results", 10_000, 1..=i64::MAX)),
             cache_entries: count(f.int_in("cache_entries", 1_000_000, 0..=i64::MAX)),
+            lost_threads: count(f.int_in("lost_threads", 8, 1..=1024)),
         };
         f.finish();
         config

@@ -29,6 +29,7 @@ fn an_empty_file_gives_the_defaults() {
     );
     assert_eq!((scripting.memory, scripting.stack), (64 << 20, 1 << 20));
     assert_eq!((scripting.results, scripting.cache_entries), (10_000, 1_000_000));
+    assert_eq!(scripting.lost_threads, 8);
     let logger = &config.logger;
     assert_eq!(
         (logger.level, logger.format, logger.add_timestamp),

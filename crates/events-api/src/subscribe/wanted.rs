@@ -4,9 +4,13 @@ use axum::http::HeaderName;
 use axum::http::request::Parts;
 use thalweg_events::names::Member;
 
+use crate::args::TYPES_MAX;
 use crate::query_value;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// With the number of [`TYPES_MAX`].
+const TOO_MANY_TYPES: &str = "types must have at most 255 entries";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -94,6 +98,9 @@ impl Wanted {
         let header = header.and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let types = value("types").unwrap_or_default();
         let types = types.split(',').filter(|kind| !kind.is_empty());
+        if types.clone().nth(TYPES_MAX).is_some() {
+            return Err(TOO_MANY_TYPES);
+        }
         Ok(Wanted {
             filter: Filter {
                 types: types.map(str::to_owned).collect(),
@@ -164,6 +171,15 @@ mod tests {
         ] {
             assert_eq!(read(query, None).unwrap_err(), message, "{query}");
         }
+    }
+
+    /// Each is compared with every message that is looked at, on behalf of anybody who may read.
+    #[test]
+    fn types_are_bounded() {
+        let of = |count: usize| read(&format!("all=true&types={}", vec!["T"; count].join(",")), None);
+        assert_eq!(of(TYPES_MAX).unwrap().filter.types.len(), TYPES_MAX);
+        assert_eq!(of(TYPES_MAX + 1).unwrap_err(), TOO_MANY_TYPES);
+        assert!(TOO_MANY_TYPES.contains(&TYPES_MAX.to_string()));
     }
 
     #[test]

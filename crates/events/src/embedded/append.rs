@@ -11,11 +11,11 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset, Records, Unit};
 
-use super::hidden::OWN;
 use super::import::Held;
 use super::index::{DocumentAt, Entry, Index, Io, Space, Unread, View};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::record::DocumentRef;
+use super::rules::OWN;
 use super::sequencer::{Pending, Sequencer};
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef, Stored};
@@ -428,7 +428,7 @@ impl EmbeddedNamespace {
             ..Pending::default()
         };
         // What hides messages frees space, and is taken while the disk is full.
-        let kind = match document.name.starts_with(super::hidden::OWN) {
+        let kind = match document.name.starts_with(OWN) {
             true => Kind::State,
             false => Kind::Data,
         };

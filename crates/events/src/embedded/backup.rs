@@ -126,7 +126,7 @@ pub(super) async fn begin(inner: Arc<Inner>) -> Result<Box<dyn BackupPieces>> {
 }
 
 fn cut(inner: &Inner) -> Result<Vec<Cut>> {
-    let mut all: Vec<Opened> = inner.namespaces.read().values().cloned().collect();
+    let mut all: Vec<Opened> = inner.namespaces.read().all().cloned().collect();
     all.sort_by_key(|opened| opened.namespace.number);
     // Nobody holds an index and waits for another meanwhile: only scavenging would, which waits.
     let held: Vec<_> = all.iter().map(|opened| opened.namespace.index.read()).collect();

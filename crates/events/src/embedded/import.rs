@@ -41,6 +41,8 @@ type Free = std::result::Result<HashSet<Arc<str>>, (String, usize)>;
 impl EmbeddedNamespace {
     /// Returns when nothing is on its way, and sees that nothing is until it is dropped.
     pub(super) async fn hold(self: &Arc<Self>) -> Held {
+        #[cfg(test)]
+        self.holds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.sequencer.lock().hold();
         let held = Held(self.clone());
         loop {

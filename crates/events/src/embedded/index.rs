@@ -107,6 +107,8 @@ pub(crate) struct Index {
     share: Share,
     /// How often it was frozen or cleared: who has seen another number begins anew.
     moves: u64,
+    /// How often something of it was left out or cleared.
+    removals: u64,
     /// What lies before it in the log is in no memory that still changes.
     active_from: Offset,
 }
@@ -126,6 +128,7 @@ impl Index {
             state,
             share: Share::new(shelf),
             moves: 0,
+            removals: 0,
             active_from: state.next_offset,
         }
     }
@@ -163,6 +166,7 @@ impl Index {
                 // One that is found late has what came behind it indexed again.
                 self.active_from = self.active_from.min(offset + 1);
                 self.moves += 1;
+                self.removals += 1;
             }
         }
         self.state.next_offset = self.state.next_offset.max(entry.offset() + 1);
@@ -221,6 +225,7 @@ impl Index {
             self.state.leave_out(gone);
         }
         self.moves += 1;
+        self.removals += 1;
     }
 
     /// What is not in memory, or does not change there any more.
@@ -250,6 +255,10 @@ impl Index {
 
     pub fn moves(&self) -> u64 {
         self.moves
+    }
+
+    pub fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// What stands before it in the log, and in no list of the [`view`](Index::view), was scavenged.

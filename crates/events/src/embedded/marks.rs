@@ -12,11 +12,11 @@ use thalweg_log::format::record::records;
 use thalweg_log::format::varint;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
 
-use super::hidden::OWN;
 use super::index::{DocumentAt, Io, Read};
 use super::namespace::EmbeddedNamespace;
 use super::record::Lies;
 use super::replay::lost_clears;
+use super::rules::OWN;
 use crate::error::{EventsError, Result};
 
 /// How the names of marks begin.

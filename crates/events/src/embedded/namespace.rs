@@ -11,10 +11,11 @@ use tokio::sync::{Notify, watch};
 
 use super::backup::Backups;
 use super::catalog;
-use super::hidden::Rules;
+use super::counts::Counted;
 use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
 use super::marks::Marks;
 use super::reader::Reading;
+use super::rules::Rules;
 use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
 use crate::event::Stored;
@@ -65,6 +66,10 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) ended: Notify,
     /// Held by the one import that is done at a time.
     pub(super) importing: tokio::sync::Mutex<()>,
+    /// What is shown, as it was counted last. Held by the one who counts.
+    pub(super) counted: Arc<tokio::sync::Mutex<Option<Arc<Counted>>>>,
+    #[cfg(test)]
+    pub(super) holds: std::sync::atomic::AtomicU64,
     /// `None` once the namespace is deleted.
     visible: Mutex<Option<watch::Sender<Visible>>>,
 }
@@ -90,6 +95,9 @@ impl EmbeddedNamespace {
             ruling: Arc::default(),
             ended: Notify::new(),
             importing: tokio::sync::Mutex::default(),
+            counted: Arc::default(),
+            #[cfg(test)]
+            holds: Default::default(),
             visible: Mutex::new(Some(watch::channel(visible).0)),
         }
     }

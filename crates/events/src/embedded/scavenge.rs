@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset};
 
-use super::hidden::{Hidden, Rules};
+use super::hidden::Hidden;
 use super::index::{DocumentAt, Gone, GoneOf, Io, List, Listed, Read, Unread};
 use super::marks::OffsetRuns;
 use super::namespace::EmbeddedNamespace;
 use super::record::Lies;
+use super::rules::Rules;
 use super::{Inner, catalog, upkeep};
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;

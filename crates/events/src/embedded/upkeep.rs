@@ -101,19 +101,15 @@ impl Inner {
     pub(super) fn all(&self) -> Vec<Arc<EmbeddedNamespace>> {
         self.namespaces
             .read()
-            .values()
+            .all()
             .map(|opened| opened.namespace.clone())
             .collect()
     }
 
     /// Whether a space is still somebody's.
     pub(super) fn lives(&self, space: Space) -> bool {
-        let namespaces = self.namespaces.read();
-        let own = namespaces
-            .values()
-            .find(|opened| opened.namespace.number == space.namespace);
-        own.is_some_and(|own| {
-            let namespace = &own.namespace;
+        let own = self.namespaces.read().of_number(space.namespace).cloned();
+        own.is_some_and(|namespace| {
             let (current, cleared_at) = {
                 let index = namespace.index.read();
                 (index.space(), index.state.cleared_at)

@@ -209,6 +209,9 @@ fn headers<R: Record>(record: &R) -> impl Iterator<Item = Header<'_, &[u8]>> {
     headers.filter(move |header| !is_hidden(header.key))
 }
 
+/// So many headers are set one by one, without a list of them.
+const HEADERS_FEW: usize = 32;
+
 /// What a message has for itself.
 fn add_own(meta: &mut Metadata, record: &impl Record, with_headers: bool) {
     let time_ms = record.timestamp().to_millis();
@@ -218,8 +221,11 @@ fn add_own(meta: &mut Metadata, record: &impl Record, with_headers: bool) {
     };
     meta.reserve(headers_max + 1 + usize::from(record.key().is_some()) + 2 * usize::from(time_ms.is_some()));
     if with_headers {
-        for header in headers(record) {
-            meta.set(header.key, text(header.value.unwrap_or_default()));
+        let entries = headers(record).map(|header| (header.key.into(), text(header.value.unwrap_or_default())));
+        match headers_max <= HEADERS_FEW {
+            true => entries.for_each(|(key, value): (Text, Text)| meta.set(key, value)),
+            // Each on its own would have its place searched and made among the others.
+            false => meta.set_all(entries.collect()),
         }
     }
     // In the order of their names, which is how they are kept.

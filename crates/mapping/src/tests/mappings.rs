@@ -373,3 +373,20 @@ fn mappings_are_shared_between_threads() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(outcome(&counting, Message::raw("")), "2001");
 }
+
+/// The keys of a message decide how many keys its metadata gets.
+#[test]
+fn metadata_from_a_large_object_is_a_step_for_each_key() {
+    let mapping = mapping("meta = this");
+    let make = |n: usize| {
+        let member = |i: usize| (format!("k{:06}", n - i).into(), Value::from(i as i64));
+        let object: Object = (0..n).map(member).collect();
+        let message = Message::new(Payload::Value(object.into()), Metadata::default());
+        vec![message]
+    };
+    let exponent = thalweg_record::growth::exponent(500, make, |mut batch| {
+        mapping.apply(&mut batch, 0).unwrap();
+        batch
+    });
+    assert!(exponent < thalweg_record::growth::LINEAR, "{exponent}");
+}

@@ -22,7 +22,7 @@ use super::ir::{
 use super::number;
 use super::result::value_of;
 use super::split::Split;
-use crate::{ConsoleLevel, Environment};
+use crate::{CacheFull, ConsoleLevel, Environment};
 
 /// Functions within functions that there may be.
 pub(super) const LEVELS: usize = 4;
@@ -47,6 +47,21 @@ pub(super) struct Effects {
     pub lines: Vec<(ConsoleLevel, String)>,
     /// Changes of the cache in their order; `None` deletes.
     pub cache: Vec<(Text, Option<Value>)>,
+}
+
+impl Effects {
+    pub fn is_none(&self) -> bool {
+        self.lines.is_empty() && self.cache.is_empty()
+    }
+
+    /// All of them, or none if the cache has no room.
+    pub fn show(self, environment: &Environment) -> Result<(), CacheFull> {
+        environment.cache.apply(self.cache, environment.limits.memory)?;
+        for (level, line) in self.lines {
+            environment.console.line(level, &line);
+        }
+        Ok(())
+    }
 }
 
 pub(super) struct Call<'c, 'm> {

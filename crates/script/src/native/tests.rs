@@ -59,6 +59,7 @@ fn environment(limits: Limits, console: Arc<Lines>, cache: Arc<Cache>) -> Enviro
         console,
         cache,
         computed: COMPUTED,
+        watch: crate::Watch::default(),
     }
 }
 

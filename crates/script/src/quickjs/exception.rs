@@ -102,12 +102,19 @@ pub(super) fn failure(machine: &Machine, unread: Unread, file: &str, wrapping: &
     }
 }
 
+/// A call that took too long.
+pub(super) fn timeout(limits: &Limits) -> Failure {
+    Failure {
+        kind: FailureKind::Timeout,
+        text: format!("the script ran longer than {:?} and was stopped", limits.timeout),
+    }
+}
+
 /// Whether the call hit a limit, also if the script caught the error.
 pub(super) fn limit_reached(machine: &Machine, limits: &Limits) -> Option<Failure> {
     let fail = |kind, text| Some(Failure { kind, text });
     if machine.out_of_time() {
-        let text = format!("the script ran longer than {:?} and was stopped", limits.timeout);
-        return fail(FailureKind::Timeout, text);
+        return Some(timeout(limits));
     }
     if machine.out_of_memory() {
         let limit = limits.memory;

@@ -41,6 +41,16 @@ pub(super) fn materialise(ctx: Ctx) -> JsResult<Val> {
     function(ctx, c"materialise", 1, 0, materialise_call)
 }
 
+/// The function that throws once the time of the call is up, for the prelude.
+pub(super) fn look(ctx: Ctx) -> JsResult<Val> {
+    function(ctx, c"look", 0, 0, look_call)
+}
+
+/// The function that makes of another one one that looks first, for the prelude.
+pub(super) fn timed(ctx: Ctx) -> JsResult<Val> {
+    function(ctx, c"timed", 1, 0, timed_call)
+}
+
 type Function =
     unsafe extern "C" fn(*mut qjs::JSContext, qjs::JSValue, c_int, *mut qjs::JSValue, c_int) -> qjs::JSValue;
 
@@ -72,6 +82,11 @@ fn give(result: JsResult<Val>) -> qjs::JSValue {
     }
 }
 
+/// Writes a line, unless the call was given up.
+fn tell(shared: &Shared, level: ConsoleLevel, text: &str) {
+    let _void = shared.watch.effect(|| shared.console.line(level, text));
+}
+
 unsafe extern "C" fn console_line(
     ctx: *mut qjs::JSContext,
     _this: qjs::JSValue,
@@ -86,7 +101,7 @@ unsafe extern "C" fn console_line(
     let level = CONSOLE.get(magic as usize).map_or(ConsoleLevel::Info, |entry| entry.1);
     if shared.console.enabled(level) {
         match console_text(&arguments) {
-            Ok(text) => shared.console.line(level, &text),
+            Ok(text) => tell(shared, level, &text),
             Err(Thrown) => return qjs::JS_EXCEPTION,
         }
     }
@@ -112,7 +127,7 @@ unsafe extern "C" fn cache_call(
         1 => cache_get(ctx, shared, &key),
         2 => Ok(ctx.bool(shared.cache.exists(&key))),
         _ => {
-            shared.cache.delete(&key);
+            let _void = shared.watch.effect(|| shared.cache.delete(&key));
             Ok(ctx.undefined())
         }
     }))
@@ -120,9 +135,11 @@ unsafe extern "C" fn cache_call(
 
 fn cache_set(ctx: Ctx, shared: &Shared, key: &str, value: &Val) -> JsResult<Val> {
     if key.is_empty() {
-        shared
-            .console
-            .line(ConsoleLevel::Warn, "cache.set failed: cache: key must not be empty");
+        tell(
+            shared,
+            ConsoleLevel::Warn,
+            "cache.set failed: cache: key must not be empty",
+        );
         return Ok(ctx.undefined());
     }
     let value = match from_js(value, None, &mut Budget::new(shared.limits.memory)) {
@@ -131,7 +148,8 @@ fn cache_set(ctx: Ctx, shared: &Shared, key: &str, value: &Val) -> JsResult<Val>
         Err(Unfit::Bad(why)) => return Err(ctx.throw_type(&format!("cache.set: {why}"))),
         Err(Unfit::TooLarge) => return Err(ctx.throw_range("cache.set: the value is larger than scripting.memory")),
     };
-    if let Err(full) = shared.cache.set(key, value, shared.limits.memory) {
+    let set = || shared.cache.set(key, value, shared.limits.memory);
+    if let Some(Err(full)) = shared.watch.effect(set) {
         shared.hit.set(Some(Hit::Cache(full)));
         return Err(ctx.throw_range(&format!("cache.set: {full}")));
     }
@@ -143,8 +161,65 @@ fn cache_get(ctx: Ctx, shared: &Shared, key: &str) -> JsResult<Val> {
         Some(value) => to_js(ctx, &value),
         None => {
             let text = format!("cache.get: key \"{key}\" not found. Use cache.exists(key) to check before reading.");
-            shared.console.line(ConsoleLevel::Warn, &text);
+            tell(shared, ConsoleLevel::Warn, &text);
             Ok(ctx.undefined())
+        }
+    }
+}
+
+unsafe extern "C" fn look_call(
+    ctx: *mut qjs::JSContext,
+    _this: qjs::JSValue,
+    _argc: c_int,
+    _argv: *mut qjs::JSValue,
+    _magic: c_int,
+) -> qjs::JSValue {
+    // SAFETY: called by QuickJS, whose runtime has a live `Shared`.
+    match unsafe { in_time(Ctx(ctx)) } {
+        Ok(()) => qjs::JS_UNDEFINED,
+        Err(Thrown) => qjs::JS_EXCEPTION,
+    }
+}
+
+/// # Safety
+/// The context's runtime has a live `Shared`.
+unsafe fn in_time(ctx: Ctx) -> JsResult<()> {
+    // SAFETY: by contract.
+    let shared = unsafe { Shared::of(ctx) };
+    match shared.clock.expired() {
+        true => Err(ctx.throw_range("the time is up")),
+        false => Ok(()),
+    }
+}
+
+unsafe extern "C" fn timed_call(
+    ctx: *mut qjs::JSContext,
+    _this: qjs::JSValue,
+    argc: c_int,
+    argv: *mut qjs::JSValue,
+    _magic: c_int,
+) -> qjs::JSValue {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with its own arguments.
+    let arguments = unsafe { arguments(ctx, argc, argv, 1) };
+    let mut inner = arguments.first().map_or(qjs::JS_UNDEFINED, Val::raw);
+    // SAFETY: the function takes a reference of its own to the one value that it is given.
+    give(ctx.own(unsafe { qjs::JS_NewCFunctionData(ctx.0, Some(look_then_call), 0, 0, 1, &raw mut inner) }))
+}
+
+unsafe extern "C" fn look_then_call(
+    ctx: *mut qjs::JSContext,
+    this: qjs::JSValue,
+    argc: c_int,
+    argv: *mut qjs::JSValue,
+    _magic: c_int,
+    data: *mut qjs::JSValue,
+) -> qjs::JSValue {
+    // SAFETY: called by QuickJS with its own arguments, and with the function that `timed_call` was given.
+    unsafe {
+        match in_time(Ctx(ctx)) {
+            Ok(()) => qjs::JS_Call(ctx, *data, this, argc, argv),
+            Err(Thrown) => qjs::JS_EXCEPTION,
         }
     }
 }

@@ -45,7 +45,7 @@ unsafe impl Send for Machine {}
 
 impl Machine {
     pub fn new(environment: &Environment, realm: Realm) -> Result<Machine, String> {
-        let memory = Memory::new(environment.limits.memory);
+        let memory = Memory::new(environment.limits.memory, environment.watch.clone());
         let shared = Shared::new(environment);
         let functions = Memory::functions();
         let too_small = || "scripting.memory is too small for a script engine; give it at least 1MiB".to_owned();
@@ -98,7 +98,9 @@ impl Machine {
         };
         let prelude = ctx.eval(PRELUDE, c"prelude", qjs::JS_EVAL_TYPE_GLOBAL)?;
         let (mode, materialise) = (ctx.string(mode)?, globals::materialise(ctx)?);
-        let tools = prelude.call(&ctx.undefined(), &[mode.raw(), materialise.raw()])?;
+        let (look, timed) = (globals::look(ctx)?, globals::timed(ctx)?);
+        let given = [mode.raw(), materialise.raw(), look.raw(), timed.raw()];
+        let tools = prelude.call(&ctx.undefined(), &given)?;
         let boxed = tools.get_named(c"boxed")?;
         let mut classes = [0; 5];
         for (i, class) in classes.iter_mut().enumerate() {

@@ -3,6 +3,9 @@
 //! Because every block is known, a runtime that ran out of time or memory is thrown away as a whole, without running its
 //! own clean-up on half-finished state (which ends the process if a single reference is left over). And because the
 //! limit is here, a script that catches the out-of-memory error is still seen to have hit it.
+//!
+//! A call that is overdue gets no more blocks: QuickJS looks at the time between steps of a script, and built-in functions that
+//! make texts, lists or big integers are one step each.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::cell::{Cell, UnsafeCell};
@@ -10,6 +13,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use rquickjs::qjs;
+
+use crate::Watch;
 
 /// Stands before every block; blocks form a ring through it. 32 bytes keep the block aligned.
 #[repr(C)]
@@ -30,10 +35,11 @@ pub(super) struct Memory {
     used: Cell<usize>,
     limit: usize,
     exhausted: Cell<bool>,
+    watch: Watch,
 }
 
 impl Memory {
-    pub fn new(limit: usize) -> Box<Memory> {
+    pub fn new(limit: usize, watch: Watch) -> Box<Memory> {
         let ring = Header {
             prev: ptr::null_mut(),
             next: ptr::null_mut(),
@@ -45,6 +51,7 @@ impl Memory {
             used: Cell::new(0),
             limit,
             exhausted: Cell::new(false),
+            watch,
         });
         let head = memory.ring.get();
         // SAFETY: nobody else knows the ring yet.
@@ -78,8 +85,11 @@ impl Memory {
         self.used.get()
     }
 
-    /// Whether `more` bytes fit. A refusal is remembered.
+    /// Whether `more` bytes fit, and there is time to use them. A refusal for want of room is remembered.
     fn admits(&self, more: usize) -> bool {
+        if self.watch.is_overdue() {
+            return false;
+        }
         let fits = self.used.get().saturating_add(more) <= self.limit;
         if !fits {
             self.exhausted.set(true);

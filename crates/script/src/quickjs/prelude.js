@@ -1,6 +1,7 @@
 // Prepares a new realm, before any script is compiled. `mode` is "sealed", "tidy" or "open" (see scan.rs);
-// `materialise` turns a lazy object into an ordinary one. Returns what the engine needs from inside the realm.
-(function (mode, materialise) {
+// `materialise` turns a lazy object into an ordinary one, `look` throws once the time is up, and `timed` makes a function of one that
+// looks first. Returns what the engine needs from inside the realm.
+(function (mode, materialise, look, timed) {
   "use strict";
   const {
     defineProperty, freeze, getOwnPropertyDescriptor, getPrototypeOf, preventExtensions,
@@ -29,13 +30,14 @@
   for (const name of ["freeze", "seal", "preventExtensions"]) materialiseBefore(Object, name);
   materialiseBefore(Reflect, "preventExtensions");
 
-  // The engine looks at the clock between steps of a script, not within a built-in function. Those that walk over the
+  // The engine looks at the clock every 10,000 steps of a script, of which each built-in function is one. Those that walk over the
   // whole length of an array, holes included, would walk for ever over a length that nobody has memory for.
   const lengthMax = 2 ** 24;
   function refuseEndless(value) {
     if (value !== null && value !== undefined && value.length > lengthMax) {
       throw new RangeError("an array of more than " + lengthMax + " elements");
     }
+    if (value !== null && value !== undefined && value.length > 4096) look();
   }
   function bounded(name) {
     const inner = Array.prototype[name];
@@ -57,6 +59,20 @@
     "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
   ];
   walking.filter((name) => Array.prototype[name]).forEach(bounded);
+
+  // Of the others, those that make something are stopped by the memory that they ask for. These do not ask for any.
+  function lookingFirst(holder, name) {
+    const inner = holder[name];
+    const outer = timed(inner);
+    defineProperty(outer, "name", { value: name, writable: false, enumerable: false, configurable: true });
+    defineProperty(outer, "length", { value: inner.length, writable: false, enumerable: false, configurable: true });
+    defineProperty(holder, name, { value: outer, writable: true, enumerable: false, configurable: true });
+  }
+  for (const name of ["endsWith", "includes", "indexOf", "lastIndexOf", "startsWith"]) lookingFirst(String.prototype, name);
+  const typed = getPrototypeOf(Uint8Array.prototype);
+  for (const name of ["copyWithin", "fill", "includes", "indexOf", "lastIndexOf", "reverse", "set", "sort"]) {
+    lookingFirst(typed, name);
+  }
 
   // Objects that are found by using the language, not by a global name.
   const iterators = [

@@ -13,7 +13,7 @@ use rquickjs::qjs;
 use super::keys::Keys;
 use super::lazy::States;
 use super::value::Ctx;
-use crate::{Cache, CacheFull, ComputedKey, Console, Environment, Limits};
+use crate::{Cache, CacheFull, ComputedKey, Console, Environment, Limits, Watch};
 
 /// A limit that was reached in a way the script may have caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
     pub clock: Clock,
+    /// What others see of a call happens through it.
+    pub watch: Watch,
     pub hit: Cell<Option<Hit>>,
     /// The call has seen or done what may be another for the next message with the same shared metadata.
     pub depends: Cell<bool>,
@@ -56,7 +58,8 @@ impl Shared {
             console: environment.console.clone(),
             cache: environment.cache.clone(),
             computed: environment.computed,
-            clock: Clock::new(environment.limits.timeout),
+            clock: Clock::new(environment.limits.timeout, environment.watch.clone()),
+            watch: environment.watch.clone(),
             hit: Cell::new(None),
             depends: Cell::new(false),
             keys: RefCell::default(),
@@ -83,10 +86,11 @@ impl Shared {
     }
 }
 
-/// The time limit of one call. The clock is read for the first time when QuickJS first asks whether to go on (every
-/// 10,000 steps): nearly all calls end before that and never pay for reading the time.
+/// The time limit of one call. It starts with the call. Where another thread waits for the call, that one looks at the time and says
+/// through the [`Watch`] that it is up; else the clock is read each time that QuickJS asks whether to go on (every 10,000 steps).
 pub(super) struct Clock {
     timeout: Duration,
+    watch: Watch,
     /// Between calls (an engine is made, a script compiled) nothing is timed.
     running: Cell<bool>,
     started: Cell<Option<Instant>>,
@@ -94,9 +98,10 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    fn new(timeout: Duration) -> Clock {
+    fn new(timeout: Duration, watch: Watch) -> Clock {
         Clock {
             timeout,
+            watch,
             running: Cell::new(false),
             started: Cell::new(None),
             expired: Cell::new(false),
@@ -105,7 +110,7 @@ impl Clock {
 
     pub fn start(&self) {
         self.running.set(true);
-        self.started.set(None);
+        self.started.set((!self.watch.is_watched()).then(Instant::now));
         self.expired.set(false);
     }
 
@@ -113,21 +118,18 @@ impl Clock {
         self.running.set(false);
     }
 
-    /// Whether the current call used up its time; also starts the clock.
+    /// Whether the current call used up its time.
     pub fn check(&self) -> bool {
-        if !self.running.get() {
-            return false;
-        }
-        match self.started.get() {
-            None => self.started.set(Some(Instant::now())),
-            Some(started) if started.elapsed() >= self.timeout => self.expired.set(true),
-            Some(_) => {}
+        let is_late = |started: Instant| started.elapsed() >= self.timeout;
+        if self.running.get() && (self.watch.is_overdue() || self.started.get().is_some_and(is_late)) {
+            self.expired.set(true);
         }
         self.expired.get()
     }
 
+    /// Whether a look at the time was too late, or the call was told to end since.
     pub fn expired(&self) -> bool {
-        self.expired.get()
+        self.expired.get() || self.watch.is_overdue()
     }
 }
 

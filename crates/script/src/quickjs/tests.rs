@@ -16,7 +16,7 @@ use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
 use super::QuickJs;
 use crate::{
     Cache, ComputedKey, Console, ConsoleLevel, Environment, Failure, FailureKind, Form, Limits, MetaReply,
-    PayloadReply, Program, Reply, Returned, Script,
+    PayloadReply, Program, Reply, Returned, Script, Watch,
 };
 
 #[derive(Default)]
@@ -60,6 +60,7 @@ impl Bench {
             console: lines.clone(),
             cache: cache.clone(),
             computed: COMPUTED,
+            watch: Watch::default(),
         };
         let scripts: Vec<Script> = scripts
             .iter()
@@ -180,6 +181,7 @@ fn what_compiles_and_what_does_not() {
             console: Arc::new(Lines::default()),
             cache: Arc::new(Cache::new(1)),
             computed: &[],
+            watch: Watch::default(),
         };
         QuickJs::new(&[script], environment)
             .map(|_| ())

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use thalweg_record::{Marks, Payload, Stamps, Ticks, Value};
 
 use super::*;
-use crate::{Cache, ComputedKey, Environment, Form, Limits, LogConsole, Mode, QuickJs, Script};
+use crate::{Cache, ComputedKey, Environment, Form, Limits, LogConsole, Mode, QuickJs, Script, Watch};
 
 const COMPUTED: &[ComputedKey] = &[ComputedKey {
     name: "_keys",
@@ -25,6 +25,7 @@ fn environment() -> Environment {
         console: Arc::new(LogConsole { component: "".into() }),
         cache: Arc::new(Cache::new(100)),
         computed: COMPUTED,
+        watch: Watch::default(),
     }
 }
 

@@ -1,11 +1,16 @@
 use super::*;
-use crate::tag_processor::tests::with_config;
+use crate::tag_processor::tests::{with_config, with_settings};
 use std::sync::Arc;
 use thalweg_record::{Ack, Balance, DropReason, Value, json};
 
 fn run(code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<Balance>) {
+    run_within("", code, messages)
+}
+
+/// With settings of the process.
+fn run_within(settings: &str, code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<Balance>) {
     let yaml = format!("  - nodered_js:\n      code: |\n        {code}\n");
-    let spec = with_config(&yaml, parse).unwrap();
+    let spec = with_settings(settings, &yaml, parse).unwrap();
     let mut processor = spec.build(StageContext::for_tests("nodered_js")).unwrap();
     let balance = Arc::new(Balance::default());
     let ack = Ack::enter(&balance, messages.len(), |_| {});
@@ -126,4 +131,28 @@ fn what_leaves_a_script_is_json_or_is_refused() {
     );
     let counts = balance.snapshot();
     assert_eq!((counts.dropped(DropReason::InvalidValue), counts.out), (2, 3));
+}
+
+/// `normalize` sorts combining marks by insertion: seconds within one built-in function.
+#[test]
+fn a_message_that_cannot_be_stopped_is_removed_and_the_flow_goes_on_in_order() {
+    let code = "if (msg.payload === 3) ('a' + '\\u0323\\u0301'.repeat(20000)).normalize('NFD'); msg.meta.m = new Map().size; return msg";
+    let started = std::time::Instant::now();
+    let (messages, balance) = run_within(
+        "scripting: {timeout: 50ms}\n",
+        code,
+        ["1", "2", "3", "4", "5"].map(raw).into(),
+    );
+    assert!(
+        started.elapsed() < std::time::Duration::from_secs(20),
+        "{:?}",
+        started.elapsed()
+    );
+    let shown: Vec<String> = messages.iter().map(shown).collect();
+    assert_eq!(shown, ["1 a=1,m=0", "2 a=1,m=0", "4 a=1,m=0", "5 a=1,m=0"]);
+    let counts = balance.snapshot();
+    assert_eq!(
+        (counts.entered, counts.out, counts.dropped(DropReason::ScriptTimeout)),
+        (5, 4, 1)
+    );
 }

@@ -1,7 +1,8 @@
 //! Runs expressions: as scripts, or not at all where their value is at hand.
 
+use hashbrown::{HashMap, HashSet};
 use thalweg_record::{DropReason, Message, Metadata, Object, Payload, Text, Value};
-use thalweg_script::{Failure, FailureKind, PayloadReply, Program, Returned, Stats};
+use thalweg_script::{Call, CallFailure, Called, Failure, FailureKind, PayloadReply, Program, Returned, Stats};
 
 use super::values::Values;
 use super::{Expression, Work};
@@ -13,10 +14,13 @@ pub(super) struct Engine {
     program: Option<Box<dyn Program>>,
     /// Results of expressions that give the same each time, once they were run.
     fixed: Vec<Option<Value>>,
+    /// Those of them that were begun and not finished.
+    begun: HashSet<usize>,
     calls: u64,
 }
 
 /// Why there is no result.
+#[derive(Clone)]
 pub(super) struct NoResult {
     pub reason: DropReason,
     pub text: String,
@@ -42,6 +46,7 @@ impl Engine {
         Engine {
             program,
             fixed: vec![None; expressions],
+            begun: HashSet::new(),
             calls: 0,
         }
     }
@@ -55,53 +60,119 @@ impl Engine {
         self.program.as_ref().map(|program| program.stats())
     }
 
-    /// The value of an expression whose sources are all known.
-    pub fn run(&mut self, number: usize, expression: &Expression, values: &Values) -> Result<Value, NoResult> {
+    /// Begins an expression whose sources are all known: with their values as they are now.
+    pub fn begin(&mut self, number: usize, expression: &Expression, values: &Values) -> Begun {
         if let Some(Some(fixed)) = self.fixed.get(number) {
-            return Ok(fixed.clone());
+            return Begun::Done(Ok(fixed.clone()));
         }
-        let value = match &expression.work {
-            Work::Constant(value) => value.clone(),
-            Work::Source(source) => values.get(*source).cloned().unwrap_or(Value::Null),
-            Work::Script { number, variables, .. } => self.call(*number, variables, values)?,
-            Work::Refused(why) => {
-                return Err(NoResult {
-                    reason: DropReason::ScriptError,
-                    text: why.clone(),
-                });
+        match &expression.work {
+            Work::Constant(value) => Begun::Done(finite(value.clone())),
+            Work::Source(source) => Begun::Done(finite(values.get(*source).cloned().unwrap_or(Value::Null))),
+            Work::Script { is_fixed: true, .. } if !self.begun.insert(number) => Begun::AsBefore,
+            Work::Script { number, variables, .. } => {
+                self.calls += 1;
+                Begun::Call(*number, message_of(variables, values))
             }
-        };
-        let value = json_value(value).ok_or_else(|| NoResult {
-            reason: DropReason::InvalidValue,
-            text: "the result is NaN or infinite".to_owned(),
-        })?;
-        if let (Work::Script { is_fixed: true, .. }, Some(place)) = (&expression.work, self.fixed.get_mut(number)) {
-            *place = Some(value.clone());
+            Work::Refused(why) => Begun::Done(Err(NoResult {
+                reason: DropReason::ScriptError,
+                text: why.clone(),
+            })),
         }
-        Ok(value)
     }
 
-    fn call(&mut self, script: usize, variables: &[(Text, usize)], values: &Values) -> Result<Value, Failure> {
-        let mut members = Object::with_capacity(variables.len());
-        for (name, source) in variables {
-            if let Some(value) = values.get(*source) {
-                members.push_new(name.clone(), value.clone());
-            }
+    /// Runs the scripts of expressions in their order, and gives the value of each.
+    pub fn finish(&mut self, begun: &[(&Expression, usize, &Begun)]) -> Vec<Result<Value, NoResult>> {
+        let calls = begun.iter().filter_map(|(_, _, begun)| match begun {
+            Begun::Call(script, message) => Some((*script, message)),
+            Begun::Done(_) | Begun::AsBefore => None,
+        });
+        let mut called = Vec::new();
+        if let Some(program) = &mut self.program {
+            let mut calls = calls.map(|(script, message)| Call {
+                condition: None,
+                script,
+                message,
+                origin: &message.meta,
+            });
+            program.call_all(&mut calls, &mut called);
         }
-        let payload = Value::from(members);
-        let message = Message::new(Payload::Value(payload.clone()), Metadata::default());
-        self.calls += 1;
-        let Some(program) = &mut self.program else {
-            return Ok(Value::Null);
-        };
-        Ok(match program.run(script, &message, &message.meta)? {
-            Returned::One(reply) => match reply.payload {
-                PayloadReply::New(value) => value,
-                // All sources that it names, by their names: `{left, right}`.
-                PayloadReply::Same | PayloadReply::Again => payload,
-                PayloadReply::Missing => Value::Null,
+        let (mut called, mut failed) = (called.into_iter(), HashMap::new());
+        self.begun.clear();
+        let mut value = |(expression, number, begun): &(&Expression, usize, &Begun)| match begun {
+            Begun::Done(result) => result.clone(),
+            Begun::AsBefore => match (self.fixed.get(*number), failed.get(number)) {
+                (_, Some(failure)) => Err(NoResult::clone(failure)),
+                (Some(Some(value)), None) => Ok(value.clone()),
+                _ => Ok(Value::Null),
             },
-            Returned::Nothing | Returned::Many(_) | Returned::Over(_) => Value::Null,
-        })
+            Begun::Call(_, message) => {
+                let value = value_of(called.next(), message).inspect_err(|failure| {
+                    failed.insert(*number, failure.clone());
+                })?;
+                if let (Work::Script { is_fixed: true, .. }, Some(place)) =
+                    (&expression.work, self.fixed.get_mut(*number))
+                {
+                    *place = Some(value.clone());
+                }
+                Ok(value)
+            }
+        };
+        begun.iter().map(&mut value).collect()
     }
+
+    #[cfg(test)]
+    pub fn run(&mut self, number: usize, expression: &Expression, values: &Values) -> Result<Value, NoResult> {
+        let begun = self.begin(number, expression, values);
+        let mut results = self.finish(&[(expression, number, &begun)]);
+        results.pop().expect("a result for each expression")
+    }
+}
+
+/// An expression on its way.
+pub(super) enum Begun {
+    Done(Result<Value, NoResult>),
+    /// It gives the same each time, and was begun for an earlier message of the batch.
+    AsBefore,
+    /// The script, and the sources that it sees.
+    Call(usize, Message),
+}
+
+/// The sources of an expression as members of a payload.
+fn message_of(variables: &[(Text, usize)], values: &Values) -> Message {
+    let mut members = Object::with_capacity(variables.len());
+    for (name, source) in variables {
+        if let Some(value) = values.get(*source) {
+            members.push_new(name.clone(), value.clone());
+        }
+    }
+    Message::new(Payload::Value(Value::from(members)), Metadata::default())
+}
+
+/// What a script made of its sources; `None` where there are no scripts.
+fn value_of(called: Option<Result<Called, CallFailure>>, message: &Message) -> Result<Value, NoResult> {
+    let returned = match called {
+        Some(Ok(Called::Returned(returned))) => returned,
+        Some(Ok(Called::Skipped)) | None => Returned::Nothing,
+        Some(Err(failed)) => return Err(failed.failure.into()),
+    };
+    let value = match returned {
+        Returned::One(reply) => match reply.payload {
+            PayloadReply::New(value) => value,
+            // All sources that it names, by their names: `{left, right}`.
+            PayloadReply::Same | PayloadReply::Again => match &message.payload {
+                Payload::Value(payload) => payload.clone(),
+                _ => Value::Null,
+            },
+            PayloadReply::Missing => Value::Null,
+        },
+        Returned::Nothing | Returned::Many(_) | Returned::Over(_) => Value::Null,
+    };
+    finite(value)
+}
+
+fn finite(value: Value) -> Result<Value, NoResult> {
+    json_value(value).ok_or_else(|| NoResult {
+        reason: DropReason::InvalidValue,
+        text: "the result is NaN or infinite".to_owned(),
+    })
 }

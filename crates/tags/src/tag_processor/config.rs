@@ -148,6 +148,7 @@ impl Spec {
             failed: Vec::new(),
             items: Vec::new(),
             spare: Vec::new(),
+            called: Vec::new(),
             context,
         })
     }

@@ -12,8 +12,17 @@ pub(crate) fn with_config<T>(
     yaml: &str,
     read: impl FnOnce(&thalweg_config::ComponentNode, &mut ParseContext<'_>) -> Option<T>,
 ) -> Result<T, Vec<String>> {
+    with_settings("", yaml, read)
+}
+
+/// The same beside settings of the process.
+pub(crate) fn with_settings<T>(
+    settings: &str,
+    yaml: &str,
+    read: impl FnOnce(&thalweg_config::ComponentNode, &mut ParseContext<'_>) -> Option<T>,
+) -> Result<T, Vec<String>> {
     let text = format!(
-        "input: {{generate: {{mapping: root = 1}}}}\npipeline:\n  processors:\n{yaml}\noutput: {{drop: {{}}}}\n"
+        "{settings}input: {{generate: {{mapping: root = 1}}}}\npipeline:\n  processors:\n{yaml}\noutput: {{drop: {{}}}}\n"
     );
     let source = Source::new("flow.yaml", text);
     let loaded = load(&source, &|_| None, &LoadOptions::default());
@@ -678,4 +687,22 @@ fn sorted(mut failed: Vec<(DropReason, String)>) -> Vec<String> {
     let mut texts: Vec<String> = failed.drain(..).map(|failed| format!("{failed:?}")).collect();
     texts.sort();
     texts
+}
+
+/// The condition of a message sees what the script of the one before it left in the cache, in both engines.
+#[test]
+fn a_condition_and_its_script_take_turns_message_by_message() {
+    for inert in ["", "new Map();"] {
+        let mut processor = processor(&format!(
+            "  - tag_processor:\n      conditions:\n        - if: \"{inert} !cache.exists('seen')\"\n          then: \"{inert} cache.set('seen', 1); \
+             msg.meta.first = 'yes'; return msg\"\n"
+        ));
+        let out = run(&mut processor, (0..3).map(|i| raw(&i.to_string(), &PLACED)).collect());
+        let first: Vec<bool> = out
+            .results
+            .iter()
+            .map(|message| message.meta.contains("first"))
+            .collect();
+        assert_eq!(first, [true, false, false], "{inert}");
+    }
 }

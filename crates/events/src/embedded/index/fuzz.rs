@@ -259,4 +259,40 @@ mod tests {
             [parts, file, folder].iter().for_each(|target| target(&bytes));
         }
     }
+
+    /// A merge walks over every key there is; whose they are is looked up for each namespace, not for each key.
+    #[test]
+    fn whose_the_keys_of_a_merge_are_is_asked_once_for_each_space() {
+        let disk = SimDisk::new(1, 64 << 20);
+        let mut value = Vec::new();
+        StreamValue::default().encode(&mut value);
+        let table = |number: u64| {
+            let mut writer = TableWriter::new(&disk, number).unwrap();
+            for namespace in 1..=3 {
+                let space = keys::Space { namespace, cleared: 1 };
+                for stream in 0..500 {
+                    let key = keys::named(space, keys::Family::Stream, &format!("s-{stream:04}"));
+                    writer.add(&key, &value, keys::filter_hash(&key)).unwrap();
+                }
+            }
+            Arc::new(writer.finish(&blocks(CACHE)).unwrap())
+        };
+        let tables = [table(2), table(1)];
+        let asked = std::cell::RefCell::new(Vec::new());
+        let lives = |space: keys::Space| {
+            asked.borrow_mut().push(space.namespace);
+            space.namespace != 2
+        };
+        let mut writer = TableWriter::new(&disk, 3).unwrap();
+        super::super::merge::merge(&tables, &lives, None, &mut writer).unwrap();
+        let merged = Arc::new(writer.finish(&blocks(CACHE)).unwrap());
+        assert_eq!(*asked.borrow(), [1, 2, 3]);
+        let (mut cursor, mut found) = (merged.walk().unwrap(), 0);
+        while let Some((key, _)) = cursor.entry() {
+            assert_ne!(keys::parse(key).unwrap().0.namespace, 2);
+            found += 1;
+            cursor.next().unwrap();
+        }
+        assert_eq!(found, 1000);
+    }
 }

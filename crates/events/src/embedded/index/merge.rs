@@ -24,6 +24,8 @@ pub(super) fn merge(
         cursors.push(table.walk().map_err(broken)?);
     }
     let mut list = Joined::default();
+    // Keys of a space lie together, so each is asked for once.
+    let mut known: Option<(Space, bool)> = None;
     while let Some(key) = cursors
         .iter()
         .filter_map(|cursor| cursor.entry().map(|(key, _)| key))
@@ -32,7 +34,12 @@ pub(super) fn merge(
         let key = key.to_vec();
         let (space, family, _) = keys::parse(&key).ok_or_else(|| damaged("a key"))?;
         let values = take(&mut cursors, &key)?;
-        if !lives(space) {
+        let is_alive = match known {
+            Some((own, is_alive)) if own == space => is_alive,
+            _ => lives(space),
+        };
+        known = Some((space, is_alive));
+        if !is_alive {
             continue;
         }
         let gone = gone.and_then(|gone| gone.of(space));

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use thalweg_log::Offset;
 use thalweg_log::format::varint;
 
-use super::super::hidden::{DELETED, Deleted};
 use super::super::index::{Event, Io, List, Listed, Read};
 use super::super::namespace::EmbeddedNamespace;
 use super::super::record::Lies;
+use super::super::rules::{DELETED, Deleted};
 use super::super::{Inner, catalog};
 use super::{Passed, frames};
 use crate::error::Result;

@@ -193,3 +193,24 @@ fn what_came_once_is_forgotten_in_the_end() {
     assert!(!shared.came_before(0));
     assert_eq!(shared.seen.len(), 1);
 }
+
+/// Whoever writes to a topic decides how many headers there are, and in which order.
+#[test]
+fn many_headers_are_a_step_for_each() {
+    for last_first in [false, true] {
+        let make = |n: usize| {
+            let names: Vec<String> = (0..n)
+                .map(|i| format!("h{:06}", if last_first { n - i } else { i * 7919 % n }))
+                .collect();
+            let headers: Vec<(&str, Option<&[u8]>)> =
+                names.iter().map(|name| (name.as_str(), Some(&b"1"[..]))).collect();
+            record(None, 1, &headers)
+        };
+        let exponent = thalweg_record::growth::exponent(500, make, |record| {
+            let mut meta = Metadata::default();
+            add_own(&mut meta, &record, true);
+            meta
+        });
+        assert!(exponent < thalweg_record::growth::LINEAR, "{exponent}");
+    }
+}

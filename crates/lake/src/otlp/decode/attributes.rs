@@ -2,11 +2,16 @@
 
 use std::ops::Range;
 
+use hashbrown::HashSet;
+
 use super::Decoding;
 use super::value::{Kind, Reader, name_and_value};
 use crate::otlp::wire::{Cursor, Result};
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::{Guess, Source};
+
+/// So many names are compared with each other.
+const FEW: usize = 16;
 
 /// Names and texts of one resource or scope.
 #[derive(Default)]
@@ -59,19 +64,21 @@ impl Pairs {
     pub(super) fn settle(&mut self, read: &mut Reader) {
         let Pairs { texts, pairs } = self;
         let name = |pair: &Pair| texts.get(pair.name.clone()).unwrap_or_default();
-        let mut at = 0;
-        while at < pairs.len() {
-            let is_repeated = match pairs.split_at(at + 1) {
-                ([.., pair], later) => later.iter().any(|other| name(other) == name(pair)),
-                _ => false,
-            };
-            if is_repeated {
-                pairs.remove(at);
-                read.changed.keys_repeated += 1;
-            } else {
-                at += 1;
+        let before = pairs.len();
+        if before <= FEW {
+            let mut at = 0;
+            while let Some(pair) = pairs.get(at) {
+                match pairs.iter().skip(at + 1).any(|later| name(later) == name(pair)) {
+                    true => drop(pairs.remove(at)),
+                    false => at += 1,
+                }
             }
+        } else {
+            let mut seen = HashSet::with_capacity(before);
+            let mut is_last: Vec<bool> = pairs.iter().rev().map(|pair| seen.insert(name(pair))).collect();
+            pairs.retain(|_| is_last.pop().unwrap_or(true));
         }
+        read.changed.keys_repeated += (before - pairs.len()) as u64;
     }
 
     /// Names and texts, in the order in which they came.
@@ -122,5 +129,56 @@ impl Decoding<'_, '_> {
         };
         read.changed.keys_repeated += u64::from(is_repeated);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(n: usize, name: impl Fn(usize) -> String) -> Pairs {
+        let mut pairs = Pairs::default();
+        (0..n).for_each(|i| pairs.push(&name(i), &i.to_string()));
+        pairs
+    }
+
+    #[test]
+    fn of_few_and_of_many_the_last_of_a_name_stays_in_its_place() {
+        for n in [0, 1, 7, FEW, FEW + 1, 100] {
+            let mut own = pairs(n, |i| (i % 5).to_string());
+            let mut read = Reader::default();
+            own.settle(&mut read);
+            let kept: Vec<String> = own
+                .iter()
+                .map(|(_, text)| text.unwrap_or_default().to_owned())
+                .collect();
+            let expected: Vec<String> = (n.saturating_sub(5)..n).map(|i| i.to_string()).collect();
+            assert_eq!(
+                (kept, read.changed.keys_repeated),
+                (expected, n.saturating_sub(5) as u64),
+                "{n}"
+            );
+        }
+    }
+
+    /// `ingest.limits.max_attributes` may be 65,535, of each resource and scope of a request.
+    #[test]
+    fn many_attributes_are_a_step_for_each() {
+        let shapes: [fn(usize) -> String; 3] = [
+            |i| format!("a{i}"),
+            |_| "same".to_owned(),
+            |i| format!("{}{i}", "p".repeat(40)),
+        ];
+        for shape in shapes {
+            let exponent = thalweg_record::growth::exponent(
+                1_000,
+                |n| pairs(n, shape),
+                |mut own| {
+                    own.settle(&mut Reader::default());
+                    own
+                },
+            );
+            assert!(exponent < thalweg_record::growth::LINEAR, "{exponent}");
+        }
     }
 }

@@ -220,6 +220,7 @@ fn too_little_memory_is_told_at_start() {
         console: Arc::new(Lines::default()),
         cache: Arc::new(Cache::new(1)),
         computed: &[],
+        watch: Watch::default(),
     };
     let error = QuickJs::new(&[], environment).unwrap_err();
     assert_eq!(

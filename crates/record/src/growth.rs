@@ -1,0 +1,53 @@
+//! For tests: how the time of some work grows with what comes from outside. Nobody outside may give work that grows faster than he
+//! writes.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Of an input, and of one that is so many times as large.
+const TIMES: usize = 16;
+
+/// Of so many runs the fastest counts, which others on the machine have disturbed least.
+const RUNS: usize = 9;
+
+/// The exponent by which the time grows between `n` and sixteen times that: about 1 for a step for each of them, 2 for one that looks
+/// through all of them. `make` is not measured. The larger one is best done within a millisecond, so that others seldom come in between.
+pub fn exponent<I, O>(n: usize, make: impl Fn(usize) -> I, work: impl Fn(I) -> O) -> f64 {
+    let fastest = |n: usize| {
+        let run = |_| {
+            let input = make(n);
+            let start = Instant::now();
+            let output = black_box(work(black_box(input)));
+            let took = start.elapsed();
+            drop(output);
+            took
+        };
+        (0..RUNS)
+            .map(run)
+            .min()
+            .unwrap_or_default()
+            .max(Duration::from_nanos(1))
+    };
+    let (small, large) = (fastest(n), fastest(n * TIMES));
+    (large.as_secs_f64() / small.as_secs_f64()).ln() / (TIMES as f64).ln()
+}
+
+/// Above what sorting and caches make of a step for each, and well below a look through all for each.
+pub const LINEAR: f64 = 1.6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_through_all_for_each_is_told_from_a_step_for_each() {
+        let make = |n: usize| (0..n as u64).collect::<Vec<u64>>();
+        let steps = exponent(5_000, make, |all| all.iter().map(|one| one ^ (one >> 3)).sum::<u64>());
+        let looks = exponent(200, make, |all| {
+            all.iter()
+                .filter(|one| all.iter().rev().any(|other| black_box(other) == *one))
+                .count()
+        });
+        assert!(steps < LINEAR && looks > LINEAR, "{steps} {looks}");
+    }
+}

@@ -1,0 +1,333 @@
+//! Scripts whose calls end in time, whatever they do.
+//!
+//! Native code runs on the caller's thread: it counts its steps. QuickJS runs on a helper thread, because nothing can end a built-in
+//! function that is under way (`normalize`, a comparison of long texts). The calls of a batch are handed over together, so a message
+//! pays its share of one hand-over. The caller waits and looks at the time: a call beyond `timeout` is told to end, one beyond twice
+//! that (and a quarter of a second) is given up together with its thread and its engine, and the calls behind it go to a new one.
+//!
+//! The helper has copies of messages and owns the engine while it works; it knows nothing of acknowledgements. A call that is given up
+//! has no effects from then on ([`Watch`](crate::Watch)), and its memory is freed when the built-in function returns.
+
+mod helper;
+mod lost;
+mod spin;
+
+use std::fmt;
+use std::sync::Arc;
+
+use thalweg_record::{Message, MetaMap, Metadata, Value};
+
+use self::helper::{Ended, Helper, OwnedCall};
+pub use self::lost::LostThreads;
+use self::spin::Spin;
+use crate::{
+    Call, CallFailure, Called, CompileError, Engine, Environment, Failure, FailureKind, Mode, PayloadReply, Program,
+    Remembered, Remembering, Returned, Script, Stats, Watch,
+};
+
+/// What becomes of calls that do not end.
+#[derive(Clone)]
+pub struct Guard {
+    /// The threads that were given up, of all programs that share a bound.
+    pub lost: LostThreads,
+    /// While so many are lost, QuickJS is called no more.
+    pub lost_max: usize,
+    /// Hears of each thread that is given up (1), and of its end (-1).
+    pub on_lost: Arc<dyn Fn(i64) + Send + Sync>,
+    /// Whether waiting any longer is pointless.
+    pub gives_up: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Of the helper thread.
+    pub name: String,
+}
+
+impl Default for Guard {
+    fn default() -> Guard {
+        Guard {
+            lost: LostThreads::default(),
+            lost_max: 8,
+            on_lost: Arc::new(|_| {}),
+            gives_up: Arc::new(|| false),
+            name: "script".to_owned(),
+        }
+    }
+}
+
+/// The scripts of one processor, for one thread.
+pub struct Guarded {
+    scripts: Arc<[Script]>,
+    environment: Environment,
+    mode: Mode,
+    guard: Guard,
+    /// `None` between a call that was given up and the next one.
+    program: Option<Box<Remembering>>,
+    watch: Watch,
+    helper: Option<Helper>,
+    spin: Spin,
+    /// What engines did that are gone.
+    gone: Stats,
+}
+
+impl Guarded {
+    /// Compiles all scripts. The first one that is no JavaScript is the error.
+    pub fn new(
+        scripts: &[Script],
+        environment: Environment,
+        mode: Mode,
+        guard: Guard,
+    ) -> Result<Guarded, CompileError> {
+        let mut guarded = Guarded {
+            scripts: scripts.into(),
+            environment,
+            mode,
+            guard,
+            program: None,
+            watch: Watch::default(),
+            helper: None,
+            spin: Spin::default(),
+            gone: Stats::default(),
+        };
+        guarded.program()?;
+        Ok(guarded)
+    }
+
+    /// The engine, unless it was given up a moment ago.
+    pub fn engine(&self) -> Option<&Engine> {
+        self.program.as_ref().map(|program| program.engine())
+    }
+
+    fn program(&mut self) -> Result<&mut Remembering, CompileError> {
+        let program = match self.program.take() {
+            Some(program) => program,
+            None => {
+                self.watch = Watch::default();
+                let environment = Environment {
+                    watch: self.watch.clone(),
+                    ..self.environment.clone()
+                };
+                Box::new(Remembering::new(Engine::new(&self.scripts, environment, self.mode)?))
+            }
+        };
+        Ok(self.program.insert(program))
+    }
+
+    /// Makes a call without QuickJS, or says what is left of it.
+    fn call_native(&mut self, call: Call<'_>) -> Result<Result<Called, CallFailure>, Left> {
+        let program = match self.program() {
+            Ok(program) => program,
+            Err(error) => return Ok(Err(limit(format!("the script engine cannot be made again: {error}")))),
+        };
+        let Call { message, origin, .. } = call;
+        if let Some(condition) = call.condition {
+            match program.test_native(condition, message, origin) {
+                None => return Err(Left::Condition),
+                Some(Ok(true)) => {}
+                Some(Ok(false)) => return Ok(Ok(Called::Skipped)),
+                Some(Err(failure)) => return Ok(Err(failed(failure, true))),
+            }
+        }
+        match program.run_native(call.script, message, origin) {
+            None => Err(Left::Script),
+            Some(Ok(returned)) => Ok(Ok(Called::Returned(returned))),
+            Some(Err(failure)) => Ok(Err(failed(failure, false))),
+        }
+    }
+
+    /// Makes calls on the helper thread, and what can be made of those behind one that is given up.
+    fn call_helper(&mut self, calls: Vec<OwnedCall>, results: &mut Vec<Result<Called, CallFailure>>) {
+        let first = results.len();
+        results.reserve(calls.len());
+        let calls = Arc::new(calls);
+        while let Some(call) = calls.get(results.len() - first) {
+            // Nobody wants what comes behind it.
+            let stopped = results
+                .get(first..)
+                .and_then(<[_]>::last)
+                .and_then(|result| result.as_ref().err());
+            if let Some(stopped) = stopped.filter(|failed| failed.failure.kind == FailureKind::Stopped) {
+                let stopped = stopped.clone();
+                results.push(Err(stopped));
+            } else if self.guard.lost.count() >= self.guard.lost_max {
+                let made = call.as_call().and_then(|call| self.call_native(call).ok());
+                results.push(made.unwrap_or_else(|| Err(limit(self.no_thread()))));
+            } else if let Err(why) = self.hand_over(&calls, results.len() - first, results) {
+                results.push(Err(limit(why)));
+            }
+        }
+        debug_assert!(results.len() == first + calls.len(), "a result for each call");
+    }
+
+    fn no_thread(&self) -> String {
+        format!(
+            "{} threads are lost in calls that do not end, so no script runs in QuickJS until one does; see the log for the \
+             scripts, or raise scripting.lost_threads",
+            self.guard.lost.count()
+        )
+    }
+
+    /// Has calls made from that one on, until all are made or one is given up, which adds its failure.
+    fn hand_over(
+        &mut self,
+        calls: &Arc<Vec<OwnedCall>>,
+        from: usize,
+        results: &mut Vec<Result<Called, CallFailure>>,
+    ) -> Result<(), String> {
+        self.program()
+            .map_err(|error| format!("the script engine cannot be made again: {error}"))?;
+        let helper = match self.helper.take() {
+            Some(helper) => helper,
+            None => Helper::spawn(&self.guard.name, self.environment.limits.stack)
+                .map_err(|error| format!("cannot start the thread {}: {error}", self.guard.name))?,
+        };
+        let Some(program) = self.program.take() else {
+            return Err("the script engine is gone".to_owned());
+        };
+        let (before, made) = (program.stats(), results.len());
+        let job = helper.start(
+            program,
+            self.watch.clone(),
+            calls.clone(),
+            from,
+            std::mem::take(results),
+        )?;
+        match job.wait(self.environment.limits.timeout, &self.guard, &mut self.spin, results) {
+            Ended::Done(program) => {
+                self.program = Some(program);
+                self.helper = Some(helper);
+            }
+            Ended::GivenUp(failure) => {
+                let made = results.len() - made;
+                let lost = Stats {
+                    calls: made as u64 + 1,
+                    timeouts: 1,
+                    given_up: 1,
+                    ..Stats::default()
+                };
+                self.gone = self.gone + before + lost;
+                tracing::error!(
+                    stage = self.stage(&failure, calls.get(from + made)),
+                    thread = self.guard.name,
+                    lost = self.guard.lost.count(),
+                    "{}",
+                    failure.failure.text
+                );
+                results.push(Err(failure));
+            }
+            Ended::Panicked(panic) => {
+                self.gone = self.gone + before;
+                std::panic::resume_unwind(panic);
+            }
+        }
+        Ok(())
+    }
+
+    /// How errors call the script that failed.
+    fn stage(&self, failure: &CallFailure, call: Option<&OwnedCall>) -> &str {
+        let script = call.and_then(|call| match failure.is_of_condition {
+            true => call.condition,
+            false => Some(call.script),
+        });
+        let script = script.and_then(|script| self.scripts.get(script));
+        script.map_or("", |script| script.stage.as_str())
+    }
+}
+
+/// What native code has left of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// All of it.
+    Condition,
+    /// The condition holds.
+    Script,
+}
+
+fn failed(failure: Failure, is_of_condition: bool) -> CallFailure {
+    CallFailure {
+        is_of_condition,
+        failure,
+    }
+}
+
+fn limit(text: String) -> CallFailure {
+    let kind = FailureKind::Limit;
+    failed(Failure { kind, text }, false)
+}
+
+impl Program for Guarded {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+        let call = Call {
+            condition: None,
+            script,
+            message,
+            origin,
+        };
+        match self.call(call) {
+            Ok(Called::Returned(returned)) => Ok(returned),
+            Ok(Called::Skipped) => Ok(Returned::Nothing),
+            Err(failed) => Err(failed.failure),
+        }
+    }
+
+    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
+        let program = self.program().map_err(|error| limit(error.to_string()).failure)?;
+        match program.test_native(script, message, origin) {
+            Some(result) => result,
+            None => {
+                let call = OwnedCall::condition_alone(script, message, origin);
+                let mut results = Vec::with_capacity(1);
+                self.call_helper(vec![call], &mut results);
+                match results.pop() {
+                    Some(Ok(called)) => Ok(matches!(called, Called::Returned(_))),
+                    Some(Err(failed)) => Err(failed.failure),
+                    None => Ok(false),
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, call: Call<'_>) -> Result<Called, CallFailure> {
+        let mut results = Vec::with_capacity(1);
+        self.call_all(&mut std::iter::once(call), &mut results);
+        results.pop().unwrap_or(Ok(Called::Skipped))
+    }
+
+    fn call_all(&mut self, calls: &mut dyn Iterator<Item = Call<'_>>, results: &mut Vec<Result<Called, CallFailure>>) {
+        while let Some(call) = calls.next() {
+            match self.call_native(call) {
+                Ok(result) => results.push(result),
+                // The scripts of a batch are mostly the same, and their order is kept: all that follow go along.
+                Err(left) => {
+                    let first = OwnedCall::rest_of(call, left == Left::Script);
+                    let owned = std::iter::once(first).chain(calls.map(OwnedCall::new)).collect();
+                    return self.call_helper(owned, results);
+                }
+            }
+        }
+    }
+
+    fn payload(&mut self, script: usize, value: &Value) -> Option<PayloadReply> {
+        self.program.as_mut()?.payload(script, value)
+    }
+
+    fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> Remembered {
+        match &self.program {
+            Some(program) => program.remembered(script, map),
+            None => Remembered::Unknown,
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        self.gone + self.program.as_ref().map(|program| program.stats()).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded")
+            .field("program", &self.program)
+            .field("name", &self.guard.name)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! The thread that runs QuickJS for another one, and what the two share of a job.
+//!
+//! A job is a list of calls. The engine goes to the helper with the job and comes back at its end. Results are added one by one under
+//! a lock, so those in front of a call that is given up are kept. Whoever takes the lock first decides whether a call has ended or was
+//! given up; a helper that finds itself given up drops the engine and ends.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use thalweg_record::{Message, Metadata};
+
+use super::lost::LostThread;
+use super::spin::Spin;
+use super::{Guard, failed};
+use crate::{
+    Call, CallFailure, Called, Failure, FailureKind, MetaReply, PayloadReply, Program, Remembering, Reply, Returned,
+    Watch,
+};
+
+/// Beyond what scripts may use of the stack.
+const STACK_ROOM: usize = 1 << 20;
+
+/// What a call that was told to end gets at least: threads of a busy machine wait for their turn.
+const GRACE_MIN: Duration = Duration::from_millis(250);
+
+/// Between two looks at whether the flow gives up.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A call with a message of its own.
+#[derive(Clone)]
+pub(super) struct OwnedCall {
+    pub condition: Option<usize>,
+    pub script: usize,
+    message: Message,
+    origin: Metadata,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Whole,
+    /// Native code has left its first script.
+    Left,
+    /// There is nothing to run if the condition holds.
+    ConditionAlone,
+}
+
+impl OwnedCall {
+    pub fn new(call: Call<'_>) -> OwnedCall {
+        OwnedCall {
+            condition: call.condition,
+            script: call.script,
+            message: call.message.clone(),
+            origin: call.origin.clone(),
+            kind: Kind::Whole,
+        }
+    }
+
+    /// The call as it came, if nothing of it was made yet.
+    pub fn as_call(&self) -> Option<Call<'_>> {
+        (self.kind == Kind::Whole).then_some(Call {
+            condition: self.condition,
+            script: self.script,
+            message: &self.message,
+            origin: &self.origin,
+        })
+    }
+
+    /// What native code has left of a call; whether its condition is known to hold.
+    pub fn rest_of(call: Call<'_>, holds: bool) -> OwnedCall {
+        OwnedCall {
+            condition: call.condition.filter(|_| !holds),
+            kind: Kind::Left,
+            ..OwnedCall::new(call)
+        }
+    }
+
+    pub fn condition_alone(condition: usize, message: &Message, origin: &Metadata) -> OwnedCall {
+        OwnedCall {
+            condition: Some(condition),
+            script: condition,
+            message: message.clone(),
+            origin: origin.clone(),
+            kind: Kind::ConditionAlone,
+        }
+    }
+
+    fn make(&self, program: &mut Remembering, job: &Job) -> Result<Called, CallFailure> {
+        let (message, origin) = (&self.message, &self.origin);
+        let mut is_left = self.kind != Kind::Whole;
+        if let Some(condition) = self.condition {
+            let truth = match is_left {
+                true => program.test_quickjs(condition, message, origin),
+                false => program.test(condition, message, origin),
+            };
+            is_left = false;
+            if !truth.map_err(|failure| failed(failure, true))? {
+                return Ok(Called::Skipped);
+            }
+            if self.kind == Kind::ConditionAlone {
+                return Ok(Called::Returned(Returned::One(Reply {
+                    payload: PayloadReply::Same,
+                    meta: MetaReply::Changes(Vec::new()),
+                })));
+            }
+            job.begin(&mut job.state.lock(), false);
+        }
+        let returned = match is_left {
+            true => program.run_quickjs(self.script, message, origin),
+            false => program.run(self.script, message, origin),
+        };
+        returned.map(Called::Returned).map_err(|failure| failed(failure, false))
+    }
+}
+
+/// A thread that waits for jobs. It ends when this is dropped, after the job at hand.
+pub(super) struct Helper {
+    jobs: mpsc::Sender<(Arc<Job>, Box<Remembering>)>,
+}
+
+impl Helper {
+    pub fn spawn(name: &str, stack: usize) -> std::io::Result<Helper> {
+        let (jobs, waiting) = mpsc::channel::<(Arc<Job>, Box<Remembering>)>();
+        let work = move || {
+            let mut spin = Spin::default();
+            while let Some((job, program)) = spin.until(|| waiting.try_recv().ok()).or_else(|| waiting.recv().ok()) {
+                if let Some(lost) = job.work(program) {
+                    // Last, when all that the call held is free.
+                    drop(job);
+                    return drop(lost);
+                }
+            }
+        };
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        builder.stack_size(stack.saturating_add(STACK_ROOM)).spawn(work)?;
+        Ok(Helper { jobs })
+    }
+
+    pub fn start(
+        &self,
+        program: Box<Remembering>,
+        watch: Watch,
+        calls: Arc<Vec<OwnedCall>>,
+        from: usize,
+        results: Vec<Result<Called, CallFailure>>,
+    ) -> Result<Arc<Job>, String> {
+        let job = Arc::new(Job {
+            calls,
+            from,
+            watch,
+            state: Mutex::new(JobState {
+                results,
+                call: 0,
+                is_condition: false,
+                started: None,
+                end: None,
+                lost: None,
+            }),
+            is_ended: AtomicBool::new(false),
+            ended: Condvar::new(),
+        });
+        let sent = self.jobs.send((job.clone(), program));
+        sent.map_err(|_| "the script thread has ended".to_owned())?;
+        Ok(job)
+    }
+}
+
+/// Calls on their way.
+pub(super) struct Job {
+    calls: Arc<Vec<OwnedCall>>,
+    from: usize,
+    watch: Watch,
+    state: Mutex<JobState>,
+    /// For one who does not sleep yet.
+    is_ended: AtomicBool,
+    ended: Condvar,
+}
+
+struct JobState {
+    results: Vec<Result<Called, CallFailure>>,
+    /// The number of the call under way.
+    call: u64,
+    is_condition: bool,
+    /// When it began; `None` before the first one.
+    started: Option<Instant>,
+    /// The engine, once all calls are made, or a panic.
+    end: Option<Result<Box<Remembering>, Box<dyn Any + Send>>>,
+    /// The job was given up; the thread takes this along.
+    lost: Option<LostThread>,
+}
+
+/// How a job ended for the one who waits.
+pub(super) enum Ended {
+    Done(Box<Remembering>),
+    /// The call behind the last result was given up.
+    GivenUp(CallFailure),
+    Panicked(Box<dyn Any + Send>),
+}
+
+/// The side of the helper.
+impl Job {
+    /// Makes all calls. `Some` if the job was given up.
+    fn work(&self, mut program: Box<Remembering>) -> Option<LostThread> {
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let mut calls = self.calls.get(self.from..).unwrap_or_default().iter().peekable();
+            if let Some(first) = calls.peek() {
+                self.begin(&mut self.state.lock(), first.condition.is_some());
+            }
+            while let Some(call) = calls.next() {
+                let result = call.make(&mut program, self);
+                let mut state = self.state.lock();
+                if state.lost.is_some() {
+                    return;
+                }
+                state.results.push(result);
+                if let Some(next) = calls.peek() {
+                    self.begin(&mut state, next.condition.is_some());
+                }
+            }
+        }));
+        let mut state = self.state.lock();
+        if let Some(lost) = state.lost.take() {
+            drop(state);
+            drop(program);
+            return Some(lost);
+        }
+        state.end = Some(made.map(|()| program));
+        drop(state);
+        self.is_ended.store(true, Ordering::Release);
+        self.ended.notify_one();
+        None
+    }
+
+    /// The time of a script starts.
+    fn begin(&self, state: &mut JobState, is_condition: bool) {
+        state.started = Some(Instant::now());
+        state.is_condition = is_condition;
+        state.call = self.watch.begin();
+    }
+}
+
+/// The side of the one who waits.
+impl Job {
+    /// Waits until all calls are made, or one has to be given up. Gives back the results, those of the calls that were made among them.
+    pub fn wait(
+        &self,
+        timeout: Duration,
+        guard: &Guard,
+        spin: &mut Spin,
+        results: &mut Vec<Result<Called, CallFailure>>,
+    ) -> Ended {
+        let handed_over = Instant::now();
+        let patience = timeout.saturating_add(timeout.max(GRACE_MIN));
+        spin.until(|| self.is_ended.load(Ordering::Acquire).then_some(()));
+        let mut state = self.state.lock();
+        loop {
+            if let Some(end) = state.end.take() {
+                *results = std::mem::take(&mut state.results);
+                return match end {
+                    Ok(program) => Ended::Done(program),
+                    Err(panic) => Ended::Panicked(panic),
+                };
+            }
+            let ran = state.started.map(|started| started.elapsed()).unwrap_or_default();
+            let stands = state.started.unwrap_or(handed_over).elapsed();
+            let is_stopping = stands >= LOOK && (guard.gives_up)();
+            if is_stopping || ran >= patience {
+                return self.give_up(&mut state, timeout, is_stopping, guard, results);
+            }
+            let mut left = timeout.saturating_sub(ran);
+            if left.is_zero() {
+                self.watch.end_call(state.call);
+                left = patience.saturating_sub(ran);
+            }
+            self.ended.wait_for(&mut state, left.min(LOOK));
+        }
+    }
+
+    fn give_up(
+        &self,
+        state: &mut JobState,
+        timeout: Duration,
+        is_stopping: bool,
+        guard: &Guard,
+        results: &mut Vec<Result<Called, CallFailure>>,
+    ) -> Ended {
+        // If the built-in function ever returns, the script ends at its next step.
+        self.watch.abandon();
+        state.lost = Some(guard.lost.add(guard.on_lost.clone()));
+        *results = std::mem::take(&mut state.results);
+        let (kind, text) = match is_stopping {
+            true => (FailureKind::Stopped, "the flow stopped while the script ran".to_owned()),
+            false => (
+                FailureKind::Timeout,
+                format!(
+                    "the script ran longer than {timeout:?} and could not be stopped within a built-in function, so it was \
+                     given up with its thread"
+                ),
+            ),
+        };
+        let failure = failed(Failure { kind, text }, state.is_condition);
+        Ended::GivenUp(failure)
+    }
+}
