@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::config::ConfigNonZeroUsize;
 use datafusion::common::{ParamValues, TableReference};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
@@ -18,12 +19,13 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::object_store::ObjectStoreRegistry;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::metrics::MetricValue;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
-use futures::{Stream, StreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use object_store::ObjectStore;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -33,6 +35,7 @@ use thalweg_lake::live::LiveTables;
 use thalweg_lake::store::{Site, SyncedStore};
 use thalweg_lake::tables::{self, TableSpec};
 
+use crate::bounded::{Budget, operators, planners, rewrite};
 use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
 use crate::error::QueryError;
 use crate::guard::{Watch, guard};
@@ -46,6 +49,11 @@ const STACK_BYTES: usize = 32 << 20;
 const BLOCKING_THREADS_MAX: usize = 32;
 /// Sorts that a query of the usual kind has at a time.
 const SORTS_PER_QUERY: usize = 4;
+/// What the expressions of a query make of a batch is such a part of its memory, with so many bytes for each expression and row, and
+/// each constant written out for each row.
+const BATCH_PART: usize = 16;
+const EXPRESSION_BYTES: usize = 16;
+const BATCH_ROWS_MIN: usize = 8;
 /// Consumers of memory that an error names.
 const CONSUMERS_NAMED: usize = 5;
 
@@ -185,8 +193,12 @@ impl Engine {
         scalar_functions.push(crate::sketches::quantile_function());
         let mut aggregate_functions = in_memory.aggregate_functions().clone().unwrap_or_default();
         aggregate_functions.push(crate::sketches::merge_function());
+        let planners = in_memory.expr_planners().take().unwrap_or_default();
         let in_memory = in_memory
-            .with_scalar_functions(scalar_functions)
+            .with_expr_planners(planners::bounded(planners))
+            .with_scalar_functions(rewrite::scalar_functions(scalar_functions))
+            // Their bodies cannot be bounded.
+            .with_higher_order_functions(Vec::new())
             .with_aggregate_functions(aggregate_functions)
             .build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -411,8 +423,8 @@ type SchemaSender = oneshot::Sender<Result<SchemaRef, QueryError>>;
 
 impl Task {
     async fn run(mut self, query: Query, schema: SchemaSender, batches: mpsc::Sender<Result<RecordBatch, QueryError>>) {
-        let plan = match self.in_time(self.plan(query)).await {
-            Ok(plan) => plan,
+        let (plan, context) = match self.in_time(whole(self.plan(query))).await {
+            Ok(planned) => planned,
             Err(error) => {
                 self.counted.finish(error.code);
                 // Whoever asked may be gone.
@@ -423,7 +435,7 @@ impl Task {
         if schema.send(Ok(plan.schema())).is_err() {
             return;
         }
-        let outcome = self.stream(&plan, &batches).await;
+        let outcome = whole(self.stream(&plan, context, &batches)).await;
         self.inner.metrics.scanned(self.counted.api, scanned(plan.as_ref()));
         let code = outcome.as_ref().err().map_or("ok", |error| error.code);
         self.counted.finish(code);
@@ -439,10 +451,14 @@ impl Task {
         }
     }
 
-    async fn plan(&self, query: Query) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
+    async fn plan(&self, query: Query) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>), QueryError> {
         let mut statement = statement::parse(&query.sql)?;
         let tables = Arc::new(QueryTables::new(self.inner.tables.clone()));
-        let mut state = SessionStateBuilder::new_from_existing(self.inner.state().clone())
+        let shared = self.inner.state();
+        let memory = self.inner.options.memory_bytes;
+        let budget = Budget::new(&shared.runtime_env().memory_pool, memory, &self.watch);
+        let mut state = SessionStateBuilder::new_from_existing(shared.clone())
+            .with_config(shared.config().clone().with_option_extension(budget.clone()))
             .with_catalog_list(Arc::new(LakeCatalog(tables.clone())))
             .build();
         // What `now()` is.
@@ -476,9 +492,30 @@ impl Task {
                 .map_err(QueryError::of_planning)?,
             None => plan,
         };
-        let plan = state.create_physical_plan(&plan).await;
-        plan.and_then(|plan| guard(plan, &self.watch))
+        self.plan_bounded(state, plan, &budget)
+            .await
             .map_err(QueryError::of_planning)
+    }
+
+    /// The plan to run, in batches of so many rows that what its expressions make of them is a small part of the memory.
+    async fn plan_bounded(
+        &self,
+        mut state: SessionState,
+        plan: LogicalPlan,
+        budget: &Budget,
+    ) -> datafusion::common::Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>)> {
+        let plan = rewrite::bound(plan, budget)?;
+        let plan = state.optimize(&plan)?;
+        let expressions = rewrite::expressions(&plan, budget)?;
+        let row_bytes = expressions.constant_bytes + expressions.count * EXPRESSION_BYTES;
+        let rows = self.inner.options.memory_bytes / BATCH_PART / row_bytes.max(1);
+        let usual = state.config().batch_size();
+        let batch_rows = ConfigNonZeroUsize::try_new(rows.clamp(BATCH_ROWS_MIN.min(usual), usual))?;
+        state.config_mut().options_mut().execution.batch_size = batch_rows;
+        let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
+        let plan = guard(plan, &self.watch, budget)?;
+        budget.planned(expressions.count);
+        Ok((plan, state.task_ctx()))
     }
 
     /// The lake's tables that a statement names; one that does not exist is an error that lists those that do.
@@ -517,9 +554,10 @@ impl Task {
     async fn stream(
         &self,
         plan: &Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
         batches: &mpsc::Sender<Result<RecordBatch, QueryError>>,
     ) -> Result<(), QueryError> {
-        let stream = execute_stream(plan.clone(), self.inner.state().task_ctx());
+        let stream = execute_stream(plan.clone(), context);
         let mut stream = stream.map_err(QueryError::of_execution)?;
         loop {
             let next = async { Ok(stream.next().await) };
@@ -528,12 +566,31 @@ impl Task {
                 Some(Err(error)) => return Err(QueryError::of_execution(error)),
                 Some(Ok(batch)) if batch.num_rows() == 0 => {}
                 Some(Ok(batch)) => {
-                    let sent = async { Ok(batches.send(Ok(batch)).await) };
-                    if self.in_time(sent).await?.is_err() {
-                        return Err(self.watch.left());
+                    // Each is written out as a whole.
+                    for part in operators::cut(&batch, usize::MAX) {
+                        let sent = async { Ok(batches.send(Ok(part)).await) };
+                        if self.in_time(sent).await?.is_err() {
+                            return Err(self.watch.left());
+                        }
                     }
                 }
             }
+        }
+    }
+}
+
+/// Functions may panic on what they are given. That is an error of the query, and never the end of a part of its rows.
+async fn whole<T>(work: impl Future<Output = Result<T, QueryError>>) -> Result<T, QueryError> {
+    match std::panic::AssertUnwindSafe(work).catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("it is not known why");
+            Err(QueryError::execute(format!(
+                "a function of the query cannot be computed from what it was given: {text}"
+            )))
         }
     }
 }
@@ -595,6 +652,8 @@ fn session_config(limits: &QueryOptions) -> SessionConfig {
         .execution
         .sort_spill_reservation_bytes
         .min(limits.memory_bytes / (2 * sorts));
+    // The value of a subquery would be repeated for each row by whatever takes it; a join looks at its width before.
+    options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
     // Clients of the Arrow stream need not know views.
     options.optimizer.expand_views_at_output = true;
     config

@@ -67,6 +67,24 @@ impl QueryError {
         QueryError::new("query.memory", 503, message)
     }
 
+    /// What a function would make is larger than one result may be.
+    pub fn too_large(function: &str, asked: usize, allowed: usize) -> QueryError {
+        let message = format!(
+            "{function} would make {asked} bytes at once, and {allowed} are allowed; ask for less or raise query.memory"
+        );
+        QueryError::new("query.too_large", 422, message)
+    }
+
+    /// A plan or a type that is too large to work with.
+    pub fn too_complex(message: impl Into<String>) -> QueryError {
+        QueryError::new("query.too_complex", 422, message)
+    }
+
+    /// A regular expression that would take too much to compile.
+    pub fn pattern(function: &str, why: &str) -> QueryError {
+        QueryError::too_complex(format!("the regular expression of {function} is too large: {why}"))
+    }
+
     /// What was waited for is not visible yet.
     pub fn wait_timeout(message: impl Into<String>) -> QueryError {
         QueryError::new("lake.wait_timeout", 504, message)
@@ -101,10 +119,18 @@ impl QueryError {
                 Some(error) => error.clone(),
                 None => QueryError::execute(source.to_string()),
             },
-            root => QueryError::execute(sentence(root)),
+            root => match sentence(root) {
+                // It is told as a text only.
+                text if text.contains(SPILL_FULL) => {
+                    QueryError::memory("what does not fit has no room on the disk either: query.spill is used up")
+                }
+                text => QueryError::execute(text),
+            },
         }
     }
 }
+
+const SPILL_FULL: &str = "used disk space during the spilling";
 
 /// The error below contexts and diagnostics.
 fn root(error: &DataFusionError) -> &DataFusionError {

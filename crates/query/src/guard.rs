@@ -21,6 +21,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{NestedLoopJoinExec, NestedLoopJoinExecBuilder};
 
+use crate::bounded::{Budget, operators};
 use crate::error::QueryError;
 
 /// Operators that can give many rows for few.
@@ -71,7 +72,8 @@ impl Watch {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    /// The query may still run.
+    pub fn check(&self) -> Result<()> {
         if self.gone.load(Ordering::Relaxed) || Instant::now() >= self.deadline {
             return Err(DataFusionError::External(Box::new(self.expired())));
         }
@@ -79,15 +81,20 @@ impl Watch {
     }
 }
 
-/// The same plan, stoppable.
-pub fn guard(plan: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>) -> Result<Arc<dyn ExecutionPlan>> {
+/// The same plan, stoppable, and with operators that look at the width of the rows that they repeat.
+pub fn guard(plan: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>, budget: &Budget) -> Result<Arc<dyn ExecutionPlan>> {
     let guarded = plan.transform_up(|node| {
-        if !MULTIPLYING.contains(&node.name()) {
-            return Ok(Transformed::no(node));
-        }
+        let is_multiplying = MULTIPLYING.contains(&node.name());
         let node = watch_filter(node, watch)?;
+        let bounded = operators::bound(node.clone(), budget)?;
+        if !is_multiplying {
+            return Ok(match bounded {
+                Some(bounded) => Transformed::yes(bounded),
+                None => Transformed::no(node),
+            });
+        }
         Ok(Transformed::yes(
-            Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>
+            Arc::new(CooperativeExec::new(bounded.unwrap_or(node))) as Arc<dyn ExecutionPlan>,
         ))
     });
     Ok(guarded?.data)

@@ -2,9 +2,11 @@
 //! a terminal, and HTTP.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bounded;
 mod catalog;
 mod engine;
 mod error;
+mod expansion;
 mod foreign;
 mod format;
 mod functions;
@@ -25,6 +27,7 @@ mod tests;
 mod versions;
 mod waiting;
 
+pub use bounded::function_names;
 pub use engine::{Answer, Engine, Query, QueryOptions};
 pub use error::QueryError;
 pub use format::{BytesAs, Format};

@@ -7,6 +7,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, SetExpr, Statement as Sql, Vi
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 
 use crate::error::QueryError;
+use crate::expansion;
 
 /// Longer texts are refused.
 pub const SQL_BYTES_MAX: usize = 128 << 10;
@@ -36,13 +37,14 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
     Ok(statement)
 }
 
-/// Also a chain such as `a OR b OR c` is nested: each operator holds all before it.
+/// No expression is too deep, and nothing is there too often. Also a chain such as `a OR b OR c` is nested: each operator holds all before it.
 fn check_depth(statement: &Statement) -> Result<(), QueryError> {
     let sql = match statement {
         Statement::Statement(sql) => sql,
         Statement::Explain(explain) => return check_depth(&explain.statement),
         _ => return Ok(()),
     };
+    expansion::check(sql)?;
     match sql.visit(&mut Depth(0)) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(QueryError::parse(format!(

@@ -516,7 +516,7 @@ async fn a_query_counts_once_whichever_way_it_ends() {
     let mut late = hasty.execute(long).await.unwrap();
     while let Some(batch) = late.next().await {
         if let Err(error) = batch {
-            assert_eq!(error.code, "query.timeout");
+            assert_eq!(error.code, "query.timeout", "{error}");
         }
     }
     drop(late);

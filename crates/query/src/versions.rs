@@ -19,6 +19,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use std::sync::Arc;
 
+use crate::bounded::rewrite;
 use crate::catalog::{QueryTables, Which};
 use crate::error::QueryError;
 
@@ -155,6 +156,7 @@ fn constant(expr: &SqlExpr, state: &SessionState, params: Option<&ParamValues>) 
     let (failed, no_columns) = (QueryError::of_planning, DFSchema::empty());
     let planned = state
         .create_logical_expr(&expr.to_string(), &no_columns)
+        .and_then(rewrite::functions)
         .map_err(failed)?;
     let filled = planned.transform(|part| match (&part, params) {
         (Expr::Placeholder(placeholder), Some(params)) => {

@@ -33,9 +33,8 @@ use crate::cli::{Cli, Command};
 static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
     thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
 
-/// Lets `/debug/pprof/heap` tell where memory was asked for: one sample per 2 MiB, which costs about one percent.
 #[unsafe(export_name = "malloc_conf")]
-pub static MALLOC_CONF: &[u8] = b"prof:true,prof_active:true,lg_prof_sample:21\0";
+pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;
 
 /// What this program was built from, as `/version` tells it: the time of the commit, where the sources are a repository,
 /// else the time of the build.

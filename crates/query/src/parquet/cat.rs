@@ -16,6 +16,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 
 use super::{FileError, Opened};
+use crate::bounded::rewrite;
 use crate::error::QueryError;
 use crate::format::{BytesAs, Format, RowWriter};
 
@@ -116,7 +117,10 @@ impl Filter {
         let state = SessionStateBuilder::new().with_default_features().build();
         let failed = |error| FileError::Filter(QueryError::of_planning(error));
         let all = DFSchema::try_from(schema.clone()).map_err(failed)?;
-        let planned = state.create_logical_expr(text, &all).map_err(failed)?;
+        let planned = state
+            .create_logical_expr(text, &all)
+            .and_then(rewrite::functions)
+            .map_err(failed)?;
         let named = planned.column_refs();
         let columns: Vec<usize> = named
             .iter()

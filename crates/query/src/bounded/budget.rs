@@ -1,0 +1,217 @@
+//! What one query may take for the results of its functions. Operators reserve memory for themselves; functions cannot, so
+//! what calls them does it for them.
+//!
+//! The budget travels with the settings of the query, which each call of a function is given.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use parking_lot::Mutex;
+use regex::RegexBuilder;
+
+use crate::error::QueryError;
+use crate::guard::Watch;
+
+/// A result may be such a part of `query.memory`: what comes after the call holds it more than once.
+const RESULT_PART: usize = 8;
+/// Of a query that has no budget: a filter of `thalweg parquet cat`.
+const RESULT_BYTES_ALONE: usize = 64 << 20;
+/// All that is computed before a query runs. Plans are copied and printed with it.
+const CONSTANT_BYTES_MAX: usize = 1 << 20;
+/// Smaller results are not held; together those of all calls are a small part of `query.memory`.
+const UNHELD_PART: usize = 8;
+/// Different regular expressions of a query, the bytes of one as text, and compiled.
+const PATTERNS_MAX: usize = 256;
+const PATTERN_BYTES_MAX: usize = 16 << 10;
+const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 20;
+
+/// Clones are one budget.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Always empty; what is taken shares its registration.
+    reservation: Option<MemoryReservation>,
+    watch: Option<Arc<Watch>>,
+    result_max: usize,
+    memory: usize,
+    unheld_max: AtomicUsize,
+    is_planning: AtomicBool,
+    constants: AtomicUsize,
+    patterns: Mutex<HashSet<String>>,
+    /// Rows that windows have taken in and not given out, at most.
+    waited_for: AtomicUsize,
+    /// Rows before and behind one that its window needs.
+    around: AtomicUsize,
+}
+
+impl Budget {
+    /// Of a query that is about to be planned.
+    pub fn new(pool: &Arc<dyn MemoryPool>, memory_bytes: usize, watch: &Arc<Watch>) -> Budget {
+        Budget(Arc::new(Shared {
+            reservation: Some(MemoryConsumer::new("functions").register(pool)),
+            watch: Some(watch.clone()),
+            result_max: memory_bytes / RESULT_PART,
+            memory: memory_bytes,
+            unheld_max: AtomicUsize::new(0),
+            is_planning: AtomicBool::new(true),
+            constants: AtomicUsize::new(0),
+            patterns: Mutex::default(),
+            waited_for: AtomicUsize::new(0),
+            around: AtomicUsize::new(0),
+        }))
+    }
+
+    fn alone() -> Budget {
+        Budget(Arc::new(Shared {
+            reservation: None,
+            watch: None,
+            result_max: RESULT_BYTES_ALONE,
+            memory: usize::MAX,
+            unheld_max: AtomicUsize::new(usize::MAX),
+            is_planning: AtomicBool::new(false),
+            constants: AtomicUsize::new(0),
+            patterns: Mutex::default(),
+            waited_for: AtomicUsize::new(0),
+            around: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The one of the query that a function is called for.
+    pub fn of(config: &ConfigOptions) -> Budget {
+        config.extensions.get::<Budget>().cloned().unwrap_or_else(Budget::alone)
+    }
+
+    /// From now on the query runs. Its plan has so many expressions.
+    pub fn planned(&self, expressions: usize) {
+        let unheld = self.0.memory / UNHELD_PART / expressions.max(1);
+        self.0.unheld_max.store(unheld, Ordering::Relaxed);
+        self.0.is_planning.store(false, Ordering::Relaxed);
+    }
+
+    /// Bytes that a result may have.
+    pub fn result_max(&self) -> usize {
+        match self.0.is_planning.load(Ordering::Relaxed) {
+            true => self.0.result_max.min(CONSTANT_BYTES_MAX),
+            false => self.0.result_max,
+        }
+    }
+
+    /// Whether a result of this size is reserved for as long as it lives.
+    pub fn holds(&self, bytes: usize) -> bool {
+        bytes > self.0.unheld_max.load(Ordering::Relaxed)
+    }
+
+    /// The query may still run.
+    pub fn check_time(&self) -> Result<()> {
+        self.0.watch.as_ref().map_or(Ok(()), |watch| watch.check())
+    }
+
+    /// Memory for a result, for as long as what is returned lives.
+    pub fn take(&self, function: &str, bytes: usize) -> Result<Option<MemoryReservation>> {
+        if self.0.is_planning.load(Ordering::Relaxed) {
+            let before = self.0.constants.fetch_add(bytes, Ordering::Relaxed);
+            if before.saturating_add(bytes) > CONSTANT_BYTES_MAX {
+                self.0.constants.fetch_sub(bytes, Ordering::Relaxed);
+                return Err(too_large(function, bytes, CONSTANT_BYTES_MAX));
+            }
+        }
+        let Some(all) = self.0.reservation.as_ref().filter(|_| self.holds(bytes)) else {
+            return Ok(None);
+        };
+        let taken = all.new_empty();
+        taken.try_grow(bytes)?;
+        Ok(Some(taken))
+    }
+
+    /// An empty reservation to grow.
+    pub fn reservation(&self) -> Option<MemoryReservation> {
+        self.0.reservation.as_ref().map(MemoryReservation::new_empty)
+    }
+
+    /// A window took in some rows, and gives them out together.
+    pub fn waits_for(&self, rows: usize) {
+        self.0.waited_for.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    pub fn rows_waited_for(&self) -> usize {
+        self.0.waited_for.load(Ordering::Relaxed)
+    }
+
+    /// A window function needs so many rows around each.
+    pub fn needs_around(&self, rows: usize) {
+        self.0.around.fetch_max(rows, Ordering::Relaxed);
+    }
+
+    pub fn rows_around(&self) -> usize {
+        self.0.around.load(Ordering::Relaxed)
+    }
+
+    /// A regular expression that a function or an operator is about to compile.
+    pub fn check_pattern(&self, function: &str, pattern: &str) -> Result<()> {
+        if self.0.patterns.lock().contains(pattern) {
+            return Ok(());
+        }
+        let refuse = |why: String| Err(DataFusionError::External(Box::new(QueryError::pattern(function, &why))));
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return refuse(format!(
+                "it has {} bytes, {PATTERN_BYTES_MAX} are allowed",
+                pattern.len()
+            ));
+        }
+        let compiled = RegexBuilder::new(pattern)
+            .size_limit(PATTERN_COMPILED_BYTES_MAX)
+            .build();
+        // What is wrong with it otherwise is told by whoever uses it.
+        if let Err(regex::Error::CompiledTooBig(_)) = compiled {
+            return refuse(format!(
+                "compiled it needs more than the {PATTERN_COMPILED_BYTES_MAX} bytes that are allowed; repeat less"
+            ));
+        }
+        let mut patterns = self.0.patterns.lock();
+        if patterns.len() >= PATTERNS_MAX {
+            return refuse(format!(
+                "the query has more than {PATTERNS_MAX} different ones; use one pattern for many rows"
+            ));
+        }
+        patterns.insert(pattern.to_owned());
+        Ok(())
+    }
+}
+
+/// The error of a result that is too large.
+pub fn too_large(function: &str, asked: usize, allowed: usize) -> DataFusionError {
+    DataFusionError::External(Box::new(QueryError::too_large(function, asked, allowed)))
+}
+
+impl ConfigExtension for Budget {
+    const PREFIX: &'static str = "thalweg_budget";
+}
+
+impl ExtensionOptions for Budget {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+
+    /// Settings are copied while a query is planned; it still has one budget.
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, _value: &str) -> Result<()> {
+        datafusion::common::config_err!("{key} cannot be set")
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        Vec::new()
+    }
+}

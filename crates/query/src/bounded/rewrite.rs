@@ -1,0 +1,318 @@
+//! The logical pass: a plan calls bounded functions only, whoever put the calls there. What cannot be bounded by a function is
+//! refused by name: types of a fixed width, plans and types that grow with each level of nesting, compiled patterns.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode as _, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue, plan_err};
+use datafusion::logical_expr::expr::{
+    AggregateFunction, BinaryExpr, Like, ScalarFunction, WindowFunction, WindowFunctionParams,
+};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{
+    Expr, ExprSchemable as _, LogicalPlan, Operator, ScalarUDF, WindowFrameBound, WindowFrameUnits,
+    WindowFunctionDefinition,
+};
+
+use super::budget::Budget;
+use super::measure::{TYPE_PARTS_MAX, scalar_bytes, type_size};
+use super::{concatenation, list, scalar, windows};
+use crate::error::QueryError;
+
+/// Nodes of a plan, each counted as often as it is there. A common table expression is there for each place that names it.
+const NODES_MAX: usize = 4_096;
+/// Columns of one node: a join of a query with itself doubles them.
+const COLUMNS_MAX: usize = 10_000;
+/// Bytes of a value that its type alone demands.
+const FIXED_BYTES_MAX: usize = 4 << 10;
+/// Centroids of a sketch: it is made for each group.
+const CENTROIDS_MAX: u64 = 10_000;
+
+/// What is evaluated for each row of a plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expressions {
+    pub count: usize,
+    /// Bytes of all constants, each of which may be repeated for each row.
+    pub constant_bytes: usize,
+}
+
+/// The same plan with bounded functions.
+pub fn bound(plan: LogicalPlan, budget: &Budget) -> Result<LogicalPlan> {
+    check_size(&plan)?;
+    let bounded = plan.transform_up_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        // Window functions are in nodes of one input.
+        let schema = node
+            .inputs()
+            .first()
+            .map_or_else(|| Arc::new(DFSchema::empty()), |input| input.schema().clone());
+        let rewritten = node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let bounded = expr.transform_up(|part| bound_expr(part, &schema, budget))?;
+            Ok(bounded.update_data(|expr| name.restore(expr)))
+        })?;
+        match rewritten.transformed {
+            true => Ok(Transformed::yes(rewritten.data.recompute_schema()?)),
+            false => Ok(rewritten),
+        }
+    });
+    Ok(bounded?.data)
+}
+
+/// What a plan evaluates, once it is optimized: constants are known by then.
+pub fn expressions(plan: &LogicalPlan, budget: &Budget) -> Result<Expressions> {
+    let mut all = Expressions::default();
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|part| {
+                all.count += 1;
+                if let Expr::Literal(value, _) = part {
+                    all.constant_bytes = all.constant_bytes.saturating_add(scalar_bytes(value));
+                }
+                check_pattern(part, budget)?;
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(all)
+}
+
+/// The same expression with bounded functions.
+pub fn functions(expr: Expr) -> Result<Expr> {
+    Ok(expr.transform_up(|part| call(part).map(Transformed::yes))?.data)
+}
+
+/// The same call, bounded; its arguments are left as they are.
+pub fn call(expr: Expr) -> Result<Expr> {
+    match expr {
+        Expr::ScalarFunction(call) => bound_call(call),
+        Expr::BinaryExpr(BinaryExpr {
+            left,
+            op: Operator::StringConcat,
+            right,
+        }) => Ok(concatenation::call(*left, *right)),
+        other => Ok(other),
+    }
+}
+
+/// Before anything walks through a plan: what is there twice may hold something that is there twice.
+fn check_size(plan: &LogicalPlan) -> Result<()> {
+    let mut nodes = 0;
+    plan.apply_with_subqueries(|node| {
+        nodes += 1;
+        if nodes > NODES_MAX {
+            return refuse(format!(
+                "the query has more than {NODES_MAX} steps, counting what WITH names once for each place; ask in several queries"
+            ));
+        }
+        let columns = node.schema().fields().len();
+        if columns > COLUMNS_MAX {
+            return refuse(format!("a part of the query has {columns} columns, {COLUMNS_MAX} are allowed; name those you need"));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transformed<Expr>> {
+    Ok(match expr {
+        Expr::ScalarFunction(call) => Transformed::yes(bound_call(call)?),
+        Expr::HigherOrderFunction(call) => return not_here(call.func.name()),
+        Expr::BinaryExpr(binary) => return bound_operator(binary, budget),
+        Expr::AggregateFunction(call) => {
+            check_aggregate(&call)?;
+            bound_aggregate(call, budget)
+        }
+        Expr::WindowFunction(call) => Transformed::yes(bound_window(*call, schema, budget)?),
+        Expr::Cast(cast) => {
+            check_type(cast.field.data_type())?;
+            Transformed::no(Expr::Cast(cast))
+        }
+        Expr::TryCast(cast) => {
+            check_type(cast.field.data_type())?;
+            Transformed::no(Expr::TryCast(cast))
+        }
+        Expr::SimilarTo(like) => {
+            check_constant_pattern("SIMILAR TO", &like.pattern, budget)?;
+            Transformed::no(Expr::SimilarTo(like))
+        }
+        other => Transformed::no(other),
+    })
+}
+
+fn bound_call(call: ScalarFunction) -> Result<Expr> {
+    match scalar::bounded(&call.func) {
+        Some(func) => Ok(Expr::ScalarFunction(ScalarFunction { func, ..call })),
+        None => not_here(call.func.name()),
+    }
+}
+
+fn bound_operator(binary: BinaryExpr, budget: &Budget) -> Result<Transformed<Expr>> {
+    let BinaryExpr { left, op, right } = binary;
+    match op {
+        Operator::StringConcat => return Ok(Transformed::yes(concatenation::call(*left, *right))),
+        Operator::RegexMatch | Operator::RegexIMatch | Operator::RegexNotMatch | Operator::RegexNotIMatch => {
+            check_constant_pattern(&op.to_string(), &right, budget)?;
+        }
+        _ => {}
+    }
+    Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })))
+}
+
+/// The operators compile the pattern of each row; the functions remember them.
+fn check_constant_pattern(operator: &str, pattern: &Expr, budget: &Budget) -> Result<()> {
+    if let Some(text) = literal(pattern).and_then(|value| value.try_as_str()).flatten() {
+        return budget.check_pattern(operator, text);
+    }
+    match pattern.any_column_refs() || pattern.is_volatile() {
+        true => refuse(format!(
+            "the pattern of {operator} must be a constant here; use regexp_like(text, pattern) for patterns of a column"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A pattern that was computed while planning.
+fn check_pattern(expr: &Expr, budget: &Budget) -> Result<()> {
+    let pattern = match expr {
+        Expr::BinaryExpr(BinaryExpr {
+            op: Operator::RegexMatch | Operator::RegexIMatch | Operator::RegexNotMatch | Operator::RegexNotIMatch,
+            right,
+            ..
+        }) => right,
+        Expr::SimilarTo(Like { pattern, .. }) => pattern,
+        _ => return Ok(()),
+    };
+    match literal(pattern) {
+        Some(value) => match value.try_as_str().flatten() {
+            Some(text) => budget.check_pattern("~", text),
+            None => Ok(()),
+        },
+        None => Ok(()),
+    }
+}
+
+fn check_aggregate(call: &AggregateFunction) -> Result<()> {
+    let name = call.func.name();
+    if !list::AGGREGATE.contains(&name) {
+        return not_here(name);
+    }
+    let centroids = match name {
+        "approx_percentile_cont" => call.params.args.get(2),
+        "approx_percentile_cont_with_weight" => call.params.args.get(3),
+        _ => None,
+    };
+    let Some(centroids) = centroids else { return Ok(()) };
+    let number = literal(centroids).and_then(|value| value.cast_to(&DataType::UInt64).ok());
+    match number {
+        Some(ScalarValue::UInt64(Some(number))) if number <= CENTROIDS_MAX => Ok(()),
+        _ => refuse(format!(
+            "{name}: the number of centroids must be a number up to {CENTROIDS_MAX}, not {centroids}"
+        )),
+    }
+}
+
+fn bound_aggregate(mut call: AggregateFunction, budget: &Budget) -> Transformed<Expr> {
+    let is_growing = call.func.name() == windows::STRING_AGG;
+    if is_growing {
+        call.func = windows::growing(&call.func, budget);
+    }
+    Transformed::new_transformed(Expr::AggregateFunction(call), is_growing)
+}
+
+fn bound_window(call: WindowFunction, schema: &DFSchema, budget: &Budget) -> Result<Expr> {
+    let WindowFunction { fun, params } = call;
+    budget.needs_around(rows_around(&fun, &params));
+    let gives_values = !Expr::from(WindowFunction {
+        fun: fun.clone(),
+        params: params.clone(),
+    })
+    .get_type(schema)
+    .is_ok_and(|kind| kind.is_primitive() || kind == DataType::Boolean);
+    let fun = match fun {
+        WindowFunctionDefinition::AggregateUDF(function) => {
+            if !list::AGGREGATE.contains(&function.name()) {
+                return not_here(function.name());
+            }
+            match gives_values {
+                true => WindowFunctionDefinition::AggregateUDF(windows::aggregate(&function, budget)),
+                false => WindowFunctionDefinition::AggregateUDF(function),
+            }
+        }
+        WindowFunctionDefinition::WindowUDF(function) => {
+            if !list::WINDOW.contains(&function.name()) {
+                return not_here(function.name());
+            }
+            match gives_values {
+                true => WindowFunctionDefinition::WindowUDF(windows::function(&function, budget)),
+                false => WindowFunctionDefinition::WindowUDF(function),
+            }
+        }
+    };
+    Ok(Expr::from(WindowFunction { fun, params }))
+}
+
+/// How many rows before or behind one a function looks at, if that is a number of rows.
+fn rows_around(function: &WindowFunctionDefinition, params: &WindowFunctionParams) -> usize {
+    let number = |value: &ScalarValue| match value.cast_to(&DataType::Int64) {
+        Ok(ScalarValue::Int64(Some(rows))) => usize::try_from(rows.unsigned_abs()).unwrap_or(usize::MAX),
+        _ => 0,
+    };
+    let offset = match function.name() {
+        "lag" | "lead" => params
+            .args
+            .get(1)
+            .map_or(1, |offset| literal(offset).map_or(usize::MAX, number)),
+        _ => 0,
+    };
+    let bound = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::Preceding(rows) | WindowFrameBound::Following(rows) => number(rows),
+        WindowFrameBound::CurrentRow => 0,
+    };
+    let frame = &params.window_frame;
+    match frame.units {
+        WindowFrameUnits::Rows => offset.max(bound(&frame.start_bound)).max(bound(&frame.end_bound)),
+        // Of a range of times nobody knows the rows.
+        WindowFrameUnits::Range | WindowFrameUnits::Groups => offset,
+    }
+}
+
+/// A value of the type has a size that is bounded, and so has the type.
+pub fn check_type(kind: &DataType) -> Result<()> {
+    let size = type_size(kind);
+    if size.parts > TYPE_PARTS_MAX {
+        return refuse(format!(
+            "a type of more than {TYPE_PARTS_MAX} parts, one in the other, is not possible here"
+        ));
+    }
+    if size.bytes > FIXED_BYTES_MAX {
+        return refuse(format!(
+            "a type whose values have {} bytes each is not possible here, {FIXED_BYTES_MAX} are allowed; use one of variable length",
+            size.bytes
+        ));
+    }
+    Ok(())
+}
+
+/// What stands for a constant, also below the casts that come with typed literals.
+fn literal(expr: &Expr) -> Option<&ScalarValue> {
+    match expr {
+        Expr::Literal(value, _) => Some(value),
+        Expr::Cast(cast) => literal(&cast.expr),
+        _ => None,
+    }
+}
+
+fn not_here<T>(name: &str) -> Result<T> {
+    plan_err!("the function {name} is not available here")
+}
+
+fn refuse<T>(message: String) -> Result<T> {
+    Err(DataFusionError::External(Box::new(QueryError::too_complex(message))))
+}
+
+/// The functions of a session, bounded, and no others.
+pub fn scalar_functions(all: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
+    all.iter().filter_map(scalar::bounded).collect()
+}

@@ -1,0 +1,364 @@
+//! How large the result of a call can become, told from its arguments before it is made.
+//!
+//! All of these saturate: what does not fit into a `usize` is too large anyway.
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{DataType, Int64Type, TimeUnit};
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::ColumnarValue;
+
+use super::measure::{element_counts, row_bytes, value_bytes};
+
+/// An element of a list beside its value, an offset, a view.
+const ELEMENT_BYTES: usize = 16;
+/// The longest character.
+const CHAR_BYTES: usize = 4;
+/// A number or a time as text.
+const NUMBER_TEXT_BYTES: usize = 40;
+
+/// A call for some rows.
+pub struct Call<'a> {
+    pub args: &'a [ColumnarValue],
+    /// One, if all arguments are constants.
+    pub rows: usize,
+}
+
+/// A number for each row.
+enum Each {
+    Same(usize),
+    Rows(Vec<usize>),
+}
+
+impl Each {
+    fn get(&self, row: usize) -> usize {
+        match self {
+            Each::Same(number) => *number,
+            Each::Rows(rows) => rows.get(row).copied().unwrap_or(0),
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Of all arguments, with constants repeated for each row.
+    pub fn bytes(&self) -> usize {
+        let bytes = self.args.iter().map(|arg| value_bytes(arg, self.rows));
+        bytes.fold(0, usize::saturating_add)
+    }
+
+    fn each(&self, at: usize, of_array: fn(&dyn Array) -> Vec<usize>) -> Each {
+        match self.args.get(at) {
+            Some(ColumnarValue::Array(array)) => Each::Rows(of_array(array)),
+            Some(ColumnarValue::Scalar(scalar)) => match scalar.to_array() {
+                Ok(array) => Each::Same(of_array(&array).first().copied().unwrap_or(0)),
+                Err(_) => Each::Same(0),
+            },
+            None => Each::Same(0),
+        }
+    }
+
+    /// The bytes of an argument, in each row.
+    fn widths(&self, at: usize) -> Each {
+        self.each(at, row_bytes)
+    }
+
+    /// The bytes of a text without what holds it, in each row.
+    fn texts(&self, at: usize) -> Each {
+        self.each(at, |array| match array.data_type() {
+            DataType::Utf8 => texts(array.as_string::<i32>().iter()),
+            DataType::LargeUtf8 => texts(array.as_string::<i64>().iter()),
+            DataType::Utf8View => texts(array.as_string_view().iter()),
+            _ => row_bytes(array),
+        })
+    }
+
+    fn elements(&self, at: usize) -> Each {
+        self.each(at, element_counts)
+    }
+
+    /// A number of the call, in each row; less than nothing is nothing.
+    fn numbers(&self, at: usize) -> Each {
+        self.each(at, |array| {
+            let numbers = match array.data_type() {
+                DataType::UInt64 => array.as_primitive::<datafusion::arrow::datatypes::UInt64Type>().iter(),
+                _ => return signed_numbers(array),
+            };
+            numbers
+                .map(|number| usize::try_from(number.unwrap_or(0)).unwrap_or(usize::MAX))
+                .collect()
+        })
+    }
+
+    fn sum(&self, of_row: impl Fn(usize) -> usize) -> usize {
+        (0..self.rows).map(of_row).fold(0, usize::saturating_add)
+    }
+
+    fn text_bytes(&self, of_row: impl Fn(usize) -> usize) -> usize {
+        self.sum(of_row).saturating_add(self.rows.saturating_mul(ELEMENT_BYTES))
+    }
+}
+
+fn texts<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Vec<usize> {
+    texts.map(|text| text.map_or(0, str::len)).collect()
+}
+
+fn signed_numbers(array: &dyn Array) -> Vec<usize> {
+    let array: ArrayRef = array.slice(0, array.len());
+    match cast(&array, &DataType::Int64) {
+        Ok(numbers) => {
+            let numbers = numbers.as_primitive::<Int64Type>().iter();
+            numbers
+                .map(|number| usize::try_from(number.unwrap_or(0)).unwrap_or(0))
+                .collect()
+        }
+        Err(_) => vec![usize::MAX; array.len()],
+    }
+}
+
+/// `repeat(text, n)`
+pub fn repeat(call: &Call<'_>) -> usize {
+    let (texts, times) = (call.texts(0), call.numbers(1));
+    call.text_bytes(|row| texts.get(row).saturating_mul(times.get(row)))
+}
+
+/// `lpad(text, n [, fill])`: n characters.
+pub fn pad(call: &Call<'_>) -> usize {
+    let (length, fill) = (call.numbers(1), call.texts(2));
+    // The longest fill is written once more, beside the result.
+    call.text_bytes(|row| length.get(row).saturating_mul(CHAR_BYTES).saturating_add(fill.get(row)))
+        .saturating_add(
+            (0..call.rows)
+                .map(|row| length.get(row))
+                .max()
+                .unwrap_or(0)
+                .saturating_mul(CHAR_BYTES),
+        )
+}
+
+/// `array_repeat(value, n)`
+pub fn array_repeat(call: &Call<'_>) -> usize {
+    let (widths, times) = (call.widths(0), call.numbers(1));
+    call.text_bytes(|row| {
+        widths
+            .get(row)
+            .saturating_add(ELEMENT_BYTES)
+            .saturating_mul(times.get(row))
+    })
+}
+
+/// `array_resize(list, n [, value])`
+pub fn array_resize(call: &Call<'_>) -> usize {
+    let (lists, length, fill) = (call.widths(0), call.numbers(1), call.widths(2));
+    call.text_bytes(|row| {
+        let added = fill
+            .get(row)
+            .saturating_add(2 * ELEMENT_BYTES)
+            .saturating_mul(length.get(row));
+        lists.get(row).saturating_add(added)
+    })
+}
+
+/// `replace(text, from, to)`
+pub fn replace(call: &Call<'_>) -> usize {
+    let (texts, from, to) = (call.texts(0), call.texts(1), call.texts(2));
+    call.text_bytes(|row| {
+        let text = texts.get(row);
+        let found = text / from.get(row).max(1);
+        text.saturating_add(found.saturating_mul(to.get(row)))
+    })
+}
+
+/// `regexp_replace(text, pattern, replacement [, flags])`: a match can be empty, and a replacement can name groups.
+pub fn regexp_replace(call: &Call<'_>) -> usize {
+    let (texts, to, flags) = (call.texts(0), call.texts(2), call.texts(3));
+    call.text_bytes(|row| {
+        let (text, to) = (texts.get(row), to.get(row));
+        let found = if flags.get(row) == 0 { 1 } else { text.saturating_add(1) };
+        // A reference takes two bytes. All matches together are no longer than the text.
+        let named = (to / 2).saturating_mul(text);
+        text.saturating_add(found.saturating_mul(to)).saturating_add(named)
+    })
+}
+
+/// `regexp_match(text, pattern)`: the text once for each group.
+pub fn regexp_match(call: &Call<'_>) -> usize {
+    let (texts, patterns) = (call.texts(0), call.texts(1));
+    let groups = match call.args.get(1) {
+        Some(ColumnarValue::Scalar(pattern)) => {
+            pattern.try_as_str().flatten().map(|text| text.matches('(').count() + 1)
+        }
+        _ => None,
+    };
+    call.text_bytes(|row| {
+        let groups = groups.unwrap_or(patterns.get(row));
+        texts.get(row).saturating_add(ELEMENT_BYTES).saturating_mul(groups)
+    })
+}
+
+/// `concat_ws(separator, …)`
+pub fn concat_ws(call: &Call<'_>) -> usize {
+    let separators = call.texts(0);
+    let between = call.args.len();
+    call.bytes()
+        .saturating_add(call.sum(|row| separators.get(row).saturating_mul(between)))
+}
+
+/// `array_to_string(list, separator [, null])`
+pub fn array_to_string(call: &Call<'_>) -> usize {
+    let (lists, separators, nulls) = (call.widths(0), call.texts(1), call.texts(2));
+    let counts = leaf_counts(call);
+    call.text_bytes(|row| {
+        let one = separators
+            .get(row)
+            .saturating_add(nulls.get(row))
+            .saturating_add(NUMBER_TEXT_BYTES);
+        lists.get(row).saturating_add(counts.get(row).saturating_mul(one))
+    })
+}
+
+/// Elements of the lists in the first argument, of lists in lists the innermost ones: an upper bound.
+fn leaf_counts(call: &Call<'_>) -> Each {
+    let is_nested = call.args.first().is_some_and(|list| match list.data_type() {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            item.data_type().is_nested()
+        }
+        _ => true,
+    });
+    // The smallest element takes a byte.
+    if is_nested { call.widths(0) } else { call.elements(0) }
+}
+
+/// `string_to_array(text, separator)`
+pub fn string_to_array(call: &Call<'_>) -> usize {
+    let (texts, separators) = (call.texts(0), call.texts(1));
+    call.text_bytes(|row| {
+        let text = texts.get(row);
+        let parts = text / separators.get(row).max(1) + 1;
+        text.saturating_add(parts.saturating_mul(2 * ELEMENT_BYTES))
+    })
+}
+
+/// `array_replace(list, from, to)`
+pub fn array_replace(call: &Call<'_>) -> usize {
+    let (counts, to) = (call.elements(0), call.widths(2));
+    call.bytes()
+        .saturating_add(call.sum(|row| counts.get(row).saturating_mul(to.get(row))))
+}
+
+/// `arrays_zip(list, …)`: all lists become as long as the longest.
+pub fn arrays_zip(call: &Call<'_>) -> usize {
+    let all: Vec<Each> = (0..call.args.len()).map(|at| call.elements(at)).collect();
+    let padding = call.sum(|row| {
+        let longest = all.iter().map(|counts| counts.get(row)).max().unwrap_or(0);
+        longest.saturating_mul(all.len()).saturating_mul(2 * ELEMENT_BYTES)
+    });
+    call.bytes().saturating_add(padding)
+}
+
+/// `to_char(time, format)`
+pub fn to_char(call: &Call<'_>) -> usize {
+    let formats = call.texts(1);
+    // The longest thing that two characters stand for.
+    call.text_bytes(|row| formats.get(row).saturating_mul(NUMBER_TEXT_BYTES / 2))
+}
+
+/// `levenshtein(a, b)`: rows of a matrix, and time for all of it.
+pub fn levenshtein(call: &Call<'_>) -> usize {
+    let (a, b) = (call.texts(0), call.texts(1));
+    // Pairs of characters that can be compared while a byte is written.
+    const PAIRS_PER_BYTE: usize = 64;
+    let time = call.sum(|row| a.get(row).saturating_mul(b.get(row))) / PAIRS_PER_BYTE;
+    call.bytes().saturating_mul(size_of::<usize>()).saturating_add(time)
+}
+
+/// `range([start,] stop [, step])` and `generate_series`: numbers, days or times.
+pub fn range(call: &Call<'_>) -> usize {
+    let columns: Vec<Option<Int64Array>> = call.args.iter().map(|arg| whole_numbers(arg, call.rows)).collect();
+    if let Some(columns) = columns.into_iter().collect::<Option<Vec<_>>>() {
+        return call.text_bytes(|row| {
+            let value = |at: usize| {
+                columns
+                    .get(at)
+                    .filter(|column| column.is_valid(row))
+                    .map(|column| column.value(row))
+            };
+            let (start, stop, step) = match columns.len() {
+                1 => (Some(0), value(0), Some(1)),
+                2 => (value(0), value(1), Some(1)),
+                _ => (value(0), value(1), value(2)),
+            };
+            let (Some(start), Some(stop), Some(step)) = (start, stop, step) else {
+                return 0;
+            };
+            steps(i128::from(start), i128::from(stop), i128::from(step))
+        });
+    }
+    call.text_bytes(|row| {
+        let value = |at: usize| call.args.get(at).and_then(|arg| at_row(arg, row));
+        let (Some(start), Some(stop), Some(step)) = (value(0), value(1), value(2)) else {
+            return 0;
+        };
+        match (nanoseconds(&start), nanoseconds(&stop), shortest(&step)) {
+            (Some(start), Some(stop), Some(step)) => steps(start, stop, step),
+            _ => 0,
+        }
+    })
+}
+
+/// Bytes of the values from one to another.
+fn steps(start: i128, stop: i128, step: i128) -> usize {
+    let (span, step) = (stop - start, step);
+    if step == 0 || (span > 0) != (step > 0) && span != 0 {
+        return 0;
+    }
+    let count = (span / step).unsigned_abs() + 1;
+    usize::try_from(count)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(size_of::<i64>())
+}
+
+fn whole_numbers(arg: &ColumnarValue, rows: usize) -> Option<Int64Array> {
+    if !arg.data_type().is_integer() {
+        return None;
+    }
+    let array = arg.to_array(rows).ok()?;
+    let numbers = cast(&array, &DataType::Int64).ok()?;
+    Some(numbers.as_primitive::<Int64Type>().clone())
+}
+
+fn at_row(arg: &ColumnarValue, row: usize) -> Option<ScalarValue> {
+    match arg {
+        ColumnarValue::Scalar(scalar) => Some(scalar.clone()),
+        ColumnarValue::Array(array) => ScalarValue::try_from_array(array, row).ok(),
+    }
+    .filter(|value| !value.is_null())
+}
+
+fn nanoseconds(time: &ScalarValue) -> Option<i128> {
+    const DAY: i128 = 86_400_000_000_000;
+    if let ScalarValue::Date32(Some(days)) = time {
+        return Some(i128::from(*days) * DAY);
+    }
+    match time.cast_to(&DataType::Timestamp(TimeUnit::Microsecond, None)).ok()? {
+        ScalarValue::TimestampMicrosecond(Some(micros), _) => Some(i128::from(micros) * 1_000),
+        _ => None,
+    }
+}
+
+/// The least nanoseconds that an interval can be.
+fn shortest(interval: &ScalarValue) -> Option<i128> {
+    const DAY: i128 = 86_400_000_000_000;
+    let ScalarValue::IntervalMonthDayNano(Some(interval)) = interval else {
+        return None;
+    };
+    let rest = i128::from(interval.days) * DAY + i128::from(interval.nanoseconds);
+    let months = i128::from(interval.months);
+    let shortest = [28, 31].map(|days| months * days * DAY + rest);
+    let [a, b] = shortest;
+    // A month forward and 30 days back may be a step of a day or none at all.
+    match (a > 0) == (b > 0) {
+        true if a.abs() < b.abs() => Some(a),
+        true => Some(b),
+        false => Some(if a.abs() > b.abs() { a.signum() } else { b.signum() }),
+    }
+}

@@ -1,0 +1,40 @@
+//! The list is complete, and its bounds hold.
+
+use datafusion::execution::SessionStateDefaults as Defaults;
+
+use super::list;
+
+/// A new version of the library brings functions; somebody has to say how large their results are.
+#[test]
+fn every_function_of_the_library_is_on_the_list() {
+    let scalar = Defaults::default_scalar_functions();
+    let higher = Defaults::default_higher_order_functions();
+    let names = scalar.iter().map(|function| function.name());
+    let missing: Vec<&str> = names
+        .chain(higher.iter().map(|function| function.name()))
+        .filter(|name| list::scalar(name).is_none())
+        .collect();
+    assert!(missing.is_empty(), "bounded/list.rs lacks {missing:?}");
+    let others = [
+        (
+            list::AGGREGATE,
+            names_of(&Defaults::default_aggregate_functions(), |function| function.name()),
+        ),
+        (
+            list::WINDOW,
+            names_of(&Defaults::default_window_functions(), |function| function.name()),
+        ),
+        (
+            list::TABLE,
+            names_of(&Defaults::default_table_functions(), |function| function.name()),
+        ),
+    ];
+    for (known, names) in others {
+        let missing: Vec<&String> = names.iter().filter(|name| !known.contains(&name.as_str())).collect();
+        assert!(missing.is_empty(), "bounded/list.rs lacks {missing:?}");
+    }
+}
+
+fn names_of<T>(all: &[T], name: fn(&T) -> &str) -> Vec<String> {
+    all.iter().map(|function| name(function).to_owned()).collect()
+}

@@ -1,0 +1,137 @@
+//! How many tables a statement reads, counting what `WITH` names once for each place that names it.
+//!
+//! The planner puts a copy there, so thirty names, each of which reads the one before it twice, are a thousand million copies. They
+//! are counted before there is a plan.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{ObjectName, Query, Statement, Visit as _, Visitor};
+
+use crate::error::QueryError;
+
+/// Planning takes time with each.
+const TABLES_MAX: usize = 1_024;
+
+/// Refuses a statement that reads too many.
+pub fn check(statement: &Statement) -> Result<(), QueryError> {
+    match statement.visit(&mut Count::default()) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(QueryError::too_complex(format!(
+            "the query reads more than {TABLES_MAX} tables, counting what WITH names once for each place; ask in several queries"
+        ))),
+    }
+}
+
+#[derive(Default)]
+struct Count {
+    /// The queries that are looked into, the innermost last.
+    queries: Vec<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    tables: usize,
+    /// What its `WITH` defines, by where that is.
+    definitions: HashMap<*const Query, String>,
+    /// The tables that each of these reads, as far as they were looked into.
+    named: HashMap<String, usize>,
+}
+
+impl Visitor for Count {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        let with = query.with.iter().flat_map(|with| &with.cte_tables);
+        let definitions = with.map(|table| (std::ptr::from_ref(&*table.query), name_of(&table.alias.name.value)));
+        self.queries.push(Counted {
+            definitions: definitions.collect(),
+            ..Counted::default()
+        });
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        let tables = self.queries.pop().map_or(0, |query| query.tables);
+        let Some(outer) = self.queries.last_mut() else {
+            return ControlFlow::Continue(());
+        };
+        match outer.definitions.remove(&std::ptr::from_ref(query)) {
+            Some(name) => drop(outer.named.insert(name, tables)),
+            None => outer.tables = outer.tables.saturating_add(tables),
+        }
+        self.check()
+    }
+
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+        let name = name_of(&relation.to_string());
+        let tables = self.queries.iter().rev().find_map(|query| query.named.get(&name));
+        // A query reads at least itself.
+        let tables = tables.map_or(1, |tables| (*tables).max(1));
+        if let Some(query) = self.queries.last_mut() {
+            query.tables = query.tables.saturating_add(tables);
+        }
+        self.check()
+    }
+}
+
+impl Count {
+    fn check(&self) -> ControlFlow<()> {
+        match self.queries.last() {
+            Some(query) if query.tables > TABLES_MAX => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Names in other letters may be the same one.
+fn name_of(written: &str) -> String {
+    written.trim_matches('"').to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::sql::sqlparser::dialect::GenericDialect;
+    use datafusion::sql::sqlparser::parser::Parser;
+
+    fn checked(sql: &str) -> Result<(), QueryError> {
+        let statement = Parser::parse_sql(&GenericDialect {}, sql).unwrap().remove(0);
+        check(&statement)
+    }
+
+    fn doubling(levels: usize, reference: &str) -> String {
+        let step = |n: usize| {
+            format!(
+                "t{n} as (select * from {0} union all select * from {0})",
+                reference.replace('N', &(n - 1).to_string())
+            )
+        };
+        let steps: Vec<String> = (1..=levels).map(step).collect();
+        format!("with t0 as (select 1), {} select * from t{levels}", steps.join(", "))
+    }
+
+    #[test]
+    fn names_that_double_are_counted_without_making_a_copy() {
+        assert!(checked(&doubling(9, "tN")).is_ok());
+        for reference in ["tN", "\"tN\"", "TN", "(select * from tN)"] {
+            assert_eq!(checked(&doubling(60, reference)).unwrap_err().code, "query.too_complex");
+        }
+        let inside = format!(
+            "select * from ({}) where a in ({})",
+            doubling(5, "tN"),
+            doubling(40, "tN")
+        );
+        assert_eq!(checked(&inside).unwrap_err().code, "query.too_complex");
+    }
+
+    #[test]
+    fn a_name_that_is_read_often_is_no_reason() {
+        let often = vec!["select * from a"; 500].join(" union all ");
+        assert!(checked(&format!("with a as (select * from tags) {often}")).is_ok());
+        assert!(
+            checked("with recursive t as (select 1 a union all select a + 1 from t where a < 9) select * from t")
+                .is_ok()
+        );
+    }
+}
