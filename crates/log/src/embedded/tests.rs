@@ -51,6 +51,31 @@ async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order
     }
 }
 
+/// While the disk cannot keep up, nobody who came later is stored before somebody who waits, however little it is.
+#[tokio::test]
+async fn what_waits_for_room_is_stored_in_the_order_in_which_it_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = LogOptions {
+        waiting_bytes_max: 8 << 10,
+        ..options(4 << 20)
+    };
+    let disk = Arc::new(crate::disk::Folder::open(folder.path()).unwrap());
+    let log = Arc::new(EmbeddedLog::open(disk, 7, &small).unwrap());
+    let id = PartitionId::new(1, 0);
+    log.create(id, Durability::Fsync).await.unwrap();
+    let mut random = crate::disk::sim::Random::new(3);
+    let tasks: Vec<_> = (0..300)
+        .map(|_| {
+            let (log, size) = (log.clone(), 10 + random.below(7000) as usize);
+            // On this one thread each begins before the next.
+            tokio::spawn(async move { append(&log, id, &vec![7; size]).await })
+        })
+        .collect();
+    for (n, task) in (0..).zip(tasks) {
+        assert_eq!(task.await.unwrap(), n);
+    }
+}
+
 #[tokio::test]
 async fn a_reader_waits_for_what_is_to_come() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 pub(crate) mod core;
 pub(crate) mod files;
 pub(crate) mod group;
+mod inbox;
 pub(crate) mod thread;
 
 #[cfg(test)]

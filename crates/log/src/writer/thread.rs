@@ -14,6 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Parts, Submission};
 use super::group::{Part, Slot};
+use super::inbox::{Inbox, InLine};
 use crate::clock::{Clock as _, LogClock};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
@@ -52,7 +53,6 @@ pub(crate) struct Writer {
 struct Shared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
-    room: Notify,
     pace: Pace,
     /// The log is poisoned, or closed.
     over: Notify,
@@ -70,31 +70,11 @@ struct Expected {
     doubts: u32,
 }
 
-#[derive(Default)]
-struct Inbox {
-    waiting: VecDeque<Submission>,
-    bytes: usize,
-    partitions: Vec<Arc<Partition>>,
-    /// Of partitions that promise something else from the next block on.
-    promises: Vec<(Slot, Durability)>,
-    /// Partitions with something journaled, and since when.
-    dirty: Vec<Arc<Partition>>,
-    dirty_since: Option<Instant>,
-    closing: bool,
-    closed: bool,
-    poison: Option<Arc<str>>,
-    /// Submissions that did not have to wait for room.
-    admitted: u64,
-    /// The writer sleeps until so many submissions are there.
-    wake_at: usize,
-}
-
 impl Writer {
     pub fn start(core: Core, pace: Pace) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
-            room: Notify::new(),
             pace,
             over: Notify::new(),
             measures: core.measures.clone(),
@@ -109,29 +89,24 @@ impl Writer {
         })
     }
 
-    /// Hands a submission over, waiting while too much waits already. It is answered through its own channel.
+    /// Hands a submission over, waiting for its turn while too much waits already. It is answered through its own channel.
     pub async fn submit(&self, submission: Submission) -> Result<()> {
-        let mut submission = Some(submission);
         // There is room nearly always, and to be told of it costs a lock.
-        if self.shared.try_push(&mut submission)? {
+        let Some(waiting) = self.shared.push(submission)? else {
             return Ok(());
-        }
+        };
         let began = Instant::now();
-        loop {
-            let room = self.shared.room.notified();
-            tokio::pin!(room);
-            room.as_mut().enable();
-            if self.shared.try_push(&mut submission)? {
-                self.shared.measures.admission_us.observe_time(began.elapsed());
-                return Ok(());
-            }
-            room.await;
+        while !waiting.is_over()? {
+            waiting.called().await;
         }
+        self.shared.measures.admission_us.observe_time(began.elapsed());
+        Ok(())
     }
 
     /// Has what was written so far synced soon. Nobody waits for it.
     pub fn ask_for_sync(&self) {
-        let mut submission = Some(Submission {
+        // Poisoned or closed: there is nobody to sync.
+        let _ = self.shared.push(Submission {
             parts: Parts::new(),
             durability: Durability::Fsync,
             bytes: 0,
@@ -139,8 +114,6 @@ impl Writer {
             for_files: false,
             frees: false,
         });
-        // Poisoned or closed: there is nobody to sync.
-        let _ = self.shared.try_push(&mut submission);
     }
 
     pub fn measures(&self) -> Arc<Measures> {
@@ -190,28 +163,23 @@ impl Writer {
 
     /// Nothing may be taken any more: somebody beside the writer has failed to store something.
     pub fn fail(&self, cause: &Arc<str>) {
-        self.shared.inbox.lock().poison.get_or_insert_with(|| cause.clone());
+        self.shared.poison(cause);
         self.shared.arrived.notify_one();
-        self.shared.room.notify_waiters();
-        self.shared.over.notify_waiters();
     }
 
     /// Returns true when everything that was submitted and journaled before survives a power cut, or, while the disk is full,
     /// what was journaled of partitions; false if `give_up` said so before. Blocks.
     pub fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
         let (done, mut answer) = oneshot::channel();
-        let mut submission = Some(Submission {
+        // It has no bytes, so it does not wait for room.
+        self.shared.push(Submission {
             parts: Parts::new(),
             durability: Durability::Fsync,
             bytes: 0,
             done: Some(done),
             for_files: true,
             frees: false,
-        });
-        if !self.shared.try_push(&mut submission)? {
-            // It has no bytes for which there could be no room.
-            return Err(LogError::Closed);
-        }
+        })?;
         loop {
             match answer.try_recv() {
                 Ok(done) => return done.map(|_| true),
@@ -270,28 +238,30 @@ impl Drop for Writer {
 }
 
 impl Shared {
-    /// Whether the submission was taken; `false` if there is no room for it now.
-    fn try_push(&self, submission: &mut Option<Submission>) -> Result<bool> {
+    fn push(&self, submission: Submission) -> Result<Option<InLine<'_>>> {
         let mut inbox = self.inbox.lock();
-        if let Some(cause) = &inbox.poison {
-            return Err(LogError::Poisoned { cause: cause.clone() });
+        if let Some(refused) = inbox.refuses() {
+            return Err(refused);
         }
-        if inbox.closing {
-            return Err(LogError::Closed);
+        let most = self.pace.waiting_bytes_max;
+        if let Some(place) = inbox.push(submission, most) {
+            return Ok(Some(InLine::new(&self.inbox, place, most)));
         }
-        let bytes = submission.as_ref().map_or(0, |submission| submission.bytes);
-        if !inbox.waiting.is_empty() && bytes > 0 && inbox.bytes + bytes > self.pace.waiting_bytes_max {
-            return Ok(false);
-        }
-        inbox.bytes += bytes;
-        inbox.admitted += u64::from(bytes > 0);
-        inbox.waiting.extend(submission.take());
         // The writer is called once, when there is enough for it.
         if inbox.waiting.len() == inbox.wake_at {
             drop(inbox);
             self.arrived.notify_one();
         }
-        Ok(true)
+        Ok(None)
+    }
+
+    /// Those who stand in line, and whoever watches, learn at once that nothing is taken any more.
+    fn poison(&self, cause: &Arc<str>) {
+        let mut inbox = self.inbox.lock();
+        inbox.poison.get_or_insert_with(|| cause.clone());
+        inbox.line.call_all();
+        drop(inbox);
+        self.over.notify_waiters();
     }
 
     fn run(&self, mut core: Core) {
@@ -331,12 +301,10 @@ impl Shared {
         }
     }
 
-    /// Those who wait outside, and whoever watches, learn at once that nothing is taken any more.
     fn tell_poison(&self, core: &Core) {
-        let Some(cause) = core.poison() else { return };
-        self.inbox.lock().poison.get_or_insert_with(|| cause.clone());
-        self.room.notify_waiters();
-        self.over.notify_waiters();
+        if let Some(cause) = core.poison() {
+            self.poison(cause);
+        }
     }
 
     /// Waits for submissions and takes them all. Returns whether they are the last.
@@ -405,12 +373,15 @@ impl Shared {
             core.set_poison(cause);
         }
         let closing = inbox.closing;
+        match closing {
+            true => inbox.line.call_all(),
+            false => inbox.serve(self.pace.waiting_bytes_max),
+        }
         let promises = std::mem::take(&mut inbox.promises);
         drop(inbox);
         for (slot, durability) in promises {
             core.set_durability(slot, durability);
         }
-        self.room.notify_waiters();
         closing
     }
 
