@@ -455,6 +455,9 @@ impl Queue {
         if settled != 0 {
             group.backlog_less(settled);
         }
+        if settled < 0 {
+            self.admission.lock().count_anew();
+        }
         let due = part.due.load(Ordering::Relaxed);
         self.look_at(due);
         Ok(stored?)

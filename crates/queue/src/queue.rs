@@ -13,7 +13,7 @@ use thalweg_log::clock::{Clock, Jumps};
 use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, PartitionId};
 use tokio::sync::Notify;
 
-use crate::admission::{Admission, Room};
+use crate::admission::Admission;
 use crate::budget::{self, Budget};
 use crate::claim::Delivery;
 use crate::compaction::Progress;
@@ -31,6 +31,7 @@ use crate::names::NameKind;
 use crate::part::State;
 use crate::queues::{Home, no_group};
 use crate::ranges::Ranges;
+use crate::room::Room;
 use crate::settings::{self, QueueSettings};
 use crate::stats::Rates;
 use crate::store::{MemoryStore, Store};
@@ -280,23 +281,20 @@ impl Queue {
         groups.get(at).cloned()
     }
 
-    /// A group takes part from now on.
+    /// A group takes part from now on. Groups of a queue are made and removed by one caller at a time.
     pub(crate) fn add_group(&self, group: Arc<Group>) {
-        let mut admission = self.admission.lock();
         let mut groups = self.groups.load().to_vec();
         let at = groups.partition_point(|known| known.name() < group.name());
         groups.insert(at, group);
-        self.set_groups(&mut admission, groups);
+        self.set_groups(groups);
     }
 
     pub(crate) fn remove_group(&self, name: &str) -> Option<Arc<Group>> {
-        let mut admission = self.admission.lock();
         let mut groups = self.groups.load().to_vec();
         let at = groups.iter().position(|group| group.name() == name)?;
         let removed = groups.remove(at);
         removed.removed.store(true, Ordering::Relaxed);
-        self.set_groups(&mut admission, groups);
-        drop(admission);
+        self.set_groups(groups);
         self.join_waits(&removed);
         Some(removed)
     }
@@ -313,10 +311,13 @@ impl Queue {
         }
     }
 
-    fn set_groups(&self, admission: &mut Admission, groups: Vec<Arc<Group>>) {
+    /// One caller at a time, so that the lock of producers need not be held while the list is copied.
+    fn set_groups(&self, groups: Vec<Arc<Group>>) {
         let groups = Arc::new(groups);
-        admission.groups = groups.clone();
+        let mut admission = self.admission.lock();
+        admission.set_groups(groups.clone());
         self.groups.store(groups);
+        drop(admission);
         self.look_for_old_now();
     }
 
@@ -416,9 +417,12 @@ impl Queue {
         self.admission.lock().bytes
     }
 
-    /// Something was settled or freed.
-    pub(crate) fn has_room(&self) {
-        self.room.call();
+    /// The queue is removed, or the process ends: its task ends, and whoever waits for something learns it.
+    pub(crate) fn end(&self) {
+        self.removed.store(true, Ordering::Release);
+        self.keeper.call.notify_one();
+        self.close_line();
+        self.grown();
     }
 
     /// Whoever waits for messages may look again.
@@ -505,7 +509,7 @@ impl Queue {
             }
             group.wake();
         }
-        self.has_room();
+        self.has_changed();
         // Groups may expire earlier, and messages be too old.
         self.look_for_old_now();
         self.look_at(0);

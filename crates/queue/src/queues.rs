@@ -228,6 +228,7 @@ impl Queues {
         entry.groups_of(group.id).for_each(|group| group.declared = true);
         self.home.save_as(queue, entry).await?;
         group.declared.store(true, Ordering::Relaxed);
+        queue.has_changed();
         Ok(group)
     }
 
@@ -288,9 +289,7 @@ impl Queues {
             for group in &queue.groups() {
                 queue.keep_use(group).await;
             }
-            queue.removed.store(true, Ordering::Release);
-            queue.keeper.call.notify_one();
-            queue.grown();
+            queue.end();
             if !queue.is_in_memory() {
                 queue.checkpoint(|unsaved| unsaved.records > 0);
                 let states: Vec<_> = (0..queue.partition_count())

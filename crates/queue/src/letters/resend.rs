@@ -253,7 +253,10 @@ fn at_once(letters: &[Message]) -> usize {
 fn may_fit_in_part(error: &QueueError) -> bool {
     matches!(
         error,
-        QueueError::QueueFull { .. } | QueueError::MessageTooLarge { .. } | QueueError::Log(LogError::TooLarge { .. })
+        QueueError::QueueFull { .. }
+            | QueueError::NeverFits { .. }
+            | QueueError::MessageTooLarge { .. }
+            | QueueError::Log(LogError::TooLarge { .. })
     )
 }
 

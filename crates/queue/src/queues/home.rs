@@ -200,9 +200,7 @@ impl Home {
             .remove(self.log.as_ref(), queue.name(), self.clock.now())
             .await?;
         self.queues.write().remove(queue.name());
-        queue.removed.store(true, Ordering::Release);
-        queue.keeper.call.notify_one();
-        queue.grown();
+        queue.end();
         self.clear(queue.id).await;
         Ok(())
     }
@@ -322,6 +320,8 @@ impl Home {
                 group.members.lock().restore_empty(now);
             }
         }
+        // The depth of a queue with streams alone is that of the declared ones.
+        queue.has_changed();
         queue.look_at(now);
         Ok(())
     }

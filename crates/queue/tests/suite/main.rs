@@ -18,6 +18,7 @@ mod histories;
 mod leaving;
 mod leftovers;
 mod letters;
+mod line;
 mod meanwhile;
 mod memory;
 mod moved;
