@@ -11,6 +11,7 @@ use super::core::Submission;
 use super::group::Slot;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
+use crate::ids::PartitionId;
 use crate::line::{Line, Place};
 use crate::partition::Partition;
 
@@ -20,9 +21,11 @@ pub(super) struct Inbox {
     pub bytes: usize,
     /// Submissions for which there was no room, in the order in which they came.
     pub line: Line<Submission>,
+    /// Made and removed since the last block, in this order.
     pub partitions: Vec<Arc<Partition>>,
+    pub removed: Vec<(Slot, PartitionId)>,
     /// Of partitions that promise something else from the next block on.
-    pub promises: Vec<(Slot, Durability)>,
+    pub promises: Vec<(Arc<Partition>, Durability)>,
     /// Partitions with something journaled, and since when.
     pub dirty: Vec<Arc<Partition>>,
     pub dirty_since: Option<Instant>,

@@ -13,8 +13,9 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Parts, Submission};
-use super::group::{Part, Slot};
-use super::inbox::{Inbox, InLine};
+use super::group::Part;
+use super::inbox::{InLine, Inbox};
+use super::rows::Slots;
 use crate::clock::{Clock as _, LogClock};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
@@ -54,6 +55,8 @@ struct Shared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     pace: Pace,
+    /// Taken by those who make partitions, before the inbox; never with the inbox held.
+    slots: Arc<Mutex<Slots>>,
     /// The log is poisoned, or closed.
     over: Notify,
     measures: Arc<Measures>,
@@ -71,11 +74,12 @@ struct Expected {
 }
 
 impl Writer {
-    pub fn start(core: Core, pace: Pace) -> std::io::Result<Writer> {
+    pub fn start(core: Core, pace: Pace, slots: Arc<Mutex<Slots>>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             pace,
+            slots,
             over: Notify::new(),
             measures: core.measures.clone(),
         });
@@ -195,9 +199,15 @@ impl Writer {
         self.shared.inbox.lock().partitions.push(partition);
     }
 
+    /// Partitions are gone: their slots are free for others as soon as nothing of them can come any more.
+    pub fn remove_partitions(&self, gone: &[Arc<Partition>]) {
+        let gone = gone.iter().map(|partition| (partition.slot, partition.id));
+        self.shared.inbox.lock().removed.extend(gone);
+    }
+
     /// What is submitted from now on finds a partition in another mode.
-    pub fn set_durability(&self, slot: Slot, durability: Durability) {
-        self.shared.inbox.lock().promises.push((slot, durability));
+    pub fn set_durability(&self, partition: Arc<Partition>, durability: Durability) {
+        self.shared.inbox.lock().promises.push((partition, durability));
     }
 
     /// Commits what was submitted, syncs it and ends. Later submissions are refused.
@@ -378,9 +388,15 @@ impl Shared {
             false => inbox.serve(self.pace.waiting_bytes_max),
         }
         let promises = std::mem::take(&mut inbox.promises);
+        let removed = std::mem::take(&mut inbox.removed);
         drop(inbox);
-        for (slot, durability) in promises {
-            core.set_durability(slot, durability);
+        for (partition, durability) in promises {
+            core.set_durability(&partition, durability);
+        }
+        if !removed.is_empty() {
+            removed.iter().for_each(|(slot, id)| core.remove_partition(*slot, *id));
+            // Whoever gets one of them comes with a later block, behind what was taken now.
+            self.slots.lock().free(removed.into_iter().map(|(slot, _)| slot));
         }
         closing
     }
