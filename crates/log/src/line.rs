@@ -123,7 +123,9 @@ mod tests {
     fn is_called(place: &Place) -> bool {
         let mut call = std::pin::pin!(place.called());
         let waker = std::task::Waker::noop();
-        call.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready()
+        call.as_mut()
+            .poll(&mut std::task::Context::from_waker(waker))
+            .is_ready()
     }
 
     use std::future::Future;

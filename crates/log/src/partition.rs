@@ -2,8 +2,8 @@
 //! be written to it with the next block, whenever that is.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;

@@ -45,14 +45,20 @@ async fn many_are_made_and_removed_together_on_all_disks() {
     log.create_all(&own, Durability::Fsync).await.unwrap();
     assert_eq!(log.places.read().counts, [200, 200, 200]);
     assert!((0..300).all(|n| log.place_of(data(n)).unwrap() == log.place_of(state(n)).unwrap()));
-    assert!(matches!(log.create_all(&own[599..], Durability::Os).await, Err(LogError::PartitionExists(_))));
+    assert!(matches!(
+        log.create_all(&own[599..], Durability::Os).await,
+        Err(LogError::PartitionExists(_))
+    ));
     drop(log);
     let log = open(&all).await.unwrap();
     assert_eq!(log.partitions().len(), 600);
     log.remove_all(&own).await.unwrap();
     let after: u64 = all.iter().map(SimDisk::syncs).sum();
     assert!(after - before < 60, "{} syncs", after - before);
-    assert_eq!((log.partitions().len(), log.places.read().counts.clone()), (0, vec![0, 0, 0]));
+    assert_eq!(
+        (log.partitions().len(), log.places.read().counts.clone()),
+        (0, vec![0, 0, 0])
+    );
     // One disk refuses: what is there of the others is told, and nothing of this one.
     all[1].set_faults(Faults {
         failing_writes: 1,

@@ -105,7 +105,10 @@ async fn of_partitions_that_are_removed_nothing_is_left() {
     // Of the last ones the writer learns with the next block.
     append(&log, PartitionId::new(1, 0), b"x").await;
     append(&log, PartitionId::new(1, 0), b"x").await;
-    let left = partitions.iter().filter(|partition| partition.upgrade().is_some()).count();
+    let left = partitions
+        .iter()
+        .filter(|partition| partition.upgrade().is_some())
+        .count();
     assert_eq!(left, 0);
     assert!(log.slots.lock().given() < 30, "{:?}", log.slots.lock());
     // One that fails to be made leaves nothing, either.

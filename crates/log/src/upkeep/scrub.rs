@@ -124,13 +124,8 @@ impl Book {
         let partition = match known {
             Some(partition) => partition,
             None => {
-                let mut made = add_partitions(
-                    &self.partitions,
-                    &self.slots,
-                    &self.writer,
-                    &[SCRUBBED],
-                    Durability::Os,
-                )?;
+                let mut made =
+                    add_partitions(&self.partitions, &self.slots, &self.writer, &[SCRUBBED], Durability::Os)?;
                 // In a block before the first record, or in the same.
                 self.journal_change(Change::Created(SCRUBBED, Durability::Os), now)?;
                 made.pop().ok_or(LogError::NoPartition(SCRUBBED))?

@@ -498,7 +498,10 @@ impl Core {
     /// Whether one of the partitions is not there any more.
     fn gone(&self, parts: &[Part]) -> Option<LogError> {
         let is_gone = |part: &&Part| self.table.of(part.slot, part.partition).is_none();
-        parts.iter().find(is_gone).map(|part| LogError::NoPartition(part.partition))
+        parts
+            .iter()
+            .find(is_gone)
+            .map(|part| LogError::NoPartition(part.partition))
     }
 
     /// Whether somebody else owns one of the partitions by now.

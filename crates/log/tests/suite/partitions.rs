@@ -55,7 +55,10 @@ async fn one_that_is_there_keeps_all_of_them_from_being_made() {
     let refused = log.create_all(&ids(2, 10), Durability::Os).await;
     assert!(matches!(refused, Err(LogError::PartitionExists(id)) if id == PartitionId::new(2, 7)));
     let twice = [PartitionId::new(3, 0), PartitionId::new(3, 0)];
-    assert!(matches!(log.create_all(&twice, Durability::Os).await, Err(LogError::PartitionExists(_))));
+    assert!(matches!(
+        log.create_all(&twice, Durability::Os).await,
+        Err(LogError::PartitionExists(_))
+    ));
     assert_eq!((of_queue(&log, 2), of_queue(&log, 3)), (1, 0));
     // And of some one does not know, none is removed.
     assert!(log.remove_all(&ids(2, 10)).await.is_err());
@@ -67,7 +70,10 @@ async fn one_that_is_there_keeps_all_of_them_from_being_made() {
 fn a_crash_finds_all_that_were_made_or_removed_together_or_none() {
     let (mut none, mut some_removed) = (0, 0);
     for n in 0..60 {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         let disk = SimDisk::new(n, 64 << 20);
         let log = open(&disk);
         runtime.block_on(async {
@@ -88,8 +94,14 @@ fn a_crash_finds_all_that_were_made_or_removed_together_or_none() {
         disk.power_cut();
         let log = open(&disk);
         let (third, second) = (of_queue(&log, 3), of_queue(&log, 2));
-        assert!(third == 300 || (third == 0 && made.is_err()), "{n}: {third} of 300 are there");
-        assert!(second == 0 || (second == 300 && removed.is_err()), "{n}: {second} of 300 are left");
+        assert!(
+            third == 300 || (third == 0 && made.is_err()),
+            "{n}: {third} of 300 are there"
+        );
+        assert!(
+            second == 0 || (second == 300 && removed.is_err()),
+            "{n}: {second} of 300 are left"
+        );
         if second > 0 {
             assert_eq!(values(&log, PartitionId::new(2, 5))[0], b"kept");
         }
@@ -162,7 +174,10 @@ impl Model {
             let kept = values(log, *id);
             let (known, more): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|value| acked.contains(value));
             assert_eq!(known, *acked, "seed {seed}: {id}");
-            assert!(more.iter().all(|value| sent.contains(value)), "seed {seed}: {id} has what is not its own");
+            assert!(
+                more.iter().all(|value| sent.contains(value)),
+                "seed {seed}: {id} has what is not its own"
+            );
             (*acked, *sent) = (kept, Vec::new());
         }
     }
@@ -172,9 +187,15 @@ impl Model {
 /// machine end at any moment. `THALWEG_SIM_SEEDS` runs more of these lives.
 #[test]
 fn places_of_partitions_that_are_gone_are_others_and_nobody_finds_what_is_not_his() {
-    let seeds = std::env::var("THALWEG_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(25);
+    let seeds = std::env::var("THALWEG_SIM_SEEDS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(25);
     for seed in 0..seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(life(seed));
     }
 }
@@ -208,7 +229,12 @@ async fn life(seed: u64) {
                 tokio::task::yield_now().await;
                 let going = model.id(&mut random).filter(|_| random.below(2) == 0);
                 if let Some(id) = going {
-                    let own: Vec<_> = model.there.keys().copied().filter(|other| other.queue == id.queue).collect();
+                    let own: Vec<_> = model
+                        .there
+                        .keys()
+                        .copied()
+                        .filter(|other| other.queue == id.queue)
+                        .collect();
                     let removed = log.remove_all(&own).await;
                     let held: Vec<_> = own.iter().filter_map(|id| model.there.remove_entry(id)).collect();
                     if removed.is_err() {
