@@ -72,7 +72,7 @@ pub async fn claim(mut call: Call) -> Result<Response> {
     Ok(answer::raw(StatusCode::OK, Body::new(body)))
 }
 
-/// Leases that are given back when this is dropped.
+/// Leases that are given back when this is dropped: the client has gone, so its membership ends, too.
 pub struct Unsent {
     queue: Arc<Queue>,
     group: Arc<Group>,

@@ -439,6 +439,20 @@ impl Queue {
         inner: &mut Inner,
         now: Micros,
     ) -> Result<()> {
+        let changed = self.changed(group, partition, part, inner, now);
+        self.look_at(part.due.load(Ordering::Relaxed));
+        changed
+    }
+
+    /// The same for who looks at the timers himself.
+    pub(crate) fn changed(
+        &self,
+        group: &Group,
+        partition: u32,
+        part: &Part,
+        inner: &mut Inner,
+        now: Micros,
+    ) -> Result<()> {
         let stored = match self.is_in_memory() {
             true => Ok(()),
             false => inner.store(self.log.as_ref(), self.state_id(partition), group.id, now),
@@ -458,8 +472,6 @@ impl Queue {
         if settled < 0 {
             self.admission.lock().count_anew();
         }
-        let due = part.due.load(Ordering::Relaxed);
-        self.look_at(due);
         Ok(stored?)
     }
 

@@ -56,7 +56,9 @@ fn slowest(groups: &[Arc<Group>]) -> Option<(&Arc<Group>, u64)> {
         let counted = groups
             .iter()
             .filter(move |group| group.is_work() == work && (work || group.is_declared()));
-        counted.map(|group| (group, group.backlog())).max_by_key(|(_, backlog)| *backlog)
+        counted
+            .map(|group| (group, group.backlog()))
+            .max_by_key(|(_, backlog)| *backlog)
     };
     deepest(true).or_else(|| deepest(false))
 }

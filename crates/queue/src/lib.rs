@@ -8,6 +8,7 @@ mod answer;
 pub mod assignment;
 mod budget;
 mod catalog;
+mod checkpoints;
 mod claim;
 mod compaction;
 mod dead;
@@ -26,6 +27,7 @@ mod leftovers;
 mod letters;
 #[doc(hidden)]
 pub mod machine;
+mod maintenance;
 pub mod members;
 pub mod message;
 pub mod metrics;

@@ -20,9 +20,10 @@ use crate::compaction::Progress;
 use crate::dedup::Dedup;
 use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
-use crate::expiry::{Ages, Aging};
+use crate::expiry::Ages;
 use crate::group::{Group, sharing};
 use crate::ids::{MessageId, Receipt};
+use crate::keeper::Keeper;
 use crate::latency::Latency;
 use crate::letters::SentHere;
 use crate::machine::{self, Backoff, Policy};
@@ -147,21 +148,6 @@ pub struct Counters {
     pub(crate) passed_over: AtomicU64,
 }
 
-/// Calls the task that does what is due.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    /// When it will wake by itself.
-    pub planned: AtomicI64,
-    pub call: Notify,
-    /// Something was settled since messages were let go.
-    pub trim: AtomicBool,
-    /// Of what is kept, and of what no consumer has been shown.
-    pub kept: Aging,
-    pub unclaimed: Aging,
-    /// By which the times are counted that the wall clock shows.
-    pub jumps: tokio::sync::Mutex<Arc<Jumps>>,
-}
-
 pub(crate) struct Parts {
     pub id: u32,
     pub epoch: Arc<Epoch>,
@@ -207,14 +193,7 @@ impl Queue {
             counters: Counters::default(),
             latency: Latency::default(),
             rates: Mutex::default(),
-            keeper: Keeper {
-                planned: AtomicI64::new(Micros::MAX),
-                call: Notify::new(),
-                trim: AtomicBool::new(false),
-                kept: Aging::default(),
-                unclaimed: Aging::default(),
-                jumps: tokio::sync::Mutex::new(Jumps::none()),
-            },
+            keeper: Keeper::new(),
             has_letters,
             dropped: Mutex::default(),
             unsaved_drops: AtomicU32::new(0),
@@ -360,6 +339,20 @@ impl Queue {
         }
     }
 
+    /// Of messages and of the state of groups; none of a queue in memory.
+    pub(crate) fn partition_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
+        let partitions = partitions.filter(|_| !self.is_in_memory());
+        partitions
+            .flat_map(|partition| [self.data_id(partition), self.state_id(partition)])
+            .collect()
+    }
+
+    /// Of dedup-ids.
+    pub(crate) fn ids_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
+        let partitions = partitions.filter(|_| !self.is_in_memory());
+        partitions.map(|partition| self.ids_id(partition)).collect()
+    }
+
     pub(crate) fn state_id(&self, partition: u32) -> PartitionId {
         PartitionId::new(self.id | STATE, partition)
     }
@@ -420,7 +413,7 @@ impl Queue {
     /// The queue is removed, or the process ends: its task ends, and whoever waits for something learns it.
     pub(crate) fn end(&self) {
         self.removed.store(true, Ordering::Release);
-        self.keeper.call.notify_one();
+        self.keeper.end();
         self.close_line();
         self.grown();
     }

@@ -1,5 +1,6 @@
 //! How a queue is: what it holds, what each group has done with it, who reads it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
 use crate::machine::Counts;
-use crate::part::State;
+use crate::part::{NEVER, State};
 use crate::queue::Queue;
 use crate::settings::GroupMode;
 use crate::store::{Cursor, Next};

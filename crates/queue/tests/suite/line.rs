@@ -119,7 +119,10 @@ async fn a_large_one_at_the_front_holds_others_up_until_its_time_is_over() {
     ack(&queue, "g", &claim(&queue, "g", 5).await);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let small = begin_to_store(&queue, 2, 5).await;
-    assert!(!small.is_finished(), "there is room for it, but somebody stands before it");
+    assert!(
+        !small.is_finished(),
+        "there is room for it, but somebody stands before it"
+    );
     let refused = tokio::time::timeout(PATIENCE, large).await.unwrap().unwrap();
     assert_eq!(refused.unwrap_err().code(), "queue_full");
     assert!(tokio::time::timeout(PATIENCE, small).await.unwrap().unwrap().is_ok());
@@ -150,7 +153,10 @@ async fn a_group_that_goes_back_fills_the_queue_again() {
     settings.retention.mode = thalweg_queue::settings::RetentionMode::Policy;
     let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a", "b", "c", "d"]).await;
-    assert_eq!(queue.produce(NewMessage::of("e")).await.unwrap_err().code(), "queue_full");
+    assert_eq!(
+        queue.produce(NewMessage::of("e")).await.unwrap_err().code(),
+        "queue_full"
+    );
     for group in ["g", "other"] {
         ack(&queue, group, &claim(&queue, group, 4).await);
     }
@@ -162,7 +168,10 @@ async fn a_group_that_goes_back_fills_the_queue_again() {
     };
     queue.seek(&group, back).await.unwrap();
     assert_eq!(queue.depth(), 5);
-    assert_eq!(queue.produce(NewMessage::of("f")).await.unwrap_err().code(), "queue_full");
+    assert_eq!(
+        queue.produce(NewMessage::of("f")).await.unwrap_err().code(),
+        "queue_full"
+    );
 }
 
 type Call = Pin<Box<dyn Future<Output = Result<Vec<Produced>, QueueError>>>>;
@@ -178,7 +187,12 @@ impl Model {
     /// Those at the front come in as far as they fit.
     fn let_in(&mut self) -> Vec<usize> {
         let mut came = Vec::new();
-        while let Some((name, count)) = self.line.front().copied().filter(|(_, count)| self.depth + count <= self.most) {
+        while let Some((name, count)) = self
+            .line
+            .front()
+            .copied()
+            .filter(|(_, count)| self.depth + count <= self.most)
+        {
             self.line.pop_front();
             self.depth += count;
             came.push(name);

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod beside;
 mod catalog_damage;
 mod changes;
 mod clock;
