@@ -86,6 +86,24 @@ impl Queue {
         }
     }
 
+    /// Its dedup-ids; `None` without a window.
+    pub fn dedup(&self) -> Option<DedupStats> {
+        if self.settings_now().dedup_window.is_zero() {
+            return None;
+        }
+        let dedup = self.dedup.lock();
+        Some(DedupStats {
+            ids: dedup.len(),
+            bytes: dedup.bytes(),
+            forgotten_early: dedup.forgotten_early(),
+        })
+    }
+
+    /// Whether nobody gets anything, of whatever group.
+    pub fn is_consuming_paused(&self) -> bool {
+        self.paused.consume.load(Ordering::Relaxed)
+    }
+
     fn rates(&self, enqueued: u64) -> [f64; 3] {
         let (mut delivered, mut acked) = (0, 0);
         for group in self.groups_now().iter() {
