@@ -162,6 +162,7 @@ mod tests {
             durability: Durability::Fsync,
             auto_create: false,
             memory_bytes: u64::MAX,
+            dedup_bytes: u64::MAX,
         };
         let queues = Queues::open(log, Arc::new(SystemClock), options).await.unwrap();
         let queue = queues.create("q", QueueSettings::default()).await.unwrap();

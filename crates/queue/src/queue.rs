@@ -159,11 +159,13 @@ pub(crate) struct Parts {
     pub home: Weak<Home>,
     /// What a queue in memory takes room from.
     pub memory: Arc<Budget>,
+    /// What its dedup-ids take room from.
+    pub dedup: Arc<Budget>,
 }
 
 impl Queue {
     pub(crate) fn new(parts: Parts) -> Queue {
-        let dedup = Dedup::new(parts.settings.dedup_window);
+        let dedup = Dedup::new(parts.settings.dedup_window, parts.dedup);
         let settings = Arc::new(parts.settings);
         let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
         let has_letters = NameKind::of(&parts.name) == NameKind::DeadLetter;

@@ -35,6 +35,8 @@ pub struct QueuesOptions {
     pub auto_create: bool,
     /// What queues of durability `memory` keep together at most.
     pub memory_bytes: u64,
+    /// What dedup-ids of all queues take together at most, beside a little for each queue.
+    pub dedup_bytes: u64,
 }
 
 /// The queues of a process. Clones are the same. A change that was begun goes on to its end when whoever asked for it has
@@ -63,6 +65,7 @@ impl Queues {
             log,
             clock,
             memory: Budget::new(options.memory_bytes),
+            dedup: Budget::new(options.dedup_bytes),
             options,
             catalog,
             epoch,

@@ -58,8 +58,18 @@ pub struct GroupStats {
     pub consumers: Vec<(SmolStr, std::ops::Range<u32>, u32)>,
 }
 
+/// What a queue remembers of dedup-ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DedupStats {
+    pub ids: usize,
+    /// Memory that they take.
+    pub bytes: u64,
+    /// Forgotten inside of the window, since the start of the process.
+    pub forgotten_early: u64,
+}
+
 impl Queue {
-    pub fn stats(&self) -> QueueStats {
+    pub fn stats(self: &Arc<Queue>) -> QueueStats {
         let partitions: Vec<_> = self
             .stores()
             .iter()

@@ -32,6 +32,7 @@ pub(crate) struct Home {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: QueuesOptions,
     pub(super) memory: Arc<Budget>,
+    pub(super) dedup: Arc<Budget>,
     pub(super) catalog: Catalog,
     pub(super) epoch: Arc<Epoch>,
     pub(super) queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
