@@ -261,6 +261,11 @@ impl Queues {
                     (false, false)
                 }
             };
+            if produce && paused && queue.has_letters {
+                let why = "dead letters come all the same, or what is dead could not leave its queue; pause what produces to \
+                           the queue itself, or only consume here";
+                return Err(QueueError::invalid(format!("produce: {why}")));
+            }
             if produce {
                 entry.produce_paused = paused;
             }
