@@ -126,7 +126,7 @@ fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
     }
 }
 
-fn tell_queue(to: &mut Families, queue: &Queue) {
+fn tell_queue(to: &mut Families, queue: &Arc<Queue>) {
     let (stats, counters) = (queue.stats(), queue.counters());
     let name = stats.name.as_str();
     let labels = &[("queue", name)];

@@ -135,7 +135,7 @@ fn summary(queue: &Arc<Queue>) -> Value {
     })
 }
 
-fn shown(queue: &Queue) -> Value {
+fn shown(queue: &Arc<Queue>) -> Value {
     let stats = queue.stats();
     json!({
         "name": stats.name.as_str(),

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use hashbrown::HashMap;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, Unit};
@@ -415,15 +416,14 @@ impl Queue {
         let now = self.clock.now();
         let mut parts: Vec<(u32, Records)> = Vec::new();
         let mut places = Vec::with_capacity(messages.len());
+        // Found in one step: a batch may have thousands of messages for a thousand partitions.
+        let mut known: HashMap<u32, usize> = HashMap::new();
         for (partition, message) in &messages {
-            let at = match parts.iter().position(|(known, _)| known == partition) {
-                Some(at) => at,
-                None => {
-                    let bytes = (message.bytes() + RECORD_BYTES) * messages.len();
-                    parts.push((*partition, Records::with_capacity(bytes.min(RECORDS_BYTES))));
-                    parts.len() - 1
-                }
-            };
+            let at = *known.entry(*partition).or_insert_with(|| {
+                let bytes = (message.bytes() + RECORD_BYTES) * messages.len();
+                parts.push((*partition, Records::with_capacity(bytes.min(RECORDS_BYTES))));
+                parts.len() - 1
+            });
             if let Some((_, records)) = parts.get_mut(at) {
                 places.push((at, records.len() as u64));
                 records.push(&record_of(message, ttl, now))?;
@@ -451,10 +451,13 @@ impl Queue {
             self.lives(message, &settings, ttl, now);
         }
         if self.keeps_ids() {
-            for partition in partitions {
-                let own = places.iter().zip(&messages);
-                let own = own.filter(|(place, _)| place.partition == partition);
-                self.keep_ids(partition, own.map(|(place, (_, message))| (place.offset, message)), now);
+            let mut own: Vec<Vec<(Offset, &NewMessage)>> = vec![Vec::new(); partitions.len()];
+            for (place, (_, message)) in places.iter().zip(&messages) {
+                let part = known.get(&place.partition).and_then(|at| own.get_mut(*at));
+                part.into_iter().for_each(|part| part.push((place.offset, message)));
+            }
+            for (partition, own) in partitions.iter().zip(&own) {
+                self.keep_ids(*partition, own.iter().copied(), now);
             }
         }
         Ok(places)

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use thalweg_log::clock::{Clock, Jumps};
+use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, PartitionId};
-use tokio::sync::Notify;
 
 use crate::admission::Admission;
 use crate::budget::{self, Budget};
@@ -73,6 +73,10 @@ pub struct Queue {
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
     pub(crate) room: Room,
+    /// Whoever lets go of messages that lie in the log. Before the lock of the admission.
+    pub(crate) trimming: Mutex<()>,
+    /// Of the first message of each partition that is on a disk: its offset, and when it was appended.
+    pub(crate) oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
     /// Whoever drops messages for others to come in.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
@@ -188,6 +192,8 @@ impl Queue {
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
             room: Room::default(),
+            trimming: Mutex::default(),
+            oldest: Mutex::default(),
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             seeking: tokio::sync::Mutex::default(),
@@ -512,11 +518,14 @@ impl Queue {
 
     /// What is stored already.
     pub(crate) fn count_retained(&self) -> Result<()> {
-        let mut admission = self.admission.lock();
+        let (mut retained, mut bytes) = (0, 0);
         for (_, store) in self.stores.iter() {
-            admission.retained += store.next()? - store.first()?;
-            admission.bytes += store.bytes()?;
+            retained += store.next()? - store.first()?;
+            bytes += store.bytes()?;
         }
+        let mut admission = self.admission.lock();
+        admission.retained += retained;
+        admission.bytes += bytes;
         if self.has_letters
             && let Some(store) = self.store(0)
         {

@@ -123,19 +123,47 @@ impl Queue {
         self.rates.lock().look(self.clock.now(), [enqueued, delivered, acked])
     }
 
-    /// Of what is on a disk as exact as a frame's header is.
-    fn oldest_seconds(&self) -> f64 {
+    /// Of what is on a disk as exact as a frame's header is, and as it was at the last look where the first message has just
+    /// become another one: figures wait for no disk.
+    fn oldest_seconds(self: &Arc<Queue>) -> f64 {
         let now = self.clock.now();
-        let stores = self.stores();
-        let times = stores.iter().filter_map(|store| {
-            let first = store.first().ok()?;
-            match store.at(&mut Cursor::default(), first).ok()? {
-                Next::Message(message, _) => Some(message.time),
-                Next::Load => store.time_of(first),
+        let (mut oldest, mut unknown) = (NEVER, false);
+        for (partition, store) in (0..).zip(&self.stores()) {
+            let Ok(first) = store.first() else { continue };
+            let time = match store.at(&mut Cursor::default(), first) {
+                Ok(Next::Message(message, _)) => Some(message.time),
+                Ok(Next::Load) => {
+                    let known = self.oldest.lock().get(&partition).copied();
+                    unknown |= known.is_none_or(|(offset, _)| offset != first);
+                    known.map(|(_, time)| time)
+                }
                 _ => None,
+            };
+            oldest = oldest.min(time.unwrap_or(NEVER));
+        }
+        if unknown {
+            self.look_for_oldest();
+        }
+        match oldest {
+            NEVER => 0.0,
+            time => (now - time).max(0) as f64 / 1e6,
+        }
+    }
+
+    fn look_for_oldest(self: &Arc<Queue>) {
+        let queue = self.clone();
+        let look = move || {
+            for (partition, store) in (0..).zip(&queue.stores()) {
+                let first = store.first().ok();
+                if let Some((first, time)) = first.and_then(|first| Some((first, store.time_of(first)?))) {
+                    queue.oldest.lock().insert(partition, (first, time));
+                }
             }
-        });
-        times.min().map_or(0.0, |time: Micros| (now - time).max(0) as f64 / 1e6)
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(look)),
+            Err(_) => look(),
+        }
     }
 }
 

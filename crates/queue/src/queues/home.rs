@@ -24,7 +24,7 @@ use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
 use crate::part::{Part, State};
 use crate::queue::{Parts, Queue};
-use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QueueSettings, Start};
+use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QUEUE_GROUPS_MAX, QueueSettings, Start};
 use crate::store::Store;
 
 pub(crate) struct Home {
@@ -174,18 +174,17 @@ impl Home {
         Ok(())
     }
 
-    /// Its partitions, and only then what is kept of it.
-    async fn make(&self, queue: &Queue, entry: &Entry) -> Result<()> {
-        for partition in 0..queue.partition_count() {
-            self.make_partition(queue, partition).await?;
-        }
+    /// Its partitions, together, and only then what is kept of it, with its groups: a crash leaves all of it or nothing.
+    async fn make(&self, queue: &Arc<Queue>) -> Result<()> {
+        let mut all = queue.partition_ids(0..queue.partition_count());
         if queue.keeps_ids() {
-            self.make_ids(queue, queue.partition_count()).await?;
+            all.extend(queue.ids_ids(0..queue.partition_count()));
         }
-        let now = self.clock.now();
-        self.catalog
-            .put(self.log.as_ref(), queue.name(), entry.clone(), now)
-            .await
+        self.make_all(queue, all).await?;
+        for group in &queue.settings().groups {
+            self.new_group(queue, group.clone(), true).await?;
+        }
+        self.save(queue).await
     }
 
     /// A queue goes, whatever is in it.
@@ -313,9 +312,27 @@ impl Home {
         settings: GroupSettings,
         declared: bool,
     ) -> Result<Arc<Group>> {
+        let group = self.new_group(queue, settings, declared).await?;
+        if let Err(error) = self.save(queue).await {
+            // A restart would not know it, and what it had settled.
+            queue.remove_group(group.name());
+            group.wake();
+            return Err(error);
+        }
+        Ok(group)
+    }
+
+    /// The same, that is still to be kept in the catalogue.
+    async fn new_group(&self, queue: &Arc<Queue>, settings: GroupSettings, declared: bool) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if queue.removed.load(Ordering::Acquire) {
             return Err(queue.not_found());
+        }
+        if queue.groups_now().len() >= QUEUE_GROUPS_MAX {
+            return Err(QueueError::QuotaExceeded {
+                what: "groups of one queue",
+                limit: QUEUE_GROUPS_MAX as u64,
+            });
         }
         let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
         // So its backlog is exact: everything is there, and nothing is on its way.

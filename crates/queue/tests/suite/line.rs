@@ -78,7 +78,7 @@ async fn a_batch_gets_its_places_before_those_who_came_later() {
 }
 
 /// Of the queue's first message: that of a queue in memory goes on from those of earlier processes.
-fn first(queue: &Queue) -> u64 {
+fn first(queue: &Arc<Queue>) -> u64 {
     let stats = queue.stats();
     stats.partitions[0].1 - stats.enqueued
 }
