@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -67,8 +67,8 @@ pub(crate) struct Keeper {
     pub maintenance: Alarm,
     /// Parts, by group and partition, with messages that have to leave or to be read again.
     pub for_maintenance: Mutex<BTreeMap<(u32, u32), Arc<Group>>>,
-    /// Something was settled since messages were let go.
-    pub trim: AtomicBool,
+    /// When messages are let go that were settled since the last time; [`NEVER`] if none were.
+    pub trim: AtomicI64,
     /// Of what is kept, and of what no consumer has been shown.
     pub kept: Aging,
     pub unclaimed: Aging,
@@ -83,7 +83,7 @@ impl Keeper {
             timers: Alarm::default(),
             maintenance: Alarm::default(),
             for_maintenance: Mutex::default(),
-            trim: AtomicBool::new(false),
+            trim: AtomicI64::new(NEVER),
             kept: Aging::default(),
             unclaimed: Aging::default(),
             jumps: ArcSwap::new(Jumps::none()),

@@ -34,10 +34,20 @@ struct Times {
 impl Queue {
     /// Something was settled that may be let go.
     pub(crate) fn trim_soon(&self) {
-        let known = self.keeper.trim.load(Ordering::Relaxed);
-        if !known && !self.keeper.trim.swap(true, Ordering::AcqRel) {
-            self.maintain_by(self.clock.now() + TRIM_AFTER);
+        let trim = &self.keeper.trim;
+        if trim.load(Ordering::Relaxed) != NEVER {
+            return;
         }
+        let due = self.clock.now() + TRIM_AFTER;
+        if trim.compare_exchange(NEVER, due, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.maintain_by(due);
+        }
+    }
+
+    /// The same at once, so that what is settled from here on has its time.
+    pub(crate) fn trim_now(&self) {
+        self.keeper.trim.store(0, Ordering::Release);
+        self.maintain_by(0);
     }
 
     /// The task of a queue; ends when the queue is removed.
@@ -111,7 +121,12 @@ impl Queue {
         for group in &groups {
             due = due.min(self.look_after_use(group).await);
         }
-        if self.keeper.trim.swap(false, Ordering::AcqRel) {
+        let trim = self.keeper.trim.load(Ordering::Acquire);
+        if trim > now {
+            due = due.min(trim);
+        } else {
+            // Before it looks: what is settled from here on is let go the next time.
+            self.keeper.trim.store(NEVER, Ordering::Release);
             self.trim_beside().await;
             if self.settings_now().retention.mode == RetentionMode::Policy {
                 self.look_for_old_now();

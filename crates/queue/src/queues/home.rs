@@ -95,7 +95,7 @@ impl Home {
             tokio::spawn(queue.clone().learn_ages());
         }
         // What was settled before the process ended may not have been let go.
-        queue.trim_soon();
+        queue.trim_now();
         self.queues.write().insert(queue.name().clone(), queue);
         Ok(())
     }
