@@ -39,7 +39,10 @@ impl Queue {
             return;
         }
         let due = self.clock.now() + TRIM_AFTER;
-        if trim.compare_exchange(NEVER, due, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if trim
+            .compare_exchange(NEVER, due, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             self.maintain_by(due);
         }
     }

@@ -167,7 +167,10 @@ impl Output for QueueOutput {
             let mut rest = wanted.into_iter().peekable();
             // What is more than the queue may hold in all never fits into it.
             let (count_max, bytes_max) = queue.most_together();
-            let (count_max, bytes_max) = (count_max.min(SUBMISSION_RECORDS_MAX), bytes_max.min(SUBMISSION_BYTES_MAX));
+            let (count_max, bytes_max) = (
+                count_max.min(SUBMISSION_RECORDS_MAX),
+                bytes_max.min(SUBMISSION_BYTES_MAX),
+            );
             while rest.peek().is_some() {
                 let (mut piece, mut bytes) = (Vec::new(), 0);
                 while let Some(message) = rest.next_if(|next| {

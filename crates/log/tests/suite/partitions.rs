@@ -206,7 +206,7 @@ async fn life(seed: u64) {
         next_queue: 2,
         ..Model::default()
     };
-    let mut log = Arc::new(open(&disk));
+    let mut log = Arc::new(start(&disk));
     for _ in 0..60 {
         match random.below(10) {
             0..3 => {
@@ -258,7 +258,7 @@ async fn life(seed: u64) {
                     _ => disk.power_cut(),
                 }
                 drop(log);
-                log = Arc::new(open(&disk));
+                log = Arc::new(start(&disk));
                 model.check(&log, seed);
             }
         }
@@ -269,8 +269,16 @@ async fn life(seed: u64) {
             // Only a start tells.
             disk.power_cut();
             drop(log);
-            log = Arc::new(open(&disk));
+            log = Arc::new(start(&disk));
             model.check(&log, seed);
         }
     }
+}
+
+/// The power may go in the middle of a start, too.
+fn start(disk: &SimDisk) -> EmbeddedLog {
+    EmbeddedLog::open(Arc::new(disk.clone()), 7, &small_files()).unwrap_or_else(|_| {
+        disk.power_cut();
+        open(disk)
+    })
 }
