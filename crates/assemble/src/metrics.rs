@@ -126,7 +126,7 @@ fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
     }
 }
 
-fn tell_queue(to: &mut Families, queue: &Queue) {
+fn tell_queue(to: &mut Families, queue: &Arc<Queue>) {
     let (stats, counters) = (queue.stats(), queue.counters());
     let name = stats.name.as_str();
     let labels = &[("queue", name)];
@@ -148,6 +148,28 @@ fn tell_queue(to: &mut Families, queue: &Queue) {
         ),
     ] {
         to.gauge(metric, help, labels, value);
+    }
+    if let Some(dedup) = queue.dedup() {
+        for (metric, help, value) in [
+            (
+                "mqtt_queue_dedup_ids",
+                "Dedup-ids that are remembered.",
+                dedup.ids as f64,
+            ),
+            (
+                "mqtt_queue_dedup_bytes",
+                "Memory that they take of queues.dedup_memory.",
+                dedup.bytes as f64,
+            ),
+        ] {
+            to.gauge(metric, help, labels, value);
+        }
+        to.counter(
+            "mqtt_queue_dedup_forgotten_total",
+            "Dedup-ids that were forgotten inside of dedup_window, for want of room: a repetition is stored again.",
+            labels,
+            dedup.forgotten_early,
+        );
     }
     let help = "1 when producing or consuming is paused.";
     for (what, paused) in [("produce", stats.produce_paused), ("consume", stats.consume_paused)] {

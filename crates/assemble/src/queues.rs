@@ -52,6 +52,8 @@ pub(crate) struct Section {
     given: bool,
     /// What queues in memory may keep together; the share of `memory.limit` is known last.
     pub memory_bytes: usize,
+    /// Likewise what dedup-ids may take.
+    pub dedup_bytes: usize,
     /// Likewise what the log may.
     pub log_memory: LogMemory,
 }
@@ -63,6 +65,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         queues: QueuesSettings::read(config.queues.as_ref(), diagnostics),
         given: config.log.is_some() || config.queues.is_some(),
         memory_bytes: 0,
+        dedup_bytes: 0,
         log_memory: LogMemory::default(),
     }
 }
@@ -115,6 +118,7 @@ impl Section {
             durability: self.log.durability,
             auto_create: self.queues.auto_create,
             memory_bytes: self.memory_bytes as u64,
+            dedup_bytes: self.dedup_bytes as u64,
         };
         let queues = Queues::open(log.log(), log.log().clock(), options).await?;
         let told = queues.clone();

@@ -17,6 +17,8 @@ const QUERY: (u64, u64) = (25, 1 << 30);
 const CACHE: (u64, u64) = (5, 128 << 20);
 /// Queues of durability `memory`, all together.
 const QUEUES: (u64, u64) = (10, u64::MAX);
+/// Dedup-ids of all queues, if there are queues.
+const DEDUP: (u64, u64) = (5, 512 << 20);
 /// The log, if there is one, and what is on its way to it.
 const LOG: u64 = 10;
 /// Requests of receivers that are not stored yet, if there are receivers.
@@ -80,8 +82,11 @@ impl Settings {
             part("query.cache", CACHE, 0, query.cache),
             part("queues.memory", QUEUES, 0, store.queues.memory),
         ];
+        let has_queues = with_log || store.is_given();
+        let dedup = || part("queues.dedup_memory", DEDUP, 0, store.queues.dedup_memory);
+        all.extend(has_queues.then(dedup));
         let disks = store.disks();
-        let log = (with_log || store.is_given()).then(|| {
+        let log = has_queues.then(|| {
             let (most, floor) = (LogMemory::most(disks) as u64, LogMemory::floor(disks) as u64);
             let mut log = part("log.memory", (LOG, most), floor, store.memory_of_log());
             log.wanted = log.wanted.max(if log.given.is_some() { 0 } else { floor });
@@ -110,6 +115,7 @@ impl Settings {
         query.options.memory_bytes = next();
         query.options.cache_bytes = next();
         store.memory_bytes = next();
+        store.dedup_bytes = if has_queues { next() } else { 0 };
         let log = if has_log { next() } else { LogMemory::floor(disks) };
         store.log_memory = LogMemory::of(log, disks);
         events.memory_bytes = if has_events { next() } else { 0 };
@@ -238,6 +244,7 @@ mod tests {
                 + settings.query.memory_bytes
                 + settings.query.cache_bytes
                 + settings.store.memory_bytes
+                + settings.store.dedup_bytes
                 + settings.flows.iter().map(|(_, bytes)| bytes).sum::<usize>()
                 + log.bodies
                 + 2 * log.waiting

@@ -69,6 +69,17 @@ pub trait Log: Send + Sync + 'static {
     /// Durable when it returns.
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
 
+    /// Several partitions, none of which is there, together or not at all on each disk: a crash finds all of them or none.
+    /// Durable when it returns; costs one commit, or a few for very many.
+    fn create_all<'a>(&'a self, ids: &'a [PartitionId], durability: Durability) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            for id in ids {
+                self.create(*id, durability).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// What is appended from when it returns has this durability, also after a restart.
     fn set_durability(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
 
@@ -77,6 +88,17 @@ pub trait Log: Send + Sync + 'static {
 
     /// Durable when it returns. An id is never used again.
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>>;
+
+    /// Several partitions, on each disk in this order where they do not go together: a crash leaves the last ones, never the
+    /// first. Durable when it returns; costs one commit, or a few for very many or on a full disk.
+    fn remove_all<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            for id in ids {
+                self.remove(*id).await?;
+            }
+            Ok(())
+        })
+    }
 
     fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>>;
 
@@ -195,6 +217,14 @@ impl Log for EmbeddedLog {
 
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {
         Box::pin(EmbeddedLog::remove(self, id))
+    }
+
+    fn create_all<'a>(&'a self, ids: &'a [PartitionId], durability: Durability) -> BoxFuture<'a, Result<()>> {
+        Box::pin(EmbeddedLog::create_all(self, ids, durability))
+    }
+
+    fn remove_all<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(EmbeddedLog::remove_all(self, ids))
     }
 
     fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>> {

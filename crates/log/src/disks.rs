@@ -186,28 +186,57 @@ impl Disks {
         places.disks.get(&id).copied().ok_or(LogError::NoPartition(id))
     }
 
-    async fn create_somewhere(&self, id: PartitionId, durability: Durability) -> Result<()> {
-        let at = {
+    /// On each disk together or not at all. What one disk has refused is nowhere; what others have made stays.
+    async fn create_all_somewhere(&self, ids: &[PartitionId], durability: Durability) -> Result<()> {
+        let mut by_disk: Vec<Vec<PartitionId>> = vec![Vec::new(); self.logs.len()];
+        {
             let mut places = self.places.write();
-            if id == MEMBER || places.disks.contains_key(&id) {
-                return Err(LogError::PartitionExists(id));
+            if let Some(known) = ids.iter().find(|id| **id == MEMBER || places.disks.contains_key(id)) {
+                return Err(LogError::PartitionExists(*known));
             }
-            let home = (self.together)(id);
-            let at = match places.homes.get(&home) {
-                Some((at, _)) => *at,
-                None => self.emptiest(&places),
-            };
-            places.add(id, home, at);
-            at
-        };
-        let created = match self.logs.get(at) {
-            Some(log) => log.create(id, durability).await,
-            None => Err(LogError::NoPartition(id)),
-        };
-        if created.is_err() {
-            self.forget(id);
+            for id in ids {
+                let home = (self.together)(*id);
+                let at = match places.homes.get(&home) {
+                    Some((at, _)) => *at,
+                    None => self.emptiest(&places),
+                };
+                places.add(*id, home, at);
+                if let Some(own) = by_disk.get_mut(at) {
+                    own.push(*id);
+                }
+            }
         }
-        created
+        let wanted = || self.logs.iter().zip(&by_disk).filter(|(_, ids)| !ids.is_empty());
+        let creations = wanted().map(|(log, ids)| Box::pin(log.create_all(ids, durability)) as BoxFuture<'_, _>);
+        let created: Vec<Result<()>> = all(creations.collect()).await;
+        for ((_, ids), _) in wanted().zip(&created).filter(|(_, created)| created.is_err()) {
+            ids.iter().for_each(|id| self.forget(*id));
+        }
+        created.into_iter().collect()
+    }
+
+    /// In this order on each disk.
+    async fn remove_all_anywhere(&self, ids: &[PartitionId]) -> Result<()> {
+        let by_disk = self.by_disk(ids)?;
+        let removals = self.logs.iter().zip(&by_disk);
+        let removals = removals.map(|(log, ids)| Box::pin(log.remove_all(ids)) as BoxFuture<'_, _>);
+        let removed: Vec<Result<()>> = all(removals.collect()).await;
+        // Also of a disk that has removed some of them only.
+        for (log, ids) in self.logs.iter().zip(&by_disk) {
+            let gone = ids.iter().filter(|id| log.bounds(**id).is_err());
+            gone.for_each(|id| self.forget(*id));
+        }
+        removed.into_iter().collect()
+    }
+
+    fn by_disk(&self, ids: &[PartitionId]) -> Result<Vec<Vec<PartitionId>>> {
+        let mut by_disk: Vec<Vec<PartitionId>> = vec![Vec::new(); self.logs.len()];
+        for id in ids {
+            if let Some(own) = by_disk.get_mut(self.place_of(*id)?) {
+                own.push(*id);
+            }
+        }
+        Ok(by_disk)
     }
 
     fn emptiest(&self, places: &Places) -> usize {
@@ -282,12 +311,7 @@ impl Disks {
 
     /// What is asked of each disk about some of its partitions.
     async fn flush_all(&self, ids: &[PartitionId]) -> Result<()> {
-        let mut by_disk: Vec<Vec<PartitionId>> = vec![Vec::new(); self.logs.len()];
-        for id in ids {
-            if let Some(own) = by_disk.get_mut(self.place_of(*id)?) {
-                own.push(*id);
-            }
-        }
+        let by_disk = self.by_disk(ids)?;
         let flushes = self.logs.iter().zip(&by_disk).filter(|(_, ids)| !ids.is_empty());
         let flushes = flushes.map(|(log, ids)| Box::pin(log.flush(ids)) as BoxFuture<'_, _>);
         all(flushes.collect()).await.into_iter().collect()
@@ -583,7 +607,7 @@ impl Log for Disks {
     }
 
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.create_somewhere(id, durability))
+        Box::pin(async move { self.create_all_somewhere(&[id], durability).await })
     }
 
     fn set_durability(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
@@ -595,11 +619,15 @@ impl Log for Disks {
     }
 
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            self.log_of(id)?.remove(id).await?;
-            self.forget(id);
-            Ok(())
-        })
+        Box::pin(async move { self.remove_all_anywhere(&[id]).await })
+    }
+
+    fn create_all<'a>(&'a self, ids: &'a [PartitionId], durability: Durability) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.create_all_somewhere(ids, durability))
+    }
+
+    fn remove_all<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.remove_all_anywhere(ids))
     }
 
     fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>> {

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod faults;
+mod partitions;
 #[cfg(test)]
 mod tests;
 
@@ -31,11 +32,13 @@ use crate::recovery::Report;
 use crate::segment::{Keep, Show};
 use crate::shelf::{Hooks, OnRoll, Shelf};
 use crate::status::{LogCounters, LogStatus};
-use crate::table::{Change, META, PARTITIONS_MAX};
+use crate::table::Change;
 use crate::upkeep::{Book, SCRUBBED, Upkeep, UpkeepPolicy};
 use crate::writer::core::{Offsets, Parts, Submission};
 use crate::writer::group::Part;
+use crate::writer::rows::Slots;
 use crate::writer::thread::{Pace, Writer};
+pub(crate) use partitions::add_partitions;
 
 /// Read at once by a scan.
 const SCAN_BYTES: usize = 1 << 20;
@@ -66,8 +69,8 @@ pub struct EmbeddedLog {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Of the log itself.
     meta: Arc<Partition>,
-    /// Of the next partition.
-    next_slot: Arc<Mutex<usize>>,
+    /// Of the next partitions.
+    slots: Arc<Mutex<Slots>>,
     log_id: u64,
     /// Files with lower numbers were full at the last [`roll`](EmbeddedLog::roll).
     pub(crate) rolled: AtomicU64,
@@ -107,8 +110,8 @@ impl EmbeddedLog {
         options
             .clock
             .found((report.last_commit_time > 0).then_some(report.last_commit_time));
-        let writer = Arc::new(Writer::start(core, pace).map_err(cannot)?);
-        let next_slot = partitions.len() + 1;
+        let slots = Arc::new(Mutex::new(Slots::from(partitions.len() + 1)));
+        let writer = Arc::new(Writer::start(core, pace, slots.clone()).map_err(cannot)?);
         let partitions = Arc::new(RwLock::new(partitions));
         let policy = UpkeepPolicy {
             files_max: options.files_max,
@@ -134,11 +137,10 @@ impl EmbeddedLog {
             }),
         });
         let (keeper, keeping) = (shelf.clone(), upkeep.clone());
-        let next_slot = Arc::new(Mutex::new(next_slot));
         let book = Book {
             writer: writer.clone(),
             partitions: partitions.clone(),
-            next_slot: next_slot.clone(),
+            slots: slots.clone(),
             meta: meta.clone(),
         };
         let threads = vec![
@@ -154,7 +156,7 @@ impl EmbeddedLog {
             passes_over_damage: AtomicBool::new(false),
             threads: Mutex::new(threads),
             meta,
-            next_slot,
+            slots,
             log_id,
             rolled: AtomicU64::new(0),
             report,
@@ -235,42 +237,15 @@ impl EmbeddedLog {
         partitions.keys().copied().filter(|id| *id != SCRUBBED).collect()
     }
 
-    /// A new partition, empty. Durable when this returns. An id is never used again after its partition was removed.
-    pub async fn create(&self, id: PartitionId, durability: Durability) -> Result<()> {
-        check_offered(durability)?;
-        if id == META || id == SCRUBBED {
-            return Err(LogError::PartitionExists(id));
-        }
-        let made = add_partition(&self.partitions, &self.next_slot, &self.writer, (id, durability))?;
-        // Also when nobody waits for it any more: a partition that is not stored must not be found.
-        let unmade = scopeguard::guard(made, |made| {
-            self.partitions.write().remove(&id);
-            made.remove();
-        });
-        self.change(Change::Created(id, durability)).await?;
-        scopeguard::ScopeGuard::into_inner(unmade);
-        Ok(())
-    }
-
     /// A partition promises something else from when this returns, for good. What is appended meanwhile is worth what it was
     /// or what it becomes.
     pub async fn set_durability(&self, id: PartitionId, durability: Durability) -> Result<()> {
         check_offered(durability)?;
         let partition = self.partition(id)?;
         self.change(Change::Promises(id, durability)).await?;
-        self.writer.set_durability(partition.slot, durability);
+        self.writer.set_durability(partition, durability);
         // With the next block, whatever is in it.
         self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
-    }
-
-    /// A partition goes, with all that is in it. Durable when this returns. On a full disk, too: it makes room.
-    pub async fn remove(&self, id: PartitionId) -> Result<()> {
-        let partition = self.partition(id)?;
-        self.change_with(Change::Removed(id), true).await?;
-        self.partitions.write().remove(&id);
-        partition.remove();
-        self.shelf.wake();
-        Ok(())
     }
 
     /// Stores the records of a unit together or not at all. Returns once the strongest durability among its partitions
@@ -386,19 +361,6 @@ impl EmbeddedLog {
         };
         self.writer.submit(submission).await?;
         answer.await.unwrap_or(Err(LogError::Closed))
-    }
-
-    /// A fact about partitions, durable when this returns.
-    pub(crate) async fn change(&self, change: Change) -> Result<()> {
-        self.change_with(change, false).await
-    }
-
-    async fn change_with(&self, change: Change, frees: bool) -> Result<()> {
-        let records = change_records(change, self.clock.now())?;
-        let bytes = records.bytes();
-        let part = Part::of(&self.meta, Kind::Meta, records);
-        let submitted = self.submit_with([part].into(), Durability::Fsync, bytes, frees);
-        submitted.await.map(drop)
     }
 
     pub fn bounds(&self, id: PartitionId) -> Result<Bounds> {
@@ -593,7 +555,7 @@ impl EmbeddedLog {
         Book {
             writer: self.writer.clone(),
             partitions: self.partitions.clone(),
-            next_slot: self.next_slot.clone(),
+            slots: self.slots.clone(),
             meta: self.meta.clone(),
         }
     }
@@ -623,29 +585,6 @@ impl Drop for EmbeddedLog {
     }
 }
 
-/// A new partition, which the writer knows from then on. That it was made is still to be stored.
-pub(crate) fn add_partition(
-    partitions: &RwLock<HashMap<PartitionId, Arc<Partition>>>,
-    next_slot: &Mutex<usize>,
-    writer: &Writer,
-    (id, durability): (PartitionId, Durability),
-) -> Result<Arc<Partition>> {
-    let mut next_slot = next_slot.lock();
-    let mut partitions = partitions.write();
-    if partitions.contains_key(&id) {
-        return Err(LogError::PartitionExists(id));
-    }
-    if partitions.len() >= PARTITIONS_MAX {
-        return Err(LogError::TooManyPartitions { limit: PARTITIONS_MAX });
-    }
-    let partition = Arc::new(Partition::new(id, *next_slot, durability, 0));
-    *next_slot += 1;
-    // In the order of slots, which the lock above keeps.
-    writer.add_partition(partition.clone());
-    partitions.insert(id, partition.clone());
-    Ok(partition)
-}
-
 fn check_offered(durability: Durability) -> Result<()> {
     match durability {
         Durability::Memory => Err(LogError::DurabilityUnavailable {
@@ -654,14 +593,6 @@ fn check_offered(durability: Durability) -> Result<()> {
         }),
         _ => Ok(()),
     }
-}
-
-fn change_records(change: Change, now: Micros) -> Result<Records> {
-    let mut value = Vec::with_capacity(32);
-    change.encode(&mut value);
-    let mut records = Records::new();
-    records.push(&RecordRef::of(now, &value))?;
-    Ok(records)
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

@@ -26,6 +26,7 @@ mod error;
 mod file;
 mod ids;
 mod index;
+pub mod line;
 mod measure;
 mod open;
 mod options;

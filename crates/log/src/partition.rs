@@ -2,8 +2,8 @@
 //! be written to it with the next block, whenever that is.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -24,7 +24,6 @@ pub(crate) struct Partition {
     epoch: AtomicU32,
     inner: Mutex<Inner>,
     grown: Notify,
-    listener: OnceLock<Arc<dyn Listener>>,
     journal: Mutex<Journal>,
 }
 
@@ -55,6 +54,7 @@ struct Inner {
     ranges: VecDeque<Range>,
     /// The newest frames, without a hole up to `next`.
     tail: VecDeque<Frame>,
+    listener: Option<Arc<dyn Listener>>,
     removed: bool,
 }
 
@@ -101,7 +101,6 @@ impl Partition {
                 ..Inner::default()
             }),
             grown: Notify::new(),
-            listener: OnceLock::new(),
             journal: Mutex::default(),
         }
     }
@@ -153,13 +152,16 @@ impl Partition {
 
     /// One listener for the life of the partition; a second one is not heard.
     pub fn listen(&self, listener: Arc<dyn Listener>) {
-        let _ = self.listener.set(listener);
+        let mut inner = self.inner.lock();
+        if !inner.removed {
+            inner.listener.get_or_insert(listener);
+        }
     }
 
     /// A frame was committed and may be read; in the order of offsets.
     pub fn add(&self, file: &Arc<LogFile>, header: &FrameHeader, body: Option<&Bytes>) {
         let next = header.next();
-        {
+        let listener = {
             let mut inner = self.inner.lock();
             if inner.removed {
                 return;
@@ -173,9 +175,10 @@ impl Partition {
                 // It would be a hole: what stands before it is read from the file.
                 None => inner.tail.clear(),
             }
-        }
+            inner.listener.clone()
+        };
         self.grown.notify_waiters();
-        if let Some(listener) = self.listener.get() {
+        if let Some(listener) = listener {
             listener.grown(next);
         }
     }
@@ -212,11 +215,17 @@ impl Partition {
         inner.ranges.len() < before
     }
 
-    /// Nothing of it is needed any more, and nothing comes.
+    /// Nothing of it is needed any more, and nothing comes: who waits for that learns it, and who listens is let go of.
     pub fn remove(&self) {
         let mut inner = self.inner.lock();
         inner.removed = true;
         (inner.first, inner.ranges, inner.tail) = (inner.next, VecDeque::new(), VecDeque::new());
+        let listener = inner.listener.take();
+        drop(inner);
+        // Without the lock: it may be the last that holds what listens.
+        drop(listener);
+        self.take_journal();
+        self.grown.notify_waiters();
     }
 
     pub fn is_removed(&self) -> bool {

@@ -23,7 +23,7 @@ pub async fn list(call: Call) -> Result<Response> {
 }
 
 pub async fn show(call: Call) -> Result<Response> {
-    Ok(answer::json(&shown(&*call.queue()?)))
+    Ok(answer::json(&shown(&call.queue()?)))
 }
 
 pub async fn create(mut call: Call) -> Result<Response> {
@@ -119,7 +119,7 @@ async fn made(call: &Call, name: &str, settings: QueueSettings) -> Result<Respon
 async fn configured(call: &Call, name: &str, settings: QueueSettings) -> Result<Response> {
     check_user_change(name, Change::Configure)?;
     call.queues().configure(name, settings).await?;
-    Ok(answer::json(&shown(&*call.queues().get(name)?)))
+    Ok(answer::json(&shown(&call.queues().get(name)?)))
 }
 
 fn summary(queue: &Arc<Queue>) -> Value {
@@ -135,7 +135,7 @@ fn summary(queue: &Arc<Queue>) -> Value {
     })
 }
 
-fn shown(queue: &Queue) -> Value {
+fn shown(queue: &Arc<Queue>) -> Value {
     let stats = queue.stats();
     json!({
         "name": stats.name.as_str(),

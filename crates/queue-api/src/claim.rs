@@ -64,7 +64,7 @@ pub async fn claim(mut call: Call) -> Result<Response> {
         payload::delivery(&mut out, &queue, delivery);
     }
     out.push_str("]}");
-    let unsent = Unsent::new(queue, group, deliveries);
+    let unsent = Unsent::new(queue, group, (consumer, deliveries));
     let body = Leaving {
         bytes: Some(Bytes::from(out)),
         unsent: Some(unsent),
@@ -72,17 +72,23 @@ pub async fn claim(mut call: Call) -> Result<Response> {
     Ok(answer::raw(StatusCode::OK, Body::new(body)))
 }
 
-/// Leases that are given back when this is dropped.
+/// Leases that are given back when this is dropped: the client has gone, so its membership ends, too.
 pub struct Unsent {
     queue: Arc<Queue>,
     group: Arc<Group>,
+    consumer: String,
     receipts: Vec<Receipt>,
 }
 
 impl Unsent {
-    pub fn new(queue: Arc<Queue>, group: Arc<Group>, deliveries: Vec<Delivery>) -> Unsent {
+    pub fn new(queue: Arc<Queue>, group: Arc<Group>, (consumer, deliveries): (String, Vec<Delivery>)) -> Unsent {
         let receipts = deliveries.iter().map(|delivery| queue.receipt(delivery)).collect();
-        Unsent { queue, group, receipts }
+        Unsent {
+            queue,
+            group,
+            consumer,
+            receipts,
+        }
     }
 
     pub fn sent(mut self) {
@@ -98,6 +104,7 @@ impl Drop for Unsent {
         if let Err(error) = self.queue.give_back(&self.group, &self.receipts, true) {
             tracing::warn!(queue = %self.queue.name(), %error, "leases that were not sent stay until they end");
         }
+        self.queue.client_gone(&self.group, &self.consumer);
     }
 }
 
@@ -155,6 +162,7 @@ mod tests {
             durability: Durability::Fsync,
             auto_create: false,
             memory_bytes: u64::MAX,
+            dedup_bytes: u64::MAX,
         };
         let queues = Queues::open(log, Arc::new(SystemClock), options).await.unwrap();
         let queue = queues.create("q", QueueSettings::default()).await.unwrap();
@@ -170,7 +178,11 @@ mod tests {
         let claimed = answer.claim().await;
         answer.body = Some(Leaving {
             bytes: Some(Bytes::from_static(b"{}")),
-            unsent: Some(Unsent::new(answer.queue.clone(), answer.group.clone(), claimed)),
+            unsent: Some(Unsent::new(
+                answer.queue.clone(),
+                answer.group.clone(),
+                ("c".to_owned(), claimed),
+            )),
         });
         answer
     }
@@ -198,6 +210,10 @@ mod tests {
         let mut answer = one().await;
         assert!(answer.claim().await.is_empty());
         drop(answer.body.take());
+        assert!(
+            answer.group.stats().consumers.is_empty(),
+            "nobody is there to come again"
+        );
         let again = answer.claim().await;
         assert_eq!(again.first().map(|delivery| delivery.delivery), Some(1));
     }

@@ -5,7 +5,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 use thalweg_log::{Micros, Offset};
-use thalweg_queue::names::dead_letter_name;
+use thalweg_queue::names::{NameKind, dead_letter_name};
 use thalweg_queue::settings::Start;
 use thalweg_queue::times::DELAY_MAX;
 use thalweg_queue::{DeadFilter, DeadSelect, MessageId, ResendTo};
@@ -55,6 +55,11 @@ pub async fn resend(mut call: Call) -> Result<Response> {
         None => ResendTo::Source,
         Some(name) => {
             user_queue(&name, "produce to")?;
+            if NameKind::of(&name) == NameKind::DeadLetter {
+                return Err(Problem::invalid(format!(
+                    "to: {name} keeps dead letters, which find no way home from there; name the queue that they shall go to"
+                )));
+            }
             call.queues().get(&name)?;
             ResendTo::Queue(SmolStr::from(name))
         }

@@ -45,8 +45,8 @@ pub async fn events(call: Call) -> Result<Response> {
     let last = call.headers.get("last-event-id").map(|id| id.as_bytes().to_vec());
     let group = call.joined_group(&queue).await?;
     // Says what keeps it from claiming while that can still be a status.
-    let asking = queue.ask(&group, &consumer, MemberKind::Http)?;
-    may_consume(&queue, &group)?;
+    let mut asking = queue.ask(&group, &consumer, MemberKind::Http)?;
+    may_consume(&queue, &group).inspect_err(|_| asking.answered())?;
     if let Some(last) = last.filter(|_| !group.is_work()) {
         go_on_behind(&asking, &last)?;
     }
@@ -78,7 +78,7 @@ pub async fn events(call: Call) -> Result<Response> {
 fn may_consume(queue: &Queue, group: &Group) -> Result<()> {
     let what = if group.is_paused() {
         format!("group {} of queue {}", group.name(), queue.name())
-    } else if queue.stats().consume_paused {
+    } else if queue.is_consuming_paused() {
         format!("consuming from queue {}", queue.name())
     } else {
         return Ok(());
@@ -251,9 +251,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.ended {
+            self.asking.answered();
+        }
         let claimed: Vec<Delivery> = std::mem::take(&mut self.claimed).into();
         if self.group.is_work() {
-            return drop(Unsent::new(self.queue.clone(), self.group.clone(), claimed));
+            let unsent = (self.consumer.clone(), claimed);
+            return drop(Unsent::new(self.queue.clone(), self.group.clone(), unsent));
         }
         let unsent = claimed.iter().map(|delivery| delivery.partition);
         self.asking.read_again(self.sent.keys().copied().chain(unsent));

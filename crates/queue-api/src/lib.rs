@@ -20,6 +20,7 @@ mod groups;
 mod json;
 mod openapi;
 mod payload;
+mod plain;
 mod problem;
 mod produce;
 mod router;

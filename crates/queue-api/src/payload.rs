@@ -2,7 +2,8 @@
 //!
 //! A payload comes as one of `text`, `json`, `base64`; a `json` is kept to the letter, since numbers lose digits when they are
 //! read. It goes out as
-//! - `json`, to the letter too, if its content type says JSON (`application/json`, `…+json`) and that is true;
+//! - `json`, to the letter too, if its content type says JSON (`application/json`, `…+json`) and that is true, and every
+//!   reader of JSON takes it (`plain.rs`);
 //! - `text`, if it is UTF-8 and its content type is not one of bytes (`application/octet-stream`, images, sound, …);
 //! - `base64` otherwise.
 //!
@@ -15,12 +16,12 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use serde_json::Value;
 use thalweg_log::Micros;
 use thalweg_log::format::record::PropertiesRef;
 use thalweg_queue::{Clock, Delivery, Message, MessageId, Queue};
 
 use crate::json::Members;
+use crate::plain;
 use crate::problem::{Problem, Result};
 
 pub const CONTENT_TYPE: &str = "content-type";
@@ -49,6 +50,11 @@ fn payload(members: &Members<'_>, form: &str) -> Result<(Bytes, Option<&'static 
     match form {
         "json" => {
             let raw = members.raw_or_null("json");
+            // Else it would come out as a text.
+            plain::check(raw).map_err(|why| {
+                let place = members.place();
+                Problem::invalid(format!("{place}json: {why}; send it as text or base64"))
+            })?;
             Ok((Bytes::copy_from_slice(raw.as_bytes()), Some("application/json")))
         }
         "base64" => {
@@ -158,7 +164,7 @@ fn body(out: &mut String, payload: &[u8], content_type: &str) {
         .trim()
         .to_ascii_lowercase();
     match std::str::from_utf8(payload) {
-        Ok(payload) if is_json(&media_type) && serde_json::from_str::<Value>(payload).is_ok() => {
+        Ok(payload) if is_json(&media_type) && plain::check(payload).is_ok() => {
             out.push_str("\"json\":");
             // In one line, for events; between tokens only, since in JSON a text has no ends of lines.
             out.extend(
@@ -241,6 +247,35 @@ mod tests {
             shown(br#""\ud800""#, "application/json"),
             json!({"text": "\"\\ud800\""})
         );
+    }
+
+    #[test]
+    fn what_is_taken_as_json_comes_out_as_json_and_the_rest_is_refused() {
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        for (json, taken) in [
+            ("1e400".to_owned(), false),
+            (deep(100), true),
+            (deep(200), false),
+            (deep(100_000), false),
+            ("-0".to_owned(), true),
+            ("9".repeat(300), true),
+            (r#"{"a":1,"a":2}"#.to_owned(), true),
+            (r#""\ud83d\ude00""#.to_owned(), true),
+            (r#""\ud800""#.to_owned(), false),
+        ] {
+            let message = format!("{{\"json\": {json}}}");
+            let members = Members::of(&message, String::new(), &["json"]).unwrap();
+            let payload = read(&members);
+            assert_eq!(payload.is_ok(), taken, "{json:.60}");
+            let Ok((payload, content_type)) = payload else {
+                let problem = payload.unwrap_err().to_json().to_string();
+                assert!(problem.contains("send it as text"), "{problem}");
+                continue;
+            };
+            let mut out = String::new();
+            body(&mut out, &payload, content_type.unwrap());
+            assert_eq!(out, format!("\"json\":{json}"));
+        }
     }
 
     #[test]

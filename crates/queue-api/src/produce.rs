@@ -1,5 +1,6 @@
 //! `POST /queues/{queue}/messages`: one message, its payload as the body, what else it has in headers.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -177,8 +178,11 @@ fn check_properties(properties: &[(String, String)]) -> Result<()> {
         let detail = format!("properties have at most {PROPERTIES_BYTES_MAX} bytes together, these have {bytes}");
         return Err(Problem::too_large(detail));
     }
+    let mut names = HashSet::with_capacity(properties.len());
     for (name, _) in properties {
         let rule = match name.as_str() {
+            // Of two values a reader would see one.
+            name if !names.insert(name) => "it is given twice; give each property once",
             "" => "a property needs a name",
             "partition-key" => "give it as X-Key, or key in a line",
             "delay" | "deliver-at" | "ttl" | "dedup-id" => "give it as a header X-..., or a field of the line",

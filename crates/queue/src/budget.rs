@@ -1,5 +1,5 @@
-//! What queues of durability `memory` may keep together. Each takes room in pieces, ahead of its messages, so that one
-//! message costs no more than a comparison.
+//! What queues may keep in memory together: messages of durability `memory`, and dedup-ids. Each takes room in pieces, ahead of
+//! what it keeps, so that one message costs no more than a comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,12 +36,22 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Allowance {
     budget: Arc<Budget>,
+    piece: u64,
     taken: u64,
 }
 
 impl Allowance {
     pub fn of(budget: Arc<Budget>) -> Allowance {
-        Allowance { budget, taken: 0 }
+        Allowance::in_pieces(budget, PIECE)
+    }
+
+    /// Small ones, where many queues share little.
+    pub fn in_pieces(budget: Arc<Budget>, piece: u64) -> Allowance {
+        Allowance {
+            budget,
+            piece,
+            taken: 0,
+        }
     }
 
     pub fn limit(&self) -> u64 {
@@ -54,7 +64,7 @@ impl Allowance {
             return true;
         };
         // Near the limit less than a piece may be left.
-        for more in [lacking.max(PIECE), lacking] {
+        for more in [lacking.max(self.piece), lacking] {
             if self.budget.take(more) {
                 self.taken += more;
                 return true;
@@ -65,11 +75,16 @@ impl Allowance {
 
     /// Only so many bytes are needed now.
     pub fn shrinks(&mut self, bytes: u64) {
-        let kept = bytes + PIECE;
-        if self.taken > kept + PIECE {
+        let kept = bytes + self.piece;
+        if self.taken > kept + self.piece {
             self.budget.give_back(self.taken - kept);
             self.taken = kept;
         }
+    }
+
+    /// Nothing is needed now. Not for what comes and goes all the time.
+    pub fn is_not_needed(&mut self) {
+        self.budget.give_back(std::mem::take(&mut self.taken));
     }
 }
 

@@ -75,6 +75,8 @@ pub struct Asking {
     pub(crate) queue: Arc<Queue>,
     pub(crate) group: Arc<Group>,
     pub(crate) seat: Seat,
+    /// Otherwise whoever asks has left before.
+    is_answered: bool,
 }
 
 /// A consumer's place in its group, and what it may take as far as it knows.
@@ -94,12 +96,22 @@ pub(crate) struct Seat {
 impl Drop for Asking {
     fn drop(&mut self) {
         let now = self.queue.clock.now();
-        self.group.members.lock().request_ends(now, self.seat.index);
+        let mut members = self.group.members.lock();
+        match self.is_answered {
+            true => members.request_ends(now, self.seat.index),
+            false => members.request_abandoned(now, self.seat.index),
+        }
+        drop(members);
         self.queue.look_by(&self.group);
     }
 }
 
 impl Asking {
+    /// An answer goes to the consumer, so it may ask again: its membership lasts. Dropped without that, it ends.
+    pub fn answered(&mut self) {
+        self.is_answered = true;
+    }
+
     /// What is ready now and in memory, added to `out`, without waiting. Returns how many leases more the consumer may
     /// take.
     pub fn claim_now(&mut self, want: ClaimWant, out: &mut Vec<Delivery>) -> Result<u32> {
@@ -141,8 +153,19 @@ impl Queue {
             self.shed_kept().await;
         }
         let mut asking = self.ask(group, consumer, kind)?;
+        let claimed = self.claim_at(group, consumer, &mut asking.seat, want).await;
+        asking.answered();
+        claimed
+    }
+
+    async fn claim_at(
+        self: &Arc<Queue>,
+        group: &Arc<Group>,
+        consumer: &str,
+        seat: &mut Seat,
+        want: ClaimWant,
+    ) -> Result<Vec<Delivery>> {
         let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
-        let seat = &mut asking.seat;
         let mut out = Vec::new();
         // What is there goes out without the way through those who wait.
         let (mut room, mut load) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
@@ -200,6 +223,16 @@ impl Queue {
         }
     }
 
+    /// An answer could not be brought to a consumer: it does not keep its partitions for its next request.
+    pub fn client_gone(&self, group: &Group, consumer: &str) {
+        let mut members = group.members.lock();
+        if let Some(index) = members.find(consumer) {
+            members.client_gone(self.clock.now(), index);
+        }
+        drop(members);
+        self.look_by(group);
+    }
+
     /// Makes the consumer a member; it is asking until the answer is dropped.
     pub fn ask(self: &Arc<Queue>, group: &Arc<Group>, consumer: &str, kind: MemberKind) -> Result<Asking> {
         let now = self.clock.now();
@@ -220,6 +253,7 @@ impl Queue {
         Ok(Asking {
             queue: self.clone(),
             group: group.clone(),
+            is_answered: false,
             seat,
         })
     }
@@ -439,6 +473,20 @@ impl Queue {
         inner: &mut Inner,
         now: Micros,
     ) -> Result<()> {
+        let changed = self.changed(group, partition, part, inner, now);
+        self.look_at(part.due.load(Ordering::Relaxed));
+        changed
+    }
+
+    /// The same for who looks at the timers himself.
+    pub(crate) fn changed(
+        &self,
+        group: &Group,
+        partition: u32,
+        part: &Part,
+        inner: &mut Inner,
+        now: Micros,
+    ) -> Result<()> {
         let stored = match self.is_in_memory() {
             true => Ok(()),
             false => inner.store(self.log.as_ref(), self.state_id(partition), group.id, now),
@@ -455,8 +503,9 @@ impl Queue {
         if settled != 0 {
             group.backlog_less(settled);
         }
-        let due = part.due.load(Ordering::Relaxed);
-        self.look_at(due);
+        if settled < 0 {
+            self.admission.lock().count_anew();
+        }
         Ok(stored?)
     }
 

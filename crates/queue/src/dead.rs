@@ -11,6 +11,7 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::format::varint;
 use thalweg_log::{LogError, Offset, Records, Unit};
 
+use crate::admission::Wanted;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::machine::{Ending, Machine, Reason, Terminal};
@@ -191,12 +192,16 @@ impl Queue {
         terminal: Terminal,
     ) -> Result<Offset> {
         let settings = dead.settings();
-        let (bytes, now) = (dead.size_of(&letter, Duration::ZERO), self.clock.now());
-        dead.admit_always(1, bytes).await;
+        let now = self.clock.now();
+        let wanted = Wanted {
+            count: 1,
+            bytes: dead.size_of(&letter, Duration::ZERO),
+        };
+        dead.admit_always(wanted).await;
         dead.lives(&letter, &settings, Duration::ZERO, now);
         if self.is_in_memory() {
             let offset = dead.append_in_memory(letter, now);
-            dead.stored(1, bytes, true);
+            dead.stored(wanted, true);
             dead.grown();
             return Ok(offset);
         }
@@ -206,7 +211,7 @@ impl Queue {
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
         let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);
         let appended = self.log.append(unit, None).await;
-        dead.stored(1, bytes, appended.is_ok());
+        dead.stored(wanted, appended.is_ok());
         Ok(appended?.offsets.first().copied().unwrap_or_default())
     }
 

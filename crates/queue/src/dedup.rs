@@ -5,7 +5,8 @@
 //! another batch holds nothing while it waits, so no two wait for each other. A reservation lasts until its holder says what
 //! became of the message, however long that takes; the window begins when it is stored. Ids are forgotten in the order in which
 //! they were stored: when their window has passed, or earlier when there are more of them, in number or in bytes, than may be
-//! kept. What is forgotten early is counted, since a repetition of it would be stored again.
+//! kept, or when all queues together have no more memory for them (`queues.dedup_memory`). What is forgotten early is counted,
+//! since a repetition of it would be stored again. Each queue keeps a few whatever the others keep.
 
 mod kept;
 
@@ -19,12 +20,27 @@ use smol_str::SmolStr;
 use thalweg_log::{Micros, Offset};
 use tokio::sync::Semaphore;
 
+use crate::budget::{Allowance, Budget};
 use crate::times::micros;
 
-/// Ids of one queue at once: 200 a second for 24 h, in about 100 MiB with ids of 36 bytes.
+/// Ids of one queue at once: 12 a second for 24 h.
 pub const IDS_MAX: usize = 1 << 20;
 /// Bytes of ids of one queue at once.
 pub const ID_BYTES_MAX: usize = 64 << 20;
+
+/// Of an id, beside its bytes where they are many: its entry, with what the list has more of while it grows, and its place in the
+/// table, which is at least half full.
+const ENTRY_BYTES: u64 = 112;
+/// Longer ids have memory of their own, with a head.
+const INLINE_BYTES: usize = 23;
+const HEAD_BYTES: usize = 24;
+/// What each queue may keep whatever the others keep: some hundred ids.
+const FLOOR_BYTES: u64 = 32 << 10;
+/// Memory is taken from the share of all queues in pieces of so much.
+const PIECE_BYTES: u64 = 64 << 10;
+/// A list or table that is used to less than a part in so many is made smaller.
+const LEFT_EMPTY: usize = 4;
+const SMALL: usize = 1024;
 
 /// Where a message lies in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +90,9 @@ pub struct Dedup {
     entries: VecDeque<Entry>,
     first: u64,
     id_bytes: usize,
+    /// Of those ids that have memory of their own.
+    heap_bytes: u64,
+    memory: Allowance,
     /// Numbers of entries by id. The id itself is only in the entry, so it is kept once.
     numbers: HashTable<u64>,
     hasher: DefaultHashBuilder,
@@ -95,11 +114,11 @@ struct Entry {
 
 impl Dedup {
     /// With a window of zero nothing is kept and every id is the first.
-    pub fn new(window: Duration) -> Dedup {
-        Dedup::with_limits(window, IDS_MAX, ID_BYTES_MAX)
+    pub(crate) fn new(window: Duration, memory: Arc<Budget>) -> Dedup {
+        Dedup::with_limits(window, (IDS_MAX, ID_BYTES_MAX), memory)
     }
 
-    fn with_limits(window: Duration, ids_max: usize, id_bytes_max: usize) -> Dedup {
+    fn with_limits(window: Duration, (ids_max, id_bytes_max): (usize, usize), memory: Arc<Budget>) -> Dedup {
         Dedup {
             window: micros(window),
             ids_max,
@@ -107,6 +126,8 @@ impl Dedup {
             entries: VecDeque::new(),
             first: 0,
             id_bytes: 0,
+            heap_bytes: 0,
+            memory: Allowance::in_pieces(memory, PIECE_BYTES),
             numbers: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             forgotten_early: 0,
@@ -218,6 +239,16 @@ impl Dedup {
         self.forgotten_early
     }
 
+    /// Memory that they take, about; not less.
+    pub fn bytes(&self) -> u64 {
+        self.entries.len() as u64 * ENTRY_BYTES + self.heap_bytes
+    }
+
+    /// So many bytes may be kept at most, whatever others keep.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.memory.limit().saturating_add(FLOOR_BYTES)
+    }
+
     /// Of the first message with an id, if that is in the window.
     fn place_of(&mut self, now: Micros, id: &str) -> Option<Place> {
         let number = self.find(self.hasher.hash_one(id), id)?;
@@ -240,6 +271,11 @@ impl Dedup {
         }
         let number = self.first + self.entries.len() as u64;
         self.id_bytes += id.len();
+        self.heap_bytes += heap_bytes(&id);
+        if self.entries.len() == self.entries.capacity() {
+            // By a quarter, where it would double by itself.
+            self.entries.reserve_exact(self.entries.len() / 4 + 16);
+        }
         self.entries.push_back(Entry {
             id,
             since: now,
@@ -249,9 +285,31 @@ impl Dedup {
         self.numbers.insert_unique(hash, number, |number| {
             entry_of(entries, first, *number).map_or(0, |entry| hasher.hash_one(entry.id.as_str()))
         });
-        while self.entries.len() > self.ids_max || self.id_bytes > self.id_bytes_max {
+        while self.entries.len() > self.ids_max || self.id_bytes > self.id_bytes_max || !self.has_memory() {
             self.forgotten_early += u64::from(self.pop());
         }
+    }
+
+    fn has_memory(&mut self) -> bool {
+        let beyond = self.bytes().saturating_sub(FLOOR_BYTES);
+        self.memory.reaches(beyond)
+    }
+
+    /// After a burst the lists are not kept as long as it made them.
+    fn shrink(&mut self) {
+        match self.bytes().saturating_sub(FLOOR_BYTES) {
+            0 => self.memory.is_not_needed(),
+            beyond => self.memory.shrinks(beyond),
+        }
+        let len = self.entries.len();
+        if self.entries.capacity() <= SMALL.max(len * LEFT_EMPTY) {
+            return;
+        }
+        self.entries.shrink_to(len * 2);
+        let (hasher, entries, first) = (&self.hasher, &self.entries, self.first);
+        self.numbers.shrink_to(len * 2, |number| {
+            entry_of(entries, first, *number).map_or(0, |entry| hasher.hash_one(entry.id.as_str()))
+        });
     }
 
     /// Lets go of the oldest; whether it was known.
@@ -260,6 +318,7 @@ impl Dedup {
         if self.entries.pop_front().is_some() {
             self.first += 1;
         }
+        self.shrink();
         known
     }
 
@@ -274,6 +333,7 @@ impl Dedup {
         }
         let id = std::mem::take(&mut entry.id);
         self.id_bytes -= id.len();
+        self.heap_bytes -= heap_bytes(&id);
         let hash = self.hasher.hash_one(id.as_str());
         if let Ok(found) = self.numbers.find_entry(hash, |other| *other == number) {
             found.remove();
@@ -284,6 +344,13 @@ impl Dedup {
     fn find(&self, hash: u64, id: &str) -> Option<u64> {
         let same = |number: &u64| entry_of(&self.entries, self.first, *number).is_some_and(|entry| entry.id == id);
         self.numbers.find(hash, same).copied()
+    }
+}
+
+fn heap_bytes(id: &SmolStr) -> u64 {
+    match id.len() {
+        0..=INLINE_BYTES => 0,
+        len => (len + HEAD_BYTES) as u64,
     }
 }
 

@@ -36,6 +36,17 @@ pub enum QueueError {
         key: &'static str,
         limit: u64,
     },
+    /// What was to be stored together is more than the setting `key` allows in all.
+    #[error(
+        "{count} messages of {bytes} bytes together never fit into queue {queue}: {key} is {limit}; send them in smaller parts or raise it"
+    )]
+    NeverFits {
+        queue: SmolStr,
+        count: u64,
+        bytes: u64,
+        key: &'static str,
+        limit: u64,
+    },
     #[error("consumer {consumer} of group {group} holds {limit} leases of queue {queue} (max_in_flight); settle some")]
     TooManyPending {
         queue: SmolStr,
@@ -114,7 +125,7 @@ impl QueueError {
             QueueError::QueueExists { .. } => "queue_exists",
             QueueError::GroupExists { .. } => "group_exists",
             QueueError::InvalidConfig { .. } => "invalid_config",
-            QueueError::MessageTooLarge { .. } => "message_too_large",
+            QueueError::MessageTooLarge { .. } | QueueError::NeverFits { .. } => "message_too_large",
             QueueError::QueueFull { .. } => "queue_full",
             QueueError::TooManyPending { .. } => "too_many_pending",
             QueueError::OffsetGap { .. } => "offset_gap",

@@ -63,7 +63,7 @@ impl Drop for Looking<'_> {
     fn drop(&mut self) {
         let next = self.next.unwrap_or(0);
         self.aging.at.fetch_min(next, Ordering::AcqRel);
-        self.queue.look_at(next);
+        self.queue.maintain_by(next);
     }
 }
 
@@ -209,7 +209,7 @@ impl Queue {
     fn look_for_old(&self, at: Micros) {
         self.keeper.kept.by(at);
         self.keeper.unclaimed.by(at);
-        self.look_at(at);
+        self.maintain_by(at);
     }
 
     /// Other rules hold, or other messages are to be handed out.
@@ -291,7 +291,7 @@ impl Queue {
     /// A restart has to know that messages expire before others.
     fn noted(&self, is_early: bool) {
         if is_early && !self.expires_early.swap(true, Ordering::Relaxed) {
-            self.look_at(0);
+            self.maintain_by(0);
         }
     }
 

@@ -101,9 +101,7 @@ pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: M
     let mut own = log.partitions();
     own.retain(|partition| number_of(*partition) == id);
     own.sort_unstable();
-    for partition in own {
-        log.remove(partition).await?;
-    }
+    log.remove_all(&own).await?;
     catalog.finish(log, id, now).await
 }
 

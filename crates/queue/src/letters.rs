@@ -244,8 +244,8 @@ impl Queue {
         let Some(store) = self.store(0).cloned() else {
             return;
         };
-        // Before the other lock, so that nobody lets go of them meanwhile.
-        let mut admission = self.admission.lock();
+        // So that nobody lets go of them meanwhile.
+        let _trimming = self.trimming.lock();
         let Ok(first) = store.first() else {
             return;
         };
@@ -254,8 +254,8 @@ impl Queue {
         let gone = there.filter(|letter| dropped.insert(*letter)).count();
         let below = dropped.end_from(first);
         drop(dropped);
-        admission.gone(gone as u64, 0);
-        if let Err(error) = self.trim_counted(&store, below, &mut admission) {
+        self.admission.lock().gone(gone as u64, 0);
+        if let Err(error) = self.trim_counted(&store, below) {
             tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
         }
     }

@@ -231,6 +231,20 @@ impl Members {
         }
     }
 
+    /// The client has gone without waiting for the answer: nobody comes for its partitions, so it does not keep them for its
+    /// grace. While another of its requests is open, or it has leases that it may yet settle, it stays.
+    pub fn request_abandoned(&mut self, now: Micros, index: u32) {
+        self.request_ends(now, index);
+        self.client_gone(now, index);
+    }
+
+    /// The same without a request: an answer could not be brought to the client.
+    pub fn client_gone(&mut self, now: Micros, index: u32) {
+        if self.is_idle(index) {
+            self.remove(now, index);
+        }
+    }
+
     /// After a change of a member and before its leases are looked at.
     fn tell_idle(&self, index: u32) {
         let busy = |member: &Member| member.state == State::Here && !member.is_idle();

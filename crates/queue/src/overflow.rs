@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use thalweg_log::{Micros, Offset};
 
-use crate::admission::MAX_DEPTH;
+use crate::admission::{MAX_DEPTH, Wanted};
 use crate::group::Group;
 use crate::machine::{Passed, Passing, Reason};
 use crate::part::{Inner, State};
@@ -40,17 +40,18 @@ type Oldest = BinaryHeap<Reverse<(Micros, u32)>>;
 impl Queue {
     /// Makes room for so much more by dropping the oldest messages that nobody has. False, and nothing more to hope for, if
     /// that is not enough.
-    pub(crate) async fn make_room(self: &Arc<Queue>, count: u64, bytes: u64) -> bool {
+    pub(crate) async fn make_room(self: &Arc<Queue>, wanted: Wanted) -> bool {
         // One at a time: what leaves for the dead letters counts until it is there, and must not be made up for twice.
         let _making = self.making_room.lock().await;
-        let over = self.admission.lock().limit(count, bytes);
+        let over = self.admission.lock().limit(wanted);
+        let Wanted { count, bytes } = wanted;
         let settings = self.settings();
         match over {
             None => true,
             Some((MAX_DEPTH, most)) if count > most => false,
             Some((MAX_DEPTH, most)) => self.make_room_in_depth(count, most).await,
             Some(_) if settings.max_bytes > 0 && bytes > settings.max_bytes => false,
-            Some(_) => self.make_room_in_bytes(count, bytes).await,
+            Some(_) => self.make_room_in_bytes(wanted).await,
         }
     }
 
@@ -78,11 +79,11 @@ impl Queue {
         enough
     }
 
-    async fn make_room_in_bytes(self: &Arc<Queue>, count: u64, bytes: u64) -> bool {
+    async fn make_room_in_bytes(self: &Arc<Queue>, wanted: Wanted) -> bool {
         self.trim();
         let groups = self.work_groups();
         let mut oldest = self.oldest_kept();
-        while self.admission.lock().limit(count, bytes).is_some() {
+        while self.admission.lock().limit(wanted).is_some() {
             if !self.drop_kept(&mut oldest, &groups).await {
                 return false;
             }

@@ -156,11 +156,21 @@ impl Part {
         }
     }
 
-    /// When the machine has something to do next. With the lock, so that whoever lets go of it later and finds that the
-    /// keeper has planned less far than this is sure that the keeper will look again.
-    pub fn due_by_lock(&self) -> Micros {
-        let _inner = self.inner.lock();
-        self.due.load(Ordering::Relaxed)
+    /// When the machine has something to do next that needs nothing but time, and whether something waits for the maintenance.
+    /// With the lock, so that whoever lets go of it later and finds that the timers are planned less far than this is sure
+    /// that they will be looked at again.
+    pub fn timers(&self, now: Micros) -> (Micros, bool) {
+        match &self.inner.lock().state {
+            State::Work(machine) => {
+                let rouse = machine.next_rouse_at().unwrap_or(NEVER);
+                let timer = machine.next_timer().unwrap_or(NEVER);
+                match rouse <= now {
+                    true => (timer, true),
+                    false => (timer.min(rouse), machine.has_ending()),
+                }
+            }
+            State::Stream(machine) => (machine.next_due().unwrap_or(NEVER), false),
+        }
     }
 
     /// Messages before it are not needed by this group.

@@ -11,10 +11,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use hashbrown::HashMap;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, Unit};
 
+use crate::admission::Wanted;
 use crate::answer::Answer;
 use crate::dedup::{Place, Seen, Ticket};
 use crate::error::{QueueError, Result};
@@ -149,14 +151,17 @@ impl Queue {
         }
         self.may_produce(std::slice::from_ref(&message))?;
         let ttl = self.settings_now().ttl;
-        let bytes = self.size_of(&message, ttl);
-        if !self.admit_now(1, bytes) {
-            self.admit(1, bytes).await?;
+        let wanted = Wanted {
+            count: 1,
+            bytes: self.size_of(&message, ttl),
+        };
+        if !self.admit_now(wanted) {
+            self.admit(wanted).await?;
         }
         let queue = self.clone();
         Detached::new(async move {
             let stored = queue.append_one(&message, ttl).await;
-            queue.finished(1, bytes, stored)
+            queue.finished(wanted, stored)
         })
         .await
         .map(Produced::of)
@@ -214,10 +219,13 @@ impl Queue {
             return Ok(answers.into_iter().map(Answer::produced).collect());
         }
         messages.iter_mut().for_each(keep_dedup_id);
-        let (count, ttl) = (messages.len() as u64, self.settings_now().ttl);
-        let bytes: u64 = messages.iter().map(|message| self.size_of(message, ttl)).sum();
-        if !self.admit_now(count, bytes) {
-            self.admit(count, bytes).await?;
+        let ttl = self.settings_now().ttl;
+        let wanted = Wanted {
+            count: messages.len() as u64,
+            bytes: messages.iter().map(|message| self.size_of(message, ttl)).sum(),
+        };
+        if !self.admit_now(wanted) {
+            self.admit(wanted).await?;
         }
         let own = std::mem::take(&mut tickets.tickets);
         let (queue, mut along) = (self.clone(), along);
@@ -232,7 +240,7 @@ impl Queue {
             let arriving = match arriving.transpose() {
                 Ok(arriving) => arriving,
                 Err(error) => {
-                    queue.stored(count, bytes, false);
+                    queue.stored(wanted, false);
                     return Err(error);
                 }
             };
@@ -256,7 +264,7 @@ impl Queue {
                 arriving.iter().for_each(|arriving| arriving.came(are_gone));
             }
             drop(arriving);
-            queue.stored(count, bytes, is_there);
+            queue.stored(wanted, is_there);
             let places = queue.counting_refusal(stored)?.into_iter();
             tickets.tickets.clear();
             Answer::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
@@ -293,8 +301,8 @@ impl Queue {
             .journal(id, Kind::State, &mut |records| records.push(&RecordRef::of(now, value)))
     }
 
-    fn finished<T>(&self, count: u64, bytes: u64, stored: Result<T>) -> Result<T> {
-        self.stored(count, bytes, stored.is_ok());
+    fn finished<T>(&self, wanted: Wanted, stored: Result<T>) -> Result<T> {
+        self.stored(wanted, stored.is_ok());
         self.counting_refusal(stored)
     }
 
@@ -408,15 +416,14 @@ impl Queue {
         let now = self.clock.now();
         let mut parts: Vec<(u32, Records)> = Vec::new();
         let mut places = Vec::with_capacity(messages.len());
+        // Found in one step: a batch may have thousands of messages for a thousand partitions.
+        let mut known: HashMap<u32, usize> = HashMap::new();
         for (partition, message) in &messages {
-            let at = match parts.iter().position(|(known, _)| known == partition) {
-                Some(at) => at,
-                None => {
-                    let bytes = (message.bytes() + RECORD_BYTES) * messages.len();
-                    parts.push((*partition, Records::with_capacity(bytes.min(RECORDS_BYTES))));
-                    parts.len() - 1
-                }
-            };
+            let at = *known.entry(*partition).or_insert_with(|| {
+                let bytes = (message.bytes() + RECORD_BYTES) * messages.len();
+                parts.push((*partition, Records::with_capacity(bytes.min(RECORDS_BYTES))));
+                parts.len() - 1
+            });
             if let Some((_, records)) = parts.get_mut(at) {
                 places.push((at, records.len() as u64));
                 records.push(&record_of(message, ttl, now))?;
@@ -444,10 +451,13 @@ impl Queue {
             self.lives(message, &settings, ttl, now);
         }
         if self.keeps_ids() {
-            for partition in partitions {
-                let own = places.iter().zip(&messages);
-                let own = own.filter(|(place, _)| place.partition == partition);
-                self.keep_ids(partition, own.map(|(place, (_, message))| (place.offset, message)), now);
+            let mut own: Vec<Vec<(Offset, &NewMessage)>> = vec![Vec::new(); partitions.len()];
+            for (place, (_, message)) in places.iter().zip(&messages) {
+                let part = known.get(&place.partition).and_then(|at| own.get_mut(*at));
+                part.into_iter().for_each(|part| part.push((place.offset, message)));
+            }
+            for (partition, own) in partitions.iter().zip(&own) {
+                self.keep_ids(*partition, own.iter().copied(), now);
             }
         }
         Ok(places)
@@ -503,11 +513,12 @@ impl Queue {
         if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings.max_message_size) {
             return Ok(Err(error));
         }
-        if !admission.admit(1, bytes) {
+        let wanted = Wanted { count: 1, bytes };
+        if !admission.admit(wanted) {
             return Err(message);
         }
         // Stored at once, so nobody sees it counted and not there.
-        admission.done(1, bytes);
+        admission.done(wanted);
         self.lives(&message, &admission.settings, admission.settings.ttl, now);
         let over = admission.is_over_policy();
         let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings.ttl);

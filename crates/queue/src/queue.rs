@@ -7,22 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use thalweg_log::clock::{Clock, Jumps};
+use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, PartitionId};
-use tokio::sync::Notify;
 
-use crate::admission::{Admission, Room};
+use crate::admission::Admission;
 use crate::budget::{self, Budget};
 use crate::claim::Delivery;
 use crate::compaction::Progress;
 use crate::dedup::Dedup;
 use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
-use crate::expiry::{Ages, Aging};
+use crate::expiry::Ages;
 use crate::group::{Group, sharing};
 use crate::ids::{MessageId, Receipt};
+use crate::keeper::Keeper;
 use crate::latency::Latency;
 use crate::letters::SentHere;
 use crate::machine::{self, Backoff, Policy};
@@ -31,6 +32,7 @@ use crate::names::NameKind;
 use crate::part::State;
 use crate::queues::{Home, no_group};
 use crate::ranges::Ranges;
+use crate::room::Room;
 use crate::settings::{self, QueueSettings};
 use crate::stats::Rates;
 use crate::store::{MemoryStore, Store};
@@ -71,6 +73,10 @@ pub struct Queue {
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
     pub(crate) room: Room,
+    /// Whoever lets go of messages that lie in the log. Before the lock of the admission.
+    pub(crate) trimming: Mutex<()>,
+    /// Of the first message of each partition that is on a disk: its offset, and when it was appended.
+    pub(crate) oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
     /// Whoever drops messages for others to come in.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
@@ -146,21 +152,6 @@ pub struct Counters {
     pub(crate) passed_over: AtomicU64,
 }
 
-/// Calls the task that does what is due.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    /// When it will wake by itself.
-    pub planned: AtomicI64,
-    pub call: Notify,
-    /// Something was settled since messages were let go.
-    pub trim: AtomicBool,
-    /// Of what is kept, and of what no consumer has been shown.
-    pub kept: Aging,
-    pub unclaimed: Aging,
-    /// By which the times are counted that the wall clock shows.
-    pub jumps: tokio::sync::Mutex<Arc<Jumps>>,
-}
-
 pub(crate) struct Parts {
     pub id: u32,
     pub epoch: Arc<Epoch>,
@@ -172,11 +163,13 @@ pub(crate) struct Parts {
     pub home: Weak<Home>,
     /// What a queue in memory takes room from.
     pub memory: Arc<Budget>,
+    /// What its dedup-ids take room from.
+    pub dedup: Arc<Budget>,
 }
 
 impl Queue {
     pub(crate) fn new(parts: Parts) -> Queue {
-        let dedup = Dedup::new(parts.settings.dedup_window);
+        let dedup = Dedup::new(parts.settings.dedup_window, parts.dedup);
         let settings = Arc::new(parts.settings);
         let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
         let has_letters = NameKind::of(&parts.name) == NameKind::DeadLetter;
@@ -199,6 +192,8 @@ impl Queue {
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
             room: Room::default(),
+            trimming: Mutex::default(),
+            oldest: Mutex::default(),
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             seeking: tokio::sync::Mutex::default(),
@@ -206,14 +201,7 @@ impl Queue {
             counters: Counters::default(),
             latency: Latency::default(),
             rates: Mutex::default(),
-            keeper: Keeper {
-                planned: AtomicI64::new(Micros::MAX),
-                call: Notify::new(),
-                trim: AtomicBool::new(false),
-                kept: Aging::default(),
-                unclaimed: Aging::default(),
-                jumps: tokio::sync::Mutex::new(Jumps::none()),
-            },
+            keeper: Keeper::new(),
             has_letters,
             dropped: Mutex::default(),
             unsaved_drops: AtomicU32::new(0),
@@ -280,23 +268,20 @@ impl Queue {
         groups.get(at).cloned()
     }
 
-    /// A group takes part from now on.
+    /// A group takes part from now on. Groups of a queue are made and removed by one caller at a time.
     pub(crate) fn add_group(&self, group: Arc<Group>) {
-        let mut admission = self.admission.lock();
         let mut groups = self.groups.load().to_vec();
         let at = groups.partition_point(|known| known.name() < group.name());
         groups.insert(at, group);
-        self.set_groups(&mut admission, groups);
+        self.set_groups(groups);
     }
 
     pub(crate) fn remove_group(&self, name: &str) -> Option<Arc<Group>> {
-        let mut admission = self.admission.lock();
         let mut groups = self.groups.load().to_vec();
         let at = groups.iter().position(|group| group.name() == name)?;
         let removed = groups.remove(at);
         removed.removed.store(true, Ordering::Relaxed);
-        self.set_groups(&mut admission, groups);
-        drop(admission);
+        self.set_groups(groups);
         self.join_waits(&removed);
         Some(removed)
     }
@@ -313,10 +298,13 @@ impl Queue {
         }
     }
 
-    fn set_groups(&self, admission: &mut Admission, groups: Vec<Arc<Group>>) {
+    /// One caller at a time, so that the lock of producers need not be held while the list is copied.
+    fn set_groups(&self, groups: Vec<Arc<Group>>) {
         let groups = Arc::new(groups);
-        admission.groups = groups.clone();
+        let mut admission = self.admission.lock();
+        admission.set_groups(groups.clone());
         self.groups.store(groups);
+        drop(admission);
         self.look_for_old_now();
     }
 
@@ -357,6 +345,20 @@ impl Queue {
                 .map(|partition| self.data_id(partition))
                 .collect(),
         }
+    }
+
+    /// Of messages and of the state of groups; none of a queue in memory.
+    pub(crate) fn partition_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
+        let partitions = partitions.filter(|_| !self.is_in_memory());
+        partitions
+            .flat_map(|partition| [self.data_id(partition), self.state_id(partition)])
+            .collect()
+    }
+
+    /// Of dedup-ids.
+    pub(crate) fn ids_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
+        let partitions = partitions.filter(|_| !self.is_in_memory());
+        partitions.map(|partition| self.ids_id(partition)).collect()
     }
 
     pub(crate) fn state_id(&self, partition: u32) -> PartitionId {
@@ -416,9 +418,12 @@ impl Queue {
         self.admission.lock().bytes
     }
 
-    /// Something was settled or freed.
-    pub(crate) fn has_room(&self) {
-        self.room.call();
+    /// The queue is removed, or the process ends: its task ends, and whoever waits for something learns it.
+    pub(crate) fn end(&self) {
+        self.removed.store(true, Ordering::Release);
+        self.keeper.end();
+        self.close_line();
+        self.grown();
     }
 
     /// Whoever waits for messages may look again.
@@ -505,7 +510,7 @@ impl Queue {
             }
             group.wake();
         }
-        self.has_room();
+        self.has_changed();
         // Groups may expire earlier, and messages be too old.
         self.look_for_old_now();
         self.look_at(0);
@@ -513,11 +518,14 @@ impl Queue {
 
     /// What is stored already.
     pub(crate) fn count_retained(&self) -> Result<()> {
-        let mut admission = self.admission.lock();
+        let (mut retained, mut bytes) = (0, 0);
         for (_, store) in self.stores.iter() {
-            admission.retained += store.next()? - store.first()?;
-            admission.bytes += store.bytes()?;
+            retained += store.next()? - store.first()?;
+            bytes += store.bytes()?;
         }
+        let mut admission = self.admission.lock();
+        admission.retained += retained;
+        admission.bytes += bytes;
         if self.has_letters
             && let Some(store) = self.store(0)
         {

@@ -1,5 +1,6 @@
 //! All queues of a process, on one log: found again at the start, made, changed and removed.
 
+mod changes;
 mod home;
 mod of_queue;
 mod start;
@@ -11,7 +12,6 @@ use parking_lot::RwLock;
 use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log};
-use tokio::sync::Mutex;
 
 use crate::budget::Budget;
 use crate::catalog::Catalog;
@@ -22,6 +22,7 @@ use crate::leftovers;
 use crate::produce::Detached;
 use crate::queue::Queue;
 use crate::settings::{GroupSettings, QueueSettings};
+use changes::Changes;
 pub(crate) use home::{Home, new_state};
 use start::finish_when_there_is_room;
 
@@ -34,6 +35,8 @@ pub struct QueuesOptions {
     pub auto_create: bool,
     /// What queues of durability `memory` keep together at most.
     pub memory_bytes: u64,
+    /// What dedup-ids of all queues take together at most, beside a little for each queue.
+    pub dedup_bytes: u64,
 }
 
 /// The queues of a process. Clones are the same. A change that was begun goes on to its end when whoever asked for it has
@@ -62,13 +65,14 @@ impl Queues {
             log,
             clock,
             memory: Budget::new(options.memory_bytes),
+            dedup: Budget::new(options.dedup_bytes),
             options,
             catalog,
             epoch,
             queues: RwLock::default(),
             set_aside: RwLock::default(),
             closing: AtomicBool::new(false),
-            changes: Mutex::default(),
+            changes: Changes::default(),
             listener: OnceLock::new(),
         });
         if let Err(error) = home.store_epoch().await {
@@ -112,7 +116,7 @@ impl Queues {
     pub async fn create(&self, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
         let (home, name) = (self.home.clone(), SmolStr::new(name));
         Detached::new(async move {
-            let _changes = home.changes.lock().await;
+            let _changes = home.changes.of(&name).await;
             home.create(&name, settings).await
         })
         .await
@@ -125,7 +129,7 @@ impl Queues {
     }
 
     async fn configure_now(&self, name: &str, settings: QueueSettings) -> Result<()> {
-        let _changes = self.home.changes.lock().await;
+        let _changes = self.home.changes.of(name).await;
         let queue = self.get(name)?;
         self.home.check(name, &settings, queue.durability())?;
         let old = queue.settings();
@@ -141,9 +145,9 @@ impl Queues {
             self.home.make_ids(&queue, settings.partitions).await?;
         }
         let grows = settings.partitions > queue.partition_count();
+        let more = settings.partitions.saturating_sub(queue.partition_count());
+        let _counted = self.home.count_partitions(more)?;
         if grows {
-            let more = settings.partitions - queue.partition_count();
-            self.home.count_partitions(more)?;
             self.home.make_partitions(&queue, settings.partitions).await?;
         }
         let mut still = None;
@@ -175,7 +179,7 @@ impl Queues {
     }
 
     async fn remove_now(&self, name: &str, force: bool) -> Result<()> {
-        let _changes = self.home.changes.lock().await;
+        let _changes = self.home.changes.of(name).await;
         if force && self.home.remove_set_aside(name).await? {
             return Ok(());
         }
@@ -197,7 +201,7 @@ impl Queues {
         }
         let (home, queue) = (self.home.clone(), queue.clone());
         Detached::new(async move {
-            let _changes = home.changes.lock().await;
+            let _changes = home.changes.of(queue.name()).await;
             if let Some(group) = queue.known_group(&settings.name) {
                 return same(&queue, group, &settings);
             }
@@ -213,7 +217,7 @@ impl Queues {
     }
 
     async fn create_group_now(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
-        let _changes = self.home.changes.lock().await;
+        let _changes = self.home.changes.of(queue.name()).await;
         let Some(group) = queue.known_group(&settings.name) else {
             return self.home.add_group(queue, settings, true).await;
         };
@@ -228,6 +232,7 @@ impl Queues {
         entry.groups_of(group.id).for_each(|group| group.declared = true);
         self.home.save_as(queue, entry).await?;
         group.declared.store(true, Ordering::Relaxed);
+        queue.has_changed();
         Ok(group)
     }
 
@@ -235,7 +240,7 @@ impl Queues {
     pub async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
         let (home, queue, name) = (self.home.clone(), queue.clone(), SmolStr::new(name));
         Detached::new(async move {
-            let _changes = home.changes.lock().await;
+            let _changes = home.changes.of(queue.name()).await;
             home.remove_group(&queue, &name).await
         })
         .await
@@ -245,7 +250,7 @@ impl Queues {
     pub async fn pause(&self, queue: &Arc<Queue>, what: Pause, paused: bool) -> Result<()> {
         let (home, queue) = (self.home.clone(), queue.clone());
         Detached::new(async move {
-            let _changes = home.changes.lock().await;
+            let _changes = home.changes.of(queue.name()).await;
             let mut entry = queue.entry();
             let (produce, consume) = match &what {
                 Pause::Produce => (true, false),
@@ -256,6 +261,11 @@ impl Queues {
                     (false, false)
                 }
             };
+            if produce && paused && queue.has_letters {
+                let why = "dead letters come all the same, or what is dead could not leave its queue; pause what produces to \
+                           the queue itself, or only consume here";
+                return Err(QueueError::invalid(format!("produce: {why}")));
+            }
             if produce {
                 entry.produce_paused = paused;
             }
@@ -278,7 +288,7 @@ impl Queues {
 
     /// The wall clock was set: messages that wait for a time that it shows are looked at again. Returns before that is done.
     pub fn clock_was_set(&self) {
-        self.all().iter().for_each(|queue| queue.look_at(0));
+        self.all().iter().for_each(|queue| queue.maintain_by(0));
     }
 
     /// Writes the state of all groups as a whole, so that the next start reads little.
@@ -288,9 +298,7 @@ impl Queues {
             for group in &queue.groups() {
                 queue.keep_use(group).await;
             }
-            queue.removed.store(true, Ordering::Release);
-            queue.keeper.call.notify_one();
-            queue.grown();
+            queue.end();
             if !queue.is_in_memory() {
                 queue.checkpoint(|unsaved| unsaved.records > 0);
                 let states: Vec<_> = (0..queue.partition_count())

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
-use crate::admission::Admission;
 use crate::group::Group;
 use crate::part::{NEVER, Part, State};
 use crate::queue::Queue;
@@ -47,15 +46,31 @@ impl Queue {
         self.has_room();
     }
 
+    /// The same where others must not wait for a disk.
+    pub(crate) async fn trim_beside(self: &Arc<Queue>) {
+        let queue = self.clone();
+        self.beside_the_disk(move || queue.trim()).await;
+    }
+
+    /// Does what may have to read a disk on a thread for that.
+    async fn beside_the_disk(&self, work: impl FnOnce() + Send + 'static) {
+        match self.is_in_memory() {
+            true => work(),
+            // It fails where the process ends; then it is done at the next start.
+            false => drop(tokio::task::spawn_blocking(work).await),
+        }
+    }
+
     pub(crate) fn trim_store(&self, partition: u32, below: Offset) {
         let Some(store) = self.store(partition) else { return };
-        let mut admission = self.admission.lock();
-        match self.trim_counted(store, below, &mut admission) {
+        let trimming = self.trimming.lock();
+        let trimmed = self.trim_counted(store, below);
+        drop(trimming);
+        match trimmed {
             Ok(false) => return,
             Ok(true) => {}
             Err(error) => tracing::warn!(queue = %self.name(), %error, "what is not needed cannot be let go"),
         }
-        drop(admission);
         if let Some(ages) = self.ages(partition) {
             ages.forget_before(below);
         }
@@ -63,9 +78,11 @@ impl Queue {
     }
 
     /// Lets go of what stands before `below`, and counts it, but for dead letters that were sent again or thrown away: they
-    /// were counted then. Returns whether anything went. Under the lock of the admission, so one caller at a time.
-    pub(crate) fn trim_counted(&self, store: &Store, below: Offset, admission: &mut Admission) -> LogResult<bool> {
+    /// were counted then. Returns whether anything went. One caller at a time, by the lock `trimming`: what goes may have to be
+    /// looked up on a disk, and producers must not wait for that.
+    pub(crate) fn trim_counted(&self, store: &Store, below: Offset) -> LogResult<bool> {
         let (count, bytes) = store.trim(below)?;
+        let mut admission = self.admission.lock();
         let before = match self.has_letters {
             true => self.dropped.lock().trim(below),
             false => 0,
@@ -111,11 +128,16 @@ impl Queue {
         if !enough || self.settings_now().retention.mode == RetentionMode::Policy {
             return;
         }
+        // As they are under the lock: one that is made at this moment has use for what the others have settled.
         let mut admission = self.admission.lock();
         let parts = admission.groups.iter().filter_map(|group| group.part(partition));
         if let Some(below) = parts.map(|part| part.wants()).min() {
-            // That of one in memory does not fail.
-            let _ = self.trim_counted(store, below, &mut admission);
+            let (count, bytes) = memory.trim(below);
+            let before = match self.has_letters {
+                true => self.dropped.lock().trim(below),
+                false => 0,
+            };
+            admission.gone(count.saturating_sub(before), bytes);
         }
     }
 
@@ -140,12 +162,16 @@ impl Queue {
                 return self.clock.now() + TRY_AGAIN;
             }
         };
-        for (partition, below) in (0..).zip(cuts.below) {
-            // A group may have gone back meanwhile.
-            self.trim_store(partition, below.min(self.protected(partition)));
-        }
+        let (queue, due) = (self.clone(), cuts.due);
+        let cut = move || {
+            for (partition, below) in (0..).zip(cuts.below) {
+                // A group may have gone back meanwhile.
+                queue.trim_store(partition, below.min(queue.protected(partition)));
+            }
+        };
+        self.beside_the_disk(cut).await;
         self.has_room();
-        cuts.due
+        due
     }
 
     /// The first offset of a partition that no limit may take.

@@ -64,18 +64,25 @@ impl Queue {
     /// If the wall clock was set, what is delayed up to a time that it shows, and what expires by that, has another time now. So it
     /// has after a start: checkpoints have it by the clock as it was then.
     pub(crate) async fn follow_the_wall_clock(self: &Arc<Queue>) {
-        let mut known = self.keeper.jumps.lock().await;
-        let jumps = self.clock.jumps();
-        if Arc::ptr_eq(&jumps, &known) {
+        let following = self.keeper.following.lock().await;
+        if self.follows_the_wall_clock() {
             return;
         }
+        let jumps = self.clock.jumps();
         for group in self.groups() {
             for (partition, part) in group.parts() {
                 self.delay_part_anew(&group, partition, part).await;
             }
         }
         self.clone().learn_ages().await;
-        *known = jumps;
+        self.keeper.jumps.store(jumps);
+        drop(following);
+        self.look_at(0);
+    }
+
+    /// Whether that is done.
+    pub(crate) fn follows_the_wall_clock(&self) -> bool {
+        Arc::ptr_eq(&self.keeper.jumps.load(), &self.clock.jumps())
     }
 
     async fn delay_part_anew(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &Part) {

@@ -21,6 +21,7 @@ use thalweg_log::Durability;
 pub use filter::check_filter;
 pub use groups::{GroupMode, GroupSettings, Start};
 pub use log::{CommitSettings, LogEngine, LogSettings, OnPoison, Recover};
+pub(crate) use read::QUEUE_GROUPS_MAX;
 pub(crate) use sections::PARTITIONS_MAX as PROCESS_PARTITIONS_MAX;
 pub use sections::QueuesSettings;
 

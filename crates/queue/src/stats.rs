@@ -1,5 +1,6 @@
 //! How a queue is: what it holds, what each group has done with it, who reads it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
 use crate::machine::Counts;
-use crate::part::State;
+use crate::part::{NEVER, State};
 use crate::queue::Queue;
 use crate::settings::GroupMode;
 use crate::store::{Cursor, Next};
@@ -57,8 +58,18 @@ pub struct GroupStats {
     pub consumers: Vec<(SmolStr, std::ops::Range<u32>, u32)>,
 }
 
+/// What a queue remembers of dedup-ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DedupStats {
+    pub ids: usize,
+    /// Memory that they take.
+    pub bytes: u64,
+    /// Forgotten inside of the window, since the start of the process.
+    pub forgotten_early: u64,
+}
+
 impl Queue {
-    pub fn stats(&self) -> QueueStats {
+    pub fn stats(self: &Arc<Queue>) -> QueueStats {
         let partitions: Vec<_> = self
             .stores()
             .iter()
@@ -85,6 +96,24 @@ impl Queue {
         }
     }
 
+    /// Its dedup-ids; `None` without a window.
+    pub fn dedup(&self) -> Option<DedupStats> {
+        if self.settings_now().dedup_window.is_zero() {
+            return None;
+        }
+        let dedup = self.dedup.lock();
+        Some(DedupStats {
+            ids: dedup.len(),
+            bytes: dedup.bytes(),
+            forgotten_early: dedup.forgotten_early(),
+        })
+    }
+
+    /// Whether nobody gets anything, of whatever group.
+    pub fn is_consuming_paused(&self) -> bool {
+        self.paused.consume.load(Ordering::Relaxed)
+    }
+
     fn rates(&self, enqueued: u64) -> [f64; 3] {
         let (mut delivered, mut acked) = (0, 0);
         for group in self.groups_now().iter() {
@@ -94,19 +123,47 @@ impl Queue {
         self.rates.lock().look(self.clock.now(), [enqueued, delivered, acked])
     }
 
-    /// Of what is on a disk as exact as a frame's header is.
-    fn oldest_seconds(&self) -> f64 {
+    /// Of what is on a disk as exact as a frame's header is, and as it was at the last look where the first message has just
+    /// become another one: figures wait for no disk.
+    fn oldest_seconds(self: &Arc<Queue>) -> f64 {
         let now = self.clock.now();
-        let stores = self.stores();
-        let times = stores.iter().filter_map(|store| {
-            let first = store.first().ok()?;
-            match store.at(&mut Cursor::default(), first).ok()? {
-                Next::Message(message, _) => Some(message.time),
-                Next::Load => store.time_of(first),
+        let (mut oldest, mut unknown) = (NEVER, false);
+        for (partition, store) in (0..).zip(&self.stores()) {
+            let Ok(first) = store.first() else { continue };
+            let time = match store.at(&mut Cursor::default(), first) {
+                Ok(Next::Message(message, _)) => Some(message.time),
+                Ok(Next::Load) => {
+                    let known = self.oldest.lock().get(&partition).copied();
+                    unknown |= known.is_none_or(|(offset, _)| offset != first);
+                    known.map(|(_, time)| time)
+                }
                 _ => None,
+            };
+            oldest = oldest.min(time.unwrap_or(NEVER));
+        }
+        if unknown {
+            self.look_for_oldest();
+        }
+        match oldest {
+            NEVER => 0.0,
+            time => (now - time).max(0) as f64 / 1e6,
+        }
+    }
+
+    fn look_for_oldest(self: &Arc<Queue>) {
+        let queue = self.clone();
+        let look = move || {
+            for (partition, store) in (0..).zip(&queue.stores()) {
+                let first = store.first().ok();
+                if let Some((first, time)) = first.and_then(|first| Some((first, store.time_of(first)?))) {
+                    queue.oldest.lock().insert(partition, (first, time));
+                }
             }
-        });
-        times.min().map_or(0.0, |time: Micros| (now - time).max(0) as f64 / 1e6)
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(look)),
+            Err(_) => look(),
+        }
     }
 }
 

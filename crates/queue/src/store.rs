@@ -119,7 +119,8 @@ impl Store {
         self.span_at(offset).ok()?.map(|span| span.time)
     }
 
-    /// Lets go of what stands before `below`. Returns how many messages that were, and their bytes. One caller at a time.
+    /// Lets go of what stands before `below`. Returns how many messages that were, and their bytes, which may have to be read
+    /// from a disk. One caller at a time.
     pub fn trim(&self, below: Offset) -> Result<(u64, u64), LogError> {
         match self {
             Store::Log { log, id, .. } => {

@@ -31,6 +31,8 @@ struct Listed {
     owners: BTreeMap<(u32, u64), Arc<Waiter>>,
     /// Of members without partitions.
     others: BTreeMap<u64, Arc<Waiter>>,
+    /// Of both, those that may take from others' partitions: first those without partitions, each in the order of their ages.
+    helpers: BTreeMap<(bool, u64), Arc<Waiter>>,
     /// Of members that have as many leases as they may: only the end of one helps them.
     full: BTreeMap<u64, Arc<Waiter>>,
 }
@@ -118,6 +120,7 @@ impl Waiting {
         let owners = std::mem::take(&mut listed.owners);
         let others = std::mem::take(&mut listed.others);
         let full = std::mem::take(&mut listed.full);
+        listed.helpers.clear();
         self.count
             .fetch_sub(owners.len() + others.len() + full.len(), Ordering::SeqCst);
         drop(listed);
@@ -131,7 +134,13 @@ impl Listed {
         let number = waiter.number;
         if waiter.full {
             self.full.insert(number, waiter);
-        } else if waiter.share.own.is_empty() {
+            return;
+        }
+        if waiter.share.others {
+            let has_own = !waiter.share.own.is_empty();
+            self.helpers.insert((has_own, number), waiter.clone());
+        }
+        if waiter.share.own.is_empty() {
             self.others.insert(number, waiter);
         } else {
             self.owners.insert((waiter.share.own.start, number), waiter);
@@ -140,9 +149,11 @@ impl Listed {
 
     /// False if it was called.
     fn remove(&mut self, waiter: &Waiter) -> bool {
-        let removed = if waiter.full {
-            self.full.remove(&waiter.number)
-        } else if waiter.share.own.is_empty() {
+        if waiter.full {
+            return self.full.remove(&waiter.number).is_some();
+        }
+        self.helpers.remove(&(!waiter.share.own.is_empty(), waiter.number));
+        let removed = if waiter.share.own.is_empty() {
             self.others.remove(&waiter.number)
         } else {
             self.owners.remove(&(waiter.share.own.start, waiter.number))
@@ -158,9 +169,7 @@ impl Listed {
         if let Some((_, waiter)) = owner {
             return Some(waiter.clone());
         }
-        // In a group either all may take from others' partitions, or from such as nobody owns.
-        let mut may = self.others.values().chain(self.owners.values());
-        may.find(|waiter| waiter.share.others).cloned()
+        self.helpers.values().next().cloned()
     }
 }
 
@@ -217,6 +226,22 @@ mod tests {
         assert!(is_called(&idle) && !is_called(&all[2]));
         waiting.call_for(9);
         assert!(is_called(&all[2]) && waiting.is_empty());
+    }
+
+    /// Not always the one with the lowest partitions.
+    #[test]
+    fn what_nobody_owns_goes_round_among_those_who_may_take_it() {
+        let waiting = Waiting::default();
+        let shares = [0..2, 2..4, 4..6].map(|own| share(own, true));
+        let mut called = Vec::new();
+        let mut waiters: Vec<_> = shares.iter().map(|share| waiting.list(share, false)).collect();
+        for _ in 0..6 {
+            waiting.call_for(9);
+            let at = waiters.iter().position(|waiter| is_called(waiter)).unwrap();
+            called.push(at);
+            waiters[at] = waiting.list(&shares[at], false);
+        }
+        assert_eq!(called, [0, 1, 2, 0, 1, 2]);
     }
 
     #[test]

@@ -165,11 +165,17 @@ impl Output for QueueOutput {
         }
         Box::pin(async move {
             let mut rest = wanted.into_iter().peekable();
+            // What is more than the queue may hold in all never fits into it.
+            let (count_max, bytes_max) = queue.most_together();
+            let (count_max, bytes_max) = (
+                count_max.min(SUBMISSION_RECORDS_MAX),
+                bytes_max.min(SUBMISSION_BYTES_MAX),
+            );
             while rest.peek().is_some() {
                 let (mut piece, mut bytes) = (Vec::new(), 0);
                 while let Some(message) = rest.next_if(|next| {
-                    let fits = bytes + next.bytes() + RECORD_BYTES <= SUBMISSION_BYTES_MAX;
-                    piece.is_empty() || (fits && piece.len() < SUBMISSION_RECORDS_MAX)
+                    let fits = bytes + next.bytes() + RECORD_BYTES <= bytes_max;
+                    piece.is_empty() || (fits && piece.len() < count_max)
                 }) {
                     bytes += message.bytes() + RECORD_BYTES;
                     piece.push(message);

@@ -37,6 +37,40 @@ fn state(n: u32) -> PartitionId {
 }
 
 #[tokio::test]
+async fn many_are_made_and_removed_together_on_all_disks() {
+    let all = disks(3);
+    let log = open(&all).await.unwrap();
+    let own: Vec<PartitionId> = (0..300).flat_map(|n| [data(n), state(n)]).collect();
+    let before: u64 = all.iter().map(SimDisk::syncs).sum();
+    log.create_all(&own, Durability::Fsync).await.unwrap();
+    assert_eq!(log.places.read().counts, [200, 200, 200]);
+    assert!((0..300).all(|n| log.place_of(data(n)).unwrap() == log.place_of(state(n)).unwrap()));
+    assert!(matches!(
+        log.create_all(&own[599..], Durability::Os).await,
+        Err(LogError::PartitionExists(_))
+    ));
+    drop(log);
+    let log = open(&all).await.unwrap();
+    assert_eq!(log.partitions().len(), 600);
+    log.remove_all(&own).await.unwrap();
+    let after: u64 = all.iter().map(SimDisk::syncs).sum();
+    assert!(after - before < 60, "{} syncs", after - before);
+    assert_eq!(
+        (log.partitions().len(), log.places.read().counts.clone()),
+        (0, vec![0, 0, 0])
+    );
+    // One disk refuses: what is there of the others is told, and nothing of this one.
+    all[1].set_faults(Faults {
+        failing_writes: 1,
+        ..Faults::default()
+    });
+    let again: Vec<PartitionId> = (300..400).map(data).collect();
+    assert!(log.create_all(&again, Durability::Fsync).await.is_err());
+    let there = log.partitions();
+    assert!(there.len() < 100 && there.iter().all(|id| log.place_of(*id).unwrap() != 1));
+}
+
+#[tokio::test]
 async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_again_in_any_order() {
     let mut all = disks(3);
     let log = open(&all).await.unwrap();

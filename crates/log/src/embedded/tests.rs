@@ -51,6 +51,102 @@ async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order
     }
 }
 
+/// While the disk cannot keep up, nobody who came later is stored before somebody who waits, however little it is.
+#[tokio::test]
+async fn what_waits_for_room_is_stored_in_the_order_in_which_it_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = LogOptions {
+        waiting_bytes_max: 8 << 10,
+        ..options(4 << 20)
+    };
+    let disk = Arc::new(crate::disk::Folder::open(folder.path()).unwrap());
+    let log = Arc::new(EmbeddedLog::open(disk, 7, &small).unwrap());
+    let id = PartitionId::new(1, 0);
+    log.create(id, Durability::Fsync).await.unwrap();
+    let mut random = crate::disk::sim::Random::new(3);
+    let tasks: Vec<_> = (0..300)
+        .map(|_| {
+            let (log, size) = (log.clone(), 10 + random.below(7000) as usize);
+            // On this one thread each begins before the next.
+            tokio::spawn(async move { append(&log, id, &vec![7; size]).await })
+        })
+        .collect();
+    for (n, task) in (0..).zip(tasks) {
+        assert_eq!(task.await.unwrap(), n);
+    }
+}
+
+struct Hears;
+
+impl Listener for Hears {
+    fn grown(&self, _next: Offset) {}
+}
+
+/// A row for each partition that there ever was stayed, and with it the partition and whoever listened to it.
+#[tokio::test]
+async fn of_partitions_that_are_removed_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = create(folder.path()).await;
+    let (mut partitions, mut listeners) = (Vec::new(), Vec::new());
+    for queue in 10..400 {
+        let ids: Vec<PartitionId> = (0..5).map(|n| PartitionId::new(queue, n)).collect();
+        log.create_all(&ids, Durability::Os).await.unwrap();
+        for id in &ids {
+            let hears: Arc<dyn Listener> = Arc::new(Hears);
+            listeners.push(Arc::downgrade(&hears));
+            log.listen(*id, hears).unwrap();
+            partitions.push(Arc::downgrade(&log.partition(*id).unwrap()));
+            append(&log, *id, b"x").await;
+            log.journal(*id, Kind::State, &RecordRef::of(1, b"y")).unwrap();
+        }
+        log.remove_all(&ids).await.unwrap();
+        assert!(listeners.iter().all(|listener| listener.upgrade().is_none()));
+    }
+    // Of the last ones the writer learns with the next block.
+    append(&log, PartitionId::new(1, 0), b"x").await;
+    append(&log, PartitionId::new(1, 0), b"x").await;
+    let left = partitions
+        .iter()
+        .filter(|partition| partition.upgrade().is_some())
+        .count();
+    assert_eq!(left, 0);
+    assert!(log.slots.lock().given() < 30, "{:?}", log.slots.lock());
+    // One that fails to be made leaves nothing, either.
+    let given = log.slots.lock().given();
+    for n in 0..100 {
+        let id = PartitionId::new(500, n);
+        assert!(futures_now(log.create(id, Durability::Os)).is_none());
+        append(&log, PartitionId::new(1, 0), b"x").await;
+    }
+    assert!(log.slots.lock().given() <= given + 2);
+}
+
+/// Begun, and given up at once.
+fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(value) => Some(value),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_partition_that_is_removed_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Arc::new(create(folder.path()).await);
+    let id = PartitionId::new(1, 0);
+    let waiting = log.clone();
+    let reader = tokio::spawn(async move {
+        waiting.wait_for(id, 0).await.unwrap();
+        waiting.read(id, 0, 1)
+    });
+    tokio::task::yield_now().await;
+    log.remove(id).await.unwrap();
+    let read = tokio::time::timeout(std::time::Duration::from_secs(60), reader).await;
+    assert!(matches!(read.unwrap().unwrap(), Err(LogError::NoPartition(_))));
+}
+
 #[tokio::test]
 async fn a_reader_waits_for_what_is_to_come() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,8 +13,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::Upkeep;
 use crate::durability::Durability;
-use crate::embedded::add_partition;
-use crate::error::Result;
+use crate::embedded::add_partitions;
+use crate::error::{LogError, Result};
 use crate::file::{LogFile, commit_name, parse_name, segment_name};
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::FileKind;
@@ -23,6 +23,7 @@ use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::Partition;
 use crate::table::Change;
+use crate::writer::rows::Slots;
 use crate::writer::thread::Writer;
 
 /// Where the log keeps what it knows of its checks.
@@ -103,7 +104,7 @@ impl Progress {
 pub(crate) struct Book {
     pub writer: Arc<Writer>,
     pub partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
-    pub next_slot: Arc<Mutex<usize>>,
+    pub slots: Arc<Mutex<Slots>>,
     pub meta: Arc<Partition>,
 }
 
@@ -123,15 +124,11 @@ impl Book {
         let partition = match known {
             Some(partition) => partition,
             None => {
-                let made = add_partition(
-                    &self.partitions,
-                    &self.next_slot,
-                    &self.writer,
-                    (SCRUBBED, Durability::Os),
-                )?;
+                let mut made =
+                    add_partitions(&self.partitions, &self.slots, &self.writer, &[SCRUBBED], Durability::Os)?;
                 // In a block before the first record, or in the same.
                 self.journal_change(Change::Created(SCRUBBED, Durability::Os), now)?;
-                made
+                made.pop().ok_or(LogError::NoPartition(SCRUBBED))?
             }
         };
         let before = partition.bounds().next.saturating_sub(1);

@@ -12,6 +12,8 @@ use tokio::sync::oneshot;
 
 use super::files::{Files, Place};
 use super::group::{Block, BlockFrame, Group, Part, Slot, Stamp};
+pub(crate) use super::rows::META_SLOT;
+use super::rows::Rows;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
@@ -23,10 +25,7 @@ use crate::partition::{Frame, Partition};
 use crate::records::Records;
 use crate::shelf::Purpose;
 use crate::superblock::SuperblockFile;
-use crate::table::{Known, META, Table};
-
-/// The partition of the log itself is the first of all.
-pub(crate) const META_SLOT: Slot = 0;
+use crate::table::{META, Table};
 
 /// Records for one or more partitions, stored together or not at all.
 pub(crate) struct Submission {
@@ -51,7 +50,7 @@ pub(crate) type Done = oneshot::Sender<Result<Offsets>>;
 
 pub(crate) struct Core {
     files: Files,
-    table: Vec<Row>,
+    table: Rows,
     group: Group,
     /// Who waits for the block that is being made. Empty between blocks, as is `undo`: kept for their memory.
     pending: Vec<Pending>,
@@ -91,15 +90,6 @@ const UNAWAITED_MAX_AGE: Duration = Duration::from_secs(1);
 
 pub(crate) type Clock = Box<dyn Fn() -> Instant + Send>;
 
-struct Row {
-    partition: Arc<Partition>,
-    next: Offset,
-    /// The block, and the frame in it, that took the newest records.
-    block: Sequence,
-    frame: usize,
-    unsynced: bool,
-}
-
 /// Submissions of the block that is being made.
 struct Pending {
     durability: Durability,
@@ -111,6 +101,7 @@ struct Pending {
 /// Records of the block that is being made for which nobody waits, and where in it their body is.
 struct Journaled {
     slot: Slot,
+    partition: PartitionId,
     kind: Kind,
     frame: usize,
     body: usize,
@@ -118,11 +109,11 @@ struct Journaled {
 }
 
 /// Of a frame in memory, beside its body: where it is listed, and who holds it.
-const FRAME_BYTES: usize = 2 * size_of::<Frame>() + 2 * size_of::<(Slot, Offset, usize)>();
+const FRAME_BYTES: usize = 2 * size_of::<Frame>() + 2 * size_of::<(Slot, PartitionId, Offset, usize)>();
 
 /// Newest frames of all partitions, kept in memory up to a number of bytes.
 struct Tail {
-    frames: VecDeque<(Slot, Offset, usize)>,
+    frames: VecDeque<(Slot, PartitionId, Offset, usize)>,
     bytes: usize,
     bytes_max: usize,
 }
@@ -142,7 +133,7 @@ impl Core {
     pub fn new(resume: Resume, block_max: usize, tail_bytes_max: usize, interval: Duration) -> Core {
         Core {
             files: resume.files,
-            table: Vec::new(),
+            table: Rows::default(),
             group: Group::default(),
             pending: Vec::new(),
             undo: Vec::new(),
@@ -170,26 +161,22 @@ impl Core {
         }
     }
 
-    /// The writer's row for a partition, at its slot: rows are added in the order of slots.
+    /// Before its first submission.
     pub fn add_partition(&mut self, partition: Arc<Partition>) {
-        debug_assert_eq!(partition.slot, self.table.len());
-        self.table.push(Row {
-            next: partition.bounds().next,
-            partition,
-            block: Sequence::MAX,
-            frame: 0,
-            unsynced: false,
-        });
+        self.table.add(partition);
+    }
+
+    /// Between two blocks. What comes for it later is refused.
+    pub fn remove_partition(&mut self, slot: Slot, id: PartitionId) {
+        self.table.remove(slot, id);
     }
 
     /// Between two blocks. What is written is synced before, so that no frame is released by another mode than it was written
     /// for.
-    pub fn set_durability(&mut self, slot: Slot, durability: Durability) {
+    pub fn set_durability(&mut self, partition: &Partition, durability: Durability) {
         // A log that cannot be synced is poisoned by that, and takes nothing in any mode.
         let _ = self.sync();
-        if let Some(row) = self.table.get(slot) {
-            row.partition.set_durability(durability);
-        }
+        partition.set_durability(durability);
     }
 
     #[cfg(test)]
@@ -293,7 +280,9 @@ impl Core {
             let Some(submission) = waiting.pop_front() else {
                 break;
             };
-            if let Some(error) = self.fenced(&submission.parts).or_else(|| self.taken(&submission.parts)) {
+            let parts_of = &submission.parts;
+            let refused = self.gone(parts_of).or_else(|| self.fenced(parts_of));
+            if let Some(error) = refused.or_else(|| self.taken(parts_of)) {
                 if let Some(done) = submission.done {
                     let _ = done.send(Err(error));
                 }
@@ -329,7 +318,7 @@ impl Core {
     fn place_freeing(&mut self, submission: Submission, undo: &mut Vec<(Slot, Offset)>) -> Pending {
         let mut firsts = Offsets::new();
         for part in submission.parts {
-            if let Some(partition) = self.table.get(part.slot).map(|row| row.partition.clone()) {
+            if let Some(partition) = self.table.at(part.slot).map(|row| row.partition.clone()) {
                 for (kind, records) in partition.take_journal() {
                     self.place_journaled(Part::of(&partition, kind, records), undo);
                 }
@@ -380,10 +369,10 @@ impl Core {
     /// Gives what was journaled back to its partitions, in its order: that of the block, and what waits behind it. Who waits
     /// there waits for it, or would be stored before it.
     fn hold(&mut self, waiting: &mut VecDeque<Submission>, pending: &mut Vec<Pending>) {
-        let mut kept: Vec<(Slot, Kind, Records)> = Vec::new();
+        let mut kept: Vec<(Slot, PartitionId, Kind, Records)> = Vec::new();
         for one in self.journaled.drain(..) {
             let body = self.group.take_body(one.frame, one.body);
-            kept.push((one.slot, one.kind, Records { body, ..one.records }));
+            kept.push((one.slot, one.partition, one.kind, Records { body, ..one.records }));
         }
         let mut freeing = VecDeque::new();
         for submission in waiting.drain(..) {
@@ -404,8 +393,8 @@ impl Core {
             });
         }
         *waiting = freeing;
-        for (slot, kind, records) in kept.into_iter().rev() {
-            if let Some(row) = self.table.get(slot) {
+        for (slot, id, kind, records) in kept.into_iter().rev() {
+            if let Some(row) = self.table.of(slot, id) {
                 row.partition.put_back(kind, records);
                 self.held.push(row.partition.clone());
             }
@@ -414,7 +403,7 @@ impl Core {
 
     /// On a full disk: what was journaled of partitions, by which files may become free, in what is kept for it. Synced.
     fn store_changes(&mut self, now: Micros) -> Result<()> {
-        let Some(meta) = self.table.get(META_SLOT).map(|row| row.partition.clone()) else {
+        let Some(meta) = self.table.at(META_SLOT).map(|row| row.partition.clone()) else {
             return Ok(());
         };
         let (parts, mut undo) = (meta.take_journal(), Vec::new());
@@ -495,7 +484,7 @@ impl Core {
     /// What must not be read before it is synced, with the next sync: nobody waits for it.
     fn release_later(&mut self, block: Block, place: Place) {
         let strict = |frame: &BlockFrame| {
-            let row = self.table.get(frame.slot);
+            let row = self.table.of(frame.slot, frame.header.partition);
             row.is_some_and(|row| row.partition.durability() == Durability::Fsync)
         };
         let mut frames = block.frames;
@@ -506,9 +495,18 @@ impl Core {
         }
     }
 
+    /// Whether one of the partitions is not there any more.
+    fn gone(&self, parts: &[Part]) -> Option<LogError> {
+        let is_gone = |part: &&Part| self.table.of(part.slot, part.partition).is_none();
+        parts
+            .iter()
+            .find(is_gone)
+            .map(|part| LogError::NoPartition(part.partition))
+    }
+
     /// Whether somebody else owns one of the partitions by now.
     fn fenced(&self, parts: &[Part]) -> Option<LogError> {
-        let epoch = |part: &Part| self.table.get(part.slot).map_or(0, |row| row.partition.epoch());
+        let epoch = |part: &Part| self.table.at(part.slot).map_or(0, |row| row.partition.epoch());
         let stale = parts.iter().find(|part| part.epoch < epoch(part))?;
         Some(LogError::Fenced {
             partition: stale.partition,
@@ -520,7 +518,7 @@ impl Core {
     fn taken(&self, parts: &[Part]) -> Option<LogError> {
         let mut own = parts.iter().filter_map(|part| Some((part, part.expected?)));
         own.find_map(|(part, expected)| {
-            let next = self.table.get(part.slot).map_or(0, |row| row.next);
+            let next = self.table.at(part.slot).map_or(0, |row| row.next);
             (next != expected).then_some(LogError::OffsetTaken {
                 partition: part.partition,
                 expected,
@@ -531,7 +529,7 @@ impl Core {
 
     fn place(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
         let (slot, offsets, block) = (part.slot, part.offsets(), self.next);
-        let Some(row) = self.table.get_mut(slot) else {
+        let Some(row) = self.table.at_mut(slot) else {
             debug_assert!(false, "a part for a partition that the writer does not know");
             return 0;
         };
@@ -547,12 +545,13 @@ impl Core {
 
     /// The same for a part that is not lost if the block is refused.
     fn place_journaled(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
-        let (slot, kind) = (part.slot, part.kind);
+        let (slot, partition, kind) = (part.slot, part.partition, part.kind);
         let records = part.without_body();
         let first = self.place(part, undo);
-        let frame = self.table.get(slot).map_or(0, |row| row.frame);
+        let frame = self.table.at(slot).map_or(0, |row| row.frame);
         self.journaled.push(Journaled {
             slot,
+            partition,
             kind,
             frame,
             body: self.group.bodies_of(frame).saturating_sub(1),
@@ -564,7 +563,7 @@ impl Core {
     /// Nothing of the block was stored: its offsets are free again.
     fn give_up(&mut self, undo: &[(Slot, Offset)], error: &LogError) {
         for &(slot, next) in undo {
-            if let Some(row) = self.table.get_mut(slot) {
+            if let Some(row) = self.table.at_mut(slot) {
                 // A table may have been stored before the group failed.
                 let committed = row.partition.bounds().next;
                 (row.next, row.block) = (next.max(committed), Sequence::MAX);
@@ -686,12 +685,12 @@ impl Core {
 
     /// Every file begins with all partitions as they are, so that older files are not needed for that.
     fn write_table(&mut self, now: Micros) -> Result<()> {
-        let rows: Vec<(PartitionId, Known)> = self.table.iter().filter_map(Row::known).collect();
+        let rows = self.table.known();
         let mut value = Vec::new();
         Table::encode(rows.into_iter(), &mut value);
         let mut records = Records::with_capacity(value.len() + 32);
         records.push(&RecordRef::of(now, &value))?;
-        let Some(meta) = self.table.get_mut(META_SLOT) else {
+        let Some(meta) = self.table.at_mut(META_SLOT) else {
             return Ok(());
         };
         // It comes before what the group that waits has to say of partitions.
@@ -711,7 +710,7 @@ impl Core {
         for frame in frames {
             let Some(row) = self
                 .table
-                .get_mut(frame.slot)
+                .of_mut(frame.slot, frame.header.partition)
                 .filter(|row| which(row.partition.durability()))
             else {
                 continue;
@@ -730,8 +729,8 @@ impl Core {
                 self.tail.push(frame);
             }
         }
-        while let Some((slot, next)) = self.tail.surplus() {
-            if let Some(row) = self.table.get(slot) {
+        while let Some((slot, id, next)) = self.tail.surplus() {
+            if let Some(row) = self.table.of(slot, id) {
                 row.partition.forget_before(next);
             }
         }
@@ -744,26 +743,11 @@ impl Core {
             self.release(&frames, &file, |durability| durability == Durability::Fsync);
         }
         for slot in self.unsynced_rows.drain(..) {
-            if let Some(row) = self.table.get_mut(slot) {
+            if let Some(row) = self.table.at_mut(slot) {
                 row.unsynced = false;
                 row.partition.set_synced(row.partition.bounds().next);
             }
         }
-    }
-}
-
-impl Row {
-    /// What the table of partitions says of it.
-    fn known(&self) -> Option<(PartitionId, Known)> {
-        let partition = &self.partition;
-        let bounds = partition.bounds();
-        let known = Known {
-            durability: partition.durability(),
-            first: bounds.first,
-            next: bounds.next,
-            epoch: bounds.epoch,
-        };
-        (partition.id != META && !partition.is_removed()).then_some((partition.id, known))
     }
 }
 
@@ -779,17 +763,18 @@ fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
 impl Tail {
     fn push(&mut self, frame: &BlockFrame) {
         let bytes = frame.kept_bytes + FRAME_BYTES;
-        self.frames.push_back((frame.slot, frame.header.next(), bytes));
+        self.frames
+            .push_back((frame.slot, frame.header.partition, frame.header.next(), bytes));
         self.bytes += bytes;
     }
 
     /// The partition whose oldest frames have to go, and up to where, until all fits.
-    fn surplus(&mut self) -> Option<(Slot, Offset)> {
+    fn surplus(&mut self) -> Option<(Slot, PartitionId, Offset)> {
         if self.bytes <= self.bytes_max {
             return None;
         }
-        let (slot, next, bytes) = self.frames.pop_front()?;
+        let (slot, id, next, bytes) = self.frames.pop_front()?;
         self.bytes -= bytes;
-        Some((slot, next))
+        Some((slot, id, next))
     }
 }

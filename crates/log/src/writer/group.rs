@@ -280,10 +280,10 @@ impl Part {
     }
 
     /// What it was made of.
-    pub fn into_records(mut self) -> (Slot, Kind, Records) {
+    pub fn into_records(mut self) -> (Slot, PartitionId, Kind, Records) {
         let body = std::mem::take(&mut self.body);
         let records = self.without_body();
-        (self.slot, self.kind, Records { body, ..records })
+        (self.slot, self.partition, self.kind, Records { body, ..records })
     }
 
     /// The same but for the bytes.

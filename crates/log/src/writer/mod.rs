@@ -3,6 +3,8 @@
 pub(crate) mod core;
 pub(crate) mod files;
 pub(crate) mod group;
+mod inbox;
+pub(crate) mod rows;
 pub(crate) mod thread;
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Parts, Submission};
-use super::group::{Part, Slot};
+use super::group::Part;
+use super::inbox::{InLine, Inbox};
+use super::rows::Slots;
 use crate::clock::{Clock as _, LogClock};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
@@ -52,8 +54,9 @@ pub(crate) struct Writer {
 struct Shared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
-    room: Notify,
     pace: Pace,
+    /// Taken by those who make partitions, before the inbox; never with the inbox held.
+    slots: Arc<Mutex<Slots>>,
     /// The log is poisoned, or closed.
     over: Notify,
     measures: Arc<Measures>,
@@ -70,32 +73,13 @@ struct Expected {
     doubts: u32,
 }
 
-#[derive(Default)]
-struct Inbox {
-    waiting: VecDeque<Submission>,
-    bytes: usize,
-    partitions: Vec<Arc<Partition>>,
-    /// Of partitions that promise something else from the next block on.
-    promises: Vec<(Slot, Durability)>,
-    /// Partitions with something journaled, and since when.
-    dirty: Vec<Arc<Partition>>,
-    dirty_since: Option<Instant>,
-    closing: bool,
-    closed: bool,
-    poison: Option<Arc<str>>,
-    /// Submissions that did not have to wait for room.
-    admitted: u64,
-    /// The writer sleeps until so many submissions are there.
-    wake_at: usize,
-}
-
 impl Writer {
-    pub fn start(core: Core, pace: Pace) -> std::io::Result<Writer> {
+    pub fn start(core: Core, pace: Pace, slots: Arc<Mutex<Slots>>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
-            room: Notify::new(),
             pace,
+            slots,
             over: Notify::new(),
             measures: core.measures.clone(),
         });
@@ -109,29 +93,24 @@ impl Writer {
         })
     }
 
-    /// Hands a submission over, waiting while too much waits already. It is answered through its own channel.
+    /// Hands a submission over, waiting for its turn while too much waits already. It is answered through its own channel.
     pub async fn submit(&self, submission: Submission) -> Result<()> {
-        let mut submission = Some(submission);
         // There is room nearly always, and to be told of it costs a lock.
-        if self.shared.try_push(&mut submission)? {
+        let Some(waiting) = self.shared.push(submission)? else {
             return Ok(());
-        }
+        };
         let began = Instant::now();
-        loop {
-            let room = self.shared.room.notified();
-            tokio::pin!(room);
-            room.as_mut().enable();
-            if self.shared.try_push(&mut submission)? {
-                self.shared.measures.admission_us.observe_time(began.elapsed());
-                return Ok(());
-            }
-            room.await;
+        while !waiting.is_over()? {
+            waiting.called().await;
         }
+        self.shared.measures.admission_us.observe_time(began.elapsed());
+        Ok(())
     }
 
     /// Has what was written so far synced soon. Nobody waits for it.
     pub fn ask_for_sync(&self) {
-        let mut submission = Some(Submission {
+        // Poisoned or closed: there is nobody to sync.
+        let _ = self.shared.push(Submission {
             parts: Parts::new(),
             durability: Durability::Fsync,
             bytes: 0,
@@ -139,8 +118,6 @@ impl Writer {
             for_files: false,
             frees: false,
         });
-        // Poisoned or closed: there is nobody to sync.
-        let _ = self.shared.try_push(&mut submission);
     }
 
     pub fn measures(&self) -> Arc<Measures> {
@@ -190,28 +167,23 @@ impl Writer {
 
     /// Nothing may be taken any more: somebody beside the writer has failed to store something.
     pub fn fail(&self, cause: &Arc<str>) {
-        self.shared.inbox.lock().poison.get_or_insert_with(|| cause.clone());
+        self.shared.poison(cause);
         self.shared.arrived.notify_one();
-        self.shared.room.notify_waiters();
-        self.shared.over.notify_waiters();
     }
 
     /// Returns true when everything that was submitted and journaled before survives a power cut, or, while the disk is full,
     /// what was journaled of partitions; false if `give_up` said so before. Blocks.
     pub fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
         let (done, mut answer) = oneshot::channel();
-        let mut submission = Some(Submission {
+        // It has no bytes, so it does not wait for room.
+        self.shared.push(Submission {
             parts: Parts::new(),
             durability: Durability::Fsync,
             bytes: 0,
             done: Some(done),
             for_files: true,
             frees: false,
-        });
-        if !self.shared.try_push(&mut submission)? {
-            // It has no bytes for which there could be no room.
-            return Err(LogError::Closed);
-        }
+        })?;
         loop {
             match answer.try_recv() {
                 Ok(done) => return done.map(|_| true),
@@ -227,9 +199,15 @@ impl Writer {
         self.shared.inbox.lock().partitions.push(partition);
     }
 
+    /// Partitions are gone: their slots are free for others as soon as nothing of them can come any more.
+    pub fn remove_partitions(&self, gone: &[Arc<Partition>]) {
+        let gone = gone.iter().map(|partition| (partition.slot, partition.id));
+        self.shared.inbox.lock().removed.extend(gone);
+    }
+
     /// What is submitted from now on finds a partition in another mode.
-    pub fn set_durability(&self, slot: Slot, durability: Durability) {
-        self.shared.inbox.lock().promises.push((slot, durability));
+    pub fn set_durability(&self, partition: Arc<Partition>, durability: Durability) {
+        self.shared.inbox.lock().promises.push((partition, durability));
     }
 
     /// Commits what was submitted, syncs it and ends. Later submissions are refused.
@@ -270,28 +248,30 @@ impl Drop for Writer {
 }
 
 impl Shared {
-    /// Whether the submission was taken; `false` if there is no room for it now.
-    fn try_push(&self, submission: &mut Option<Submission>) -> Result<bool> {
+    fn push(&self, submission: Submission) -> Result<Option<InLine<'_>>> {
         let mut inbox = self.inbox.lock();
-        if let Some(cause) = &inbox.poison {
-            return Err(LogError::Poisoned { cause: cause.clone() });
+        if let Some(refused) = inbox.refuses() {
+            return Err(refused);
         }
-        if inbox.closing {
-            return Err(LogError::Closed);
+        let most = self.pace.waiting_bytes_max;
+        if let Some(place) = inbox.push(submission, most) {
+            return Ok(Some(InLine::new(&self.inbox, place, most)));
         }
-        let bytes = submission.as_ref().map_or(0, |submission| submission.bytes);
-        if !inbox.waiting.is_empty() && bytes > 0 && inbox.bytes + bytes > self.pace.waiting_bytes_max {
-            return Ok(false);
-        }
-        inbox.bytes += bytes;
-        inbox.admitted += u64::from(bytes > 0);
-        inbox.waiting.extend(submission.take());
         // The writer is called once, when there is enough for it.
         if inbox.waiting.len() == inbox.wake_at {
             drop(inbox);
             self.arrived.notify_one();
         }
-        Ok(true)
+        Ok(None)
+    }
+
+    /// Those who stand in line, and whoever watches, learn at once that nothing is taken any more.
+    fn poison(&self, cause: &Arc<str>) {
+        let mut inbox = self.inbox.lock();
+        inbox.poison.get_or_insert_with(|| cause.clone());
+        inbox.line.call_all();
+        drop(inbox);
+        self.over.notify_waiters();
     }
 
     fn run(&self, mut core: Core) {
@@ -331,12 +311,10 @@ impl Shared {
         }
     }
 
-    /// Those who wait outside, and whoever watches, learn at once that nothing is taken any more.
     fn tell_poison(&self, core: &Core) {
-        let Some(cause) = core.poison() else { return };
-        self.inbox.lock().poison.get_or_insert_with(|| cause.clone());
-        self.room.notify_waiters();
-        self.over.notify_waiters();
+        if let Some(cause) = core.poison() {
+            self.poison(cause);
+        }
     }
 
     /// Waits for submissions and takes them all. Returns whether they are the last.
@@ -405,12 +383,21 @@ impl Shared {
             core.set_poison(cause);
         }
         let closing = inbox.closing;
-        let promises = std::mem::take(&mut inbox.promises);
-        drop(inbox);
-        for (slot, durability) in promises {
-            core.set_durability(slot, durability);
+        match closing {
+            true => inbox.line.call_all(),
+            false => inbox.serve(self.pace.waiting_bytes_max),
         }
-        self.room.notify_waiters();
+        let promises = std::mem::take(&mut inbox.promises);
+        let removed = std::mem::take(&mut inbox.removed);
+        drop(inbox);
+        for (partition, durability) in promises {
+            core.set_durability(&partition, durability);
+        }
+        if !removed.is_empty() {
+            removed.iter().for_each(|(slot, id)| core.remove_partition(*slot, *id));
+            // Whoever gets one of them comes with a later block, behind what was taken now.
+            self.slots.lock().free(removed.into_iter().map(|(slot, _)| slot));
+        }
         closing
     }
 

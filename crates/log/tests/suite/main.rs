@@ -7,6 +7,7 @@ mod damage;
 mod failing_disk;
 mod full_disk;
 mod lives;
+mod partitions;
 mod rolls;
 mod stored;
 mod support;

@@ -182,3 +182,34 @@ fn sending_again_that_stops_half_way_is_told_with_its_number() {
         .send("PATCH", "/queues/dlq.q", &[], r#"{"dlq": {"enabled": true}}"#)
         .is_problem(400, "invalid_config", &[]);
 }
+
+/// Of two values a reader would see one, and never know of the other.
+#[test]
+fn a_property_that_is_given_twice_is_refused_in_every_form() {
+    let server = Server::start();
+    server.create("q");
+    let twice = [("X-Prop-A", "1"), ("X-Prop-A", "2")];
+    let refused = server.send("POST", "/queues/q/messages", &twice, b"x");
+    refused.is_problem(400, "invalid_config", &["\"a\"", "given twice"]);
+    let line = br#"{"text":"x","properties":{"a":"1","b":"1","a":"2"}}"#;
+    let refused = server.send("POST", "/queues/q/messages:batch", &[], line);
+    refused.is_problem(400, "invalid_config", &["\"a\"", "given twice"]);
+}
+
+#[test]
+fn json_that_not_every_reader_takes_is_refused_and_what_is_taken_comes_out_as_json() {
+    let server = Server::start();
+    server.create("q");
+    for json in ["1e400".to_owned(), format!("{}1{}", "[".repeat(200), "]".repeat(200))] {
+        let line = format!("{{\"json\":{json}}}");
+        let refused = server.send("POST", "/queues/q/messages:batch", &[], line.as_bytes());
+        refused.is_problem(400, "invalid_config", &["json", "send it as text"]);
+    }
+    let taken = server.send(
+        "POST",
+        "/queues/q/messages:batch",
+        &[],
+        br#"{"json":[1e300,-0,{"a":1,"a":2}]}"#,
+    );
+    assert_eq!(taken.status, 201, "{taken:?}");
+}

@@ -384,6 +384,7 @@ impl Bench {
             durability,
             auto_create: false,
             memory_bytes: u64::MAX,
+            dedup_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), log.clock(), options))

@@ -14,7 +14,7 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Micros, Offset};
 
-use super::{ID_BYTES_MAX, IDS_MAX, Place};
+use super::{ENTRY_BYTES, ID_BYTES_MAX, IDS_MAX, Place};
 use crate::error::Result;
 use crate::message::{DEDUP_ID, NewMessage, RESENT};
 use crate::queue::Queue;
@@ -100,7 +100,7 @@ impl Queue {
 
     /// The ids whose window has not passed. Blocks.
     pub(crate) fn restore_ids(&self) -> Result<()> {
-        let mut newest = Newest::default();
+        let mut newest = Newest::up_to(self.dedup.lock().bytes_max());
         for (partition, store) in (0..).zip(&self.stores()) {
             let from = first_behind(store, self.window_began())?;
             let mut kept = self.ids_kept(partition, from, &mut newest)?;
@@ -144,17 +144,29 @@ fn id_of(properties: &Properties) -> Option<&str> {
 }
 
 /// The newest ids of all partitions, not many more than can be known at once.
-#[derive(Default)]
 struct Newest {
     found: Vec<(Micros, Box<str>, Place)>,
     bytes: usize,
+    ids_max: usize,
+    bytes_max: usize,
 }
 
 impl Newest {
+    /// As many as take so much memory when they are known.
+    fn up_to(bytes: u64) -> Newest {
+        let most = |limit: usize| usize::try_from(bytes).unwrap_or(usize::MAX).min(limit);
+        Newest {
+            found: Vec::new(),
+            bytes: 0,
+            ids_max: most(IDS_MAX * ENTRY_BYTES as usize) / ENTRY_BYTES as usize,
+            bytes_max: most(ID_BYTES_MAX),
+        }
+    }
+
     fn add(&mut self, time: Micros, id: &str, place: Place) {
         self.found.push((time, id.into(), place));
         self.bytes += id.len();
-        if self.found.len() > 2 * IDS_MAX || self.bytes > 2 * ID_BYTES_MAX {
+        if self.found.len() > 2 * self.ids_max || self.bytes > 2 * self.bytes_max {
             let older = self.found.len() / 2;
             self.found.select_nth_unstable_by_key(older, |(time, ..)| *time);
             self.found.drain(..older);

@@ -8,6 +8,10 @@ use super::*;
 
 const WINDOW: Duration = Duration::from_micros(100);
 
+fn dedup_of(window: Duration) -> Dedup {
+    Dedup::new(window, Budget::new(u64::MAX))
+}
+
 fn place(offset: Offset) -> Place {
     Place { partition: 3, offset }
 }
@@ -34,7 +38,7 @@ fn stored(offset: Offset) -> Option<Seen> {
 
 #[test]
 fn a_repetition_inside_the_window_gets_the_first_place() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     store(&mut dedup, 0, "a", 7);
     assert_eq!(see(&mut dedup, 99, "a"), stored(7));
     let again = see(&mut dedup, 100, "a");
@@ -46,7 +50,7 @@ fn a_repetition_inside_the_window_gets_the_first_place() {
 
 #[test]
 fn the_window_begins_when_the_message_is_stored_however_long_that_takes() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     let ticket = first(&mut dedup, 0, "a");
     assert_eq!(see(&mut dedup, 1000, "a"), None, "it is not stored, and not forgotten");
     assert!(dedup.holds(ticket));
@@ -56,7 +60,7 @@ fn the_window_begins_when_the_message_is_stored_however_long_that_takes() {
 
 #[tokio::test]
 async fn of_two_that_come_together_the_second_waits_for_the_first() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     let ticket = first(&mut dedup, 0, "a");
     let busy = dedup.reserve(1, &["b", "a"], 0).unwrap_err();
     assert_eq!(busy.at, 1);
@@ -74,7 +78,7 @@ async fn of_two_that_come_together_the_second_waits_for_the_first() {
 
 #[test]
 fn an_id_that_is_twice_in_a_batch_is_reserved_once() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     let seen = dedup.reserve(0, &["a", "b", "a"], 1).unwrap();
     assert!(
         matches!(seen[..], [Seen::First(_), Seen::First(_), Seen::SameAs(0)]),
@@ -84,7 +88,7 @@ fn an_id_that_is_twice_in_a_batch_is_reserved_once() {
 
 #[test]
 fn a_message_that_was_not_stored_leaves_its_id_free() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     let ticket = first(&mut dedup, 0, "a");
     dedup.failed(ticket);
     let again = first(&mut dedup, 1, "a");
@@ -96,7 +100,7 @@ fn a_message_that_was_not_stored_leaves_its_id_free() {
 
 #[test]
 fn the_oldest_are_forgotten_first_and_counted_when_there_are_too_many() {
-    let mut dedup = Dedup::with_limits(WINDOW, 3, 1000);
+    let mut dedup = Dedup::with_limits(WINDOW, (3, 1000), Budget::new(u64::MAX));
     for (at, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
         store(&mut dedup, 0, id, at as Offset);
     }
@@ -111,7 +115,7 @@ fn the_oldest_are_forgotten_first_and_counted_when_there_are_too_many() {
 
 #[test]
 fn long_ids_are_bounded_in_bytes() {
-    let mut dedup = Dedup::with_limits(WINDOW, 1000, 100);
+    let mut dedup = Dedup::with_limits(WINDOW, (1000, 100), Budget::new(u64::MAX));
     store(&mut dedup, 0, &"x".repeat(60), 1);
     store(&mut dedup, 0, &"y".repeat(60), 2);
     assert_eq!((dedup.len(), dedup.forgotten_early()), (1, 1));
@@ -121,7 +125,7 @@ fn long_ids_are_bounded_in_bytes() {
 
 #[test]
 fn without_a_window_every_message_is_the_first() {
-    let mut dedup = Dedup::new(Duration::ZERO);
+    let mut dedup = dedup_of(Duration::ZERO);
     store(&mut dedup, 0, "a", 1);
     store(&mut dedup, 0, "a", 2);
     assert!(dedup.is_empty());
@@ -129,7 +133,7 @@ fn without_a_window_every_message_is_the_first() {
 
 #[test]
 fn a_clock_that_is_set_back_keeps_no_id_longer_than_the_window() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     store(&mut dedup, 1000, "young", 0);
     store(&mut dedup, 10, "old", 1);
     assert_eq!(see(&mut dedup, 50, "old"), stored(1));
@@ -139,7 +143,7 @@ fn a_clock_that_is_set_back_keeps_no_id_longer_than_the_window() {
 
 #[test]
 fn ids_come_back_from_the_log() {
-    let mut dedup = Dedup::new(WINDOW);
+    let mut dedup = dedup_of(WINDOW);
     dedup.restore(0, "a", place(1));
     dedup.restore(50, "b", place(2));
     dedup.restore(60, "b", place(3));
@@ -179,7 +183,7 @@ proptest! {
     /// Against a plain map that forgets nothing early.
     #[test]
     fn all_ids_of_a_batch_are_reserved_or_none_and_an_id_is_first_when_no_message_with_it_is_in_the_window(ops in ops()) {
-        let mut dedup = Dedup::new(WINDOW);
+        let mut dedup = dedup_of(WINDOW);
         let mut model: HashMap<u8, Known> = HashMap::new();
         let mut tickets: Vec<(u8, Ticket)> = Vec::new();
         let (mut now, mut offset) = (0, 0);
@@ -241,7 +245,7 @@ proptest! {
 
     #[test]
     fn neither_number_nor_bytes_pass_their_limits(ids in proptest::collection::vec("[a-d]{1,30}", 0..100)) {
-        let mut dedup = Dedup::with_limits(WINDOW, 10, 80);
+        let mut dedup = Dedup::with_limits(WINDOW, (10, 80), Budget::new(u64::MAX));
         for id in ids {
             if let Some(Seen::First(ticket)) = see(&mut dedup, 0, &id) {
                 dedup.stored(0, ticket, place(0));
@@ -249,4 +253,44 @@ proptest! {
             prop_assert!(dedup.len() <= 10 && dedup.id_bytes <= 80);
         }
     }
+}
+
+/// Ids were outside of every share: twelve queues took a gigabyte at a limit of 400 MiB.
+#[test]
+fn all_queues_together_take_no_more_than_their_share_and_each_keeps_its_newest() {
+    const SHARE: u64 = 1 << 20;
+    let share = Budget::new(SHARE);
+    let mut all: Vec<Dedup> = (0..12)
+        .map(|_| Dedup::new(Duration::from_secs(3600), share.clone()))
+        .collect();
+    let id = |queue: usize, n: u64| format!("{queue}-{n:0>36}");
+    for n in 0..5000 {
+        for (queue, dedup) in all.iter_mut().enumerate() {
+            store(dedup, n as Micros, &id(queue, n), n);
+        }
+        let sum: u64 = all.iter().map(Dedup::bytes).sum();
+        assert!(sum <= SHARE + 12 * FLOOR_BYTES, "{sum}");
+    }
+    for (queue, dedup) in all.iter_mut().enumerate() {
+        assert!(dedup.forgotten_early() > 0 && dedup.len() > 100, "{}", dedup.len());
+        assert_eq!(dedup.forgotten_early() + dedup.len() as u64, 5000);
+        assert_eq!(see(dedup, 5000, &id(queue, 4999)), stored(4999));
+        // What it says is not less than what it has.
+        let table = dedup.numbers.capacity() * 8 / 7 * 9 * 2;
+        let has = dedup.entries.capacity() * size_of::<Entry>() + table + dedup.heap_bytes as usize;
+        assert!(has as u64 <= dedup.bytes() + FLOOR_BYTES, "{has} {}", dedup.bytes());
+    }
+    // When their time is over, the memory is there for others.
+    let (one, others) = all.split_first_mut().unwrap();
+    others.iter_mut().for_each(|dedup| dedup.forget(4_000_000_000));
+    assert!(
+        others
+            .iter()
+            .all(|dedup| dedup.bytes() == 0 && dedup.entries.capacity() <= SMALL)
+    );
+    let before = one.len();
+    for n in 5000..15_000 {
+        store(one, n as Micros, &id(0, n), n);
+    }
+    assert!(one.len() > 4 * before, "{} {before}", one.len());
 }

@@ -44,11 +44,8 @@ pub(super) async fn to_new_number(
 }
 
 async fn copy_all(log: &dyn Log, (id, entry): (u32, &Entry), there: &BTreeSet<u32>) -> Result<()> {
-    for partition in 0..entry.settings.partitions {
-        for one in [PartitionId::new(id, partition), PartitionId::new(id | STATE, partition)] {
-            log.create(one, entry.durability).await?;
-        }
-    }
+    let all = (0..entry.settings.partitions).flat_map(|n| [PartitionId::new(id, n), PartitionId::new(id | STATE, n)]);
+    log.create_all(&all.collect::<Vec<_>>(), entry.durability).await?;
     for partition in there {
         copy(
             log,

@@ -64,6 +64,11 @@ impl Queue {
             ResendTo::Source => self.clone(),
             ResendTo::Queue(name) => self.neighbour(name)?,
         };
+        if to.has_letters {
+            // There it would be a message like any other, without what says where it died.
+            let why = "keeps dead letters, which find no way home from there; name the queue that they shall go to";
+            return Err(QueueError::invalid(format!("to: {} {why}", to.name())));
+        }
         if self.is_far_from(&to) {
             self.all_take_part()?;
         }
@@ -253,7 +258,10 @@ fn at_once(letters: &[Message]) -> usize {
 fn may_fit_in_part(error: &QueueError) -> bool {
     matches!(
         error,
-        QueueError::QueueFull { .. } | QueueError::MessageTooLarge { .. } | QueueError::Log(LogError::TooLarge { .. })
+        QueueError::QueueFull { .. }
+            | QueueError::NeverFits { .. }
+            | QueueError::MessageTooLarge { .. }
+            | QueueError::Log(LogError::TooLarge { .. })
     )
 }
 

@@ -252,6 +252,16 @@ impl Machine {
         self.wheel.next_due().into_iter().chain(rouse).min()
     }
 
+    /// The same of `advance` alone.
+    pub fn next_timer(&self) -> Option<Micros> {
+        self.wheel.next_due()
+    }
+
+    /// The same of `to_rouse` alone.
+    pub fn next_rouse_at(&self) -> Option<Micros> {
+        self.next_rouse().map(|(at, _)| at)
+    }
+
     /// Whether `next_ready` may have something for anybody.
     pub fn has_any_ready(&self) -> bool {
         !self.ready.is_empty()

@@ -133,6 +133,36 @@ fn an_http_member_lives_with_its_requests_and_leases_and_a_grace_after_them() {
     assert_eq!(group.generation(), 2);
 }
 
+/// A close that is seen is no silence: nothing is waited for.
+#[test]
+fn a_client_that_goes_while_it_asks_leaves_at_once_unless_it_asks_elsewhere_too_or_has_leases() {
+    let mut group = members(4, Sharing::Exclusive);
+    let [a, b, c] = ["a", "b", "c"].map(|id| join(&mut group, 0, id, MemberKind::Http));
+    let pipeline = join(&mut group, 0, "d", MemberKind::Pipeline);
+    for index in [a, b, b, c, pipeline] {
+        group.request_begins(0, index);
+    }
+    group.leases_taken(c, 1);
+    run(&mut group, 200_000);
+    for index in [a, b, c, pipeline] {
+        group.request_abandoned(300_000, index);
+    }
+    assert_eq!(group.find("a"), None);
+    assert_eq!(run(&mut group, 400_000), NO_ONE, "it is gone already");
+    assert_eq!(
+        (group.active(), group.generation()),
+        (3, 2),
+        "its partitions are others'"
+    );
+    group.request_abandoned(500_000, b);
+    assert_eq!(group.find("b"), None);
+    // The lease runs on, and so does the membership: it may be settled over another connection.
+    assert_eq!(run(&mut group, 500_000 + 2 * GRACE_US), NO_ONE);
+    group.leases_ended(4 * GRACE_US, c, 1);
+    group.client_gone(4 * GRACE_US, c);
+    assert_eq!((group.find("c"), group.find("d")), (None, Some(pipeline)));
+}
+
 #[test]
 fn who_comes_back_within_the_grace_has_the_number_it_had() {
     let mut group = members(4, Sharing::Owned);
@@ -260,6 +290,7 @@ enum Op {
     Remove(u8),
     Begin(u8),
     End(u8),
+    Abandon(u8),
     Take(u8, u32),
     GiveBack(u8, u32),
     Grow,
@@ -274,6 +305,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => who.clone().prop_map(Op::Remove),
         2 => who.clone().prop_map(Op::Begin),
         2 => who.clone().prop_map(Op::End),
+        2 => who.clone().prop_map(Op::Abandon),
         2 => (who.clone(), 1..4_u32).prop_map(|(who, count)| Op::Take(who, count)),
         3 => (who, 1..4_u32).prop_map(|(who, count)| Op::GiveBack(who, count)),
         1 => Just(Op::Grow),
@@ -355,6 +387,17 @@ impl World {
                 };
                 (member.open, member.seen) = (member.open - 1, now);
                 self.group.request_ends(now, member.index);
+            }
+            Op::Abandon(who) => {
+                let Some(member) = self.model.get_mut(&who).filter(|member| member.open > 0) else {
+                    return;
+                };
+                (member.open, member.seen) = (member.open - 1, now);
+                self.group.request_abandoned(now, member.index);
+                if member.grace_ends().is_some() {
+                    self.model.remove(&who);
+                    self.changed();
+                }
             }
             Op::Take(who, count) => {
                 let Some(member) = self.model.get_mut(&who).filter(|member| member.here) else {

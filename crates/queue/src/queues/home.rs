@@ -1,4 +1,5 @@
-//! What the set of queues does for one call at a time: queues and groups are made, kept in the catalogue and removed.
+//! What the set of queues does: queues and groups are made, kept in the catalogue and removed. All that changes a queue is
+//! called under its lock (`changes.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +9,8 @@ use parking_lot::RwLock;
 use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, LogError, PartitionId};
-use tokio::sync::Mutex;
 
+use super::changes::{Changes, Making};
 use super::{QueuesOptions, no_group};
 use crate::budget::Budget;
 use crate::catalog::{Catalog, Entry, Mark};
@@ -23,7 +24,7 @@ use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
 use crate::part::{Part, State};
 use crate::queue::{Parts, Queue};
-use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QueueSettings, Start};
+use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QUEUE_GROUPS_MAX, QueueSettings, Start};
 use crate::store::Store;
 
 pub(crate) struct Home {
@@ -31,13 +32,13 @@ pub(crate) struct Home {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: QueuesOptions,
     pub(super) memory: Arc<Budget>,
+    pub(super) dedup: Arc<Budget>,
     pub(super) catalog: Catalog,
     pub(super) epoch: Arc<Epoch>,
     pub(super) queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
     /// Queues that lack partitions until the disk has room for them, and why.
     pub(super) set_aside: RwLock<BTreeMap<SmolStr, LogError>>,
-    /// Of queues and groups: one at a time.
-    pub(super) changes: Mutex<()>,
+    pub(super) changes: Changes,
     /// The process is about to end: nothing is begun any more.
     pub(super) closing: AtomicBool,
     pub listener: OnceLock<Arc<dyn DeadLetterListener>>,
@@ -72,6 +73,7 @@ impl Home {
             settings: entry.settings.clone(),
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
+            dedup: self.dedup.clone(),
         });
         queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
         queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
@@ -88,11 +90,12 @@ impl Home {
             self.listen(&queue, partition)?;
         }
         tokio::spawn(queue.clone().keep());
+        tokio::spawn(queue.clone().maintain());
         if queue.kept_expires_early.load(Ordering::Relaxed) && !queue.is_in_memory() {
             tokio::spawn(queue.clone().learn_ages());
         }
         // What was settled before the process ended may not have been let go.
-        queue.trim_soon();
+        queue.trim_now();
         self.queues.write().insert(queue.name().clone(), queue);
         Ok(())
     }
@@ -136,7 +139,7 @@ impl Home {
                 queue: SmolStr::new(name),
             });
         }
-        self.count_partitions(settings.partitions)?;
+        let _counted = self.count_partitions(settings.partitions)?;
         let name = SmolStr::new(name);
         let durability = self.durability_of(&settings);
         let entry = Entry {
@@ -150,20 +153,11 @@ impl Home {
             expires_early: false,
         };
         let queue = self.queue_of(&name, &entry);
-        if let Err(error) = self.make(&queue, &entry).await {
+        if let Err(error) = self.make(&queue).await {
             self.clear(entry.id).await;
             return Err(error);
         }
         self.start(queue.clone())?;
-        for group in entry.settings.groups {
-            if let Err(error) = self.add_group(&queue, group, true).await {
-                // Half of it is not what was asked for, and would be in the way of whoever asks again.
-                if let Err(error) = self.remove(&queue).await {
-                    tracing::warn!(queue = %name, %error, "a queue stays that could not be made as a whole; delete it");
-                }
-                return Err(error);
-            }
-        }
         Ok(queue)
     }
 
@@ -180,18 +174,17 @@ impl Home {
         Ok(())
     }
 
-    /// Its partitions, and only then what is kept of it.
-    async fn make(&self, queue: &Queue, entry: &Entry) -> Result<()> {
-        for partition in 0..queue.partition_count() {
-            self.make_partition(queue, partition).await?;
-        }
+    /// Its partitions, together, and only then what is kept of it, with its groups: a crash leaves all of it or nothing.
+    async fn make(&self, queue: &Arc<Queue>) -> Result<()> {
+        let mut all = queue.partition_ids(0..queue.partition_count());
         if queue.keeps_ids() {
-            self.make_ids(queue, queue.partition_count()).await?;
+            all.extend(queue.ids_ids(0..queue.partition_count()));
         }
-        let now = self.clock.now();
-        self.catalog
-            .put(self.log.as_ref(), queue.name(), entry.clone(), now)
-            .await
+        self.make_all(queue, all).await?;
+        for group in &queue.settings().groups {
+            self.new_group(queue, group.clone(), true).await?;
+        }
+        self.save(queue).await
     }
 
     /// A queue goes, whatever is in it.
@@ -200,9 +193,7 @@ impl Home {
             .remove(self.log.as_ref(), queue.name(), self.clock.now())
             .await?;
         self.queues.write().remove(queue.name());
-        queue.removed.store(true, Ordering::Release);
-        queue.keeper.call.notify_one();
-        queue.grown();
+        queue.end();
         self.clear(queue.id).await;
         Ok(())
     }
@@ -215,58 +206,44 @@ impl Home {
         }
     }
 
-    /// Whether a process may have so many more, before any is made.
-    pub(super) fn count_partitions(&self, more: u32) -> Result<()> {
+    /// Counts so many more as those of the process, before any is made and until they are counted with their queue.
+    pub(super) fn count_partitions(&self, more: u32) -> Result<Making<'_>> {
         let queues = self.queues.read();
-        let all: u64 = queues.values().map(|queue| u64::from(queue.partition_count())).sum();
-        if all + u64::from(more) <= PROCESS_PARTITIONS_MAX {
-            return Ok(());
-        }
-        Err(QueueError::QuotaExceeded {
+        let made: u64 = queues.values().map(|queue| u64::from(queue.partition_count())).sum();
+        let room = PROCESS_PARTITIONS_MAX.saturating_sub(made);
+        let counted = self.changes.make(u64::from(more), room);
+        counted.ok_or(QueueError::QuotaExceeded {
             what: "partitions of all queues together",
             limit: PROCESS_PARTITIONS_MAX,
         })
     }
 
-    async fn make_partition(&self, queue: &Queue, partition: u32) -> Result<()> {
-        if queue.is_in_memory() {
-            return Ok(());
-        }
-        for id in [queue.data_id(partition), queue.state_id(partition)] {
-            self.make_one(queue, id).await?;
-        }
-        Ok(())
-    }
-
     /// Where dedup-ids are kept.
     pub(super) async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
-        if !queue.is_in_memory() {
-            for partition in 0..partitions {
-                self.make_one(queue, queue.ids_id(partition)).await?;
-            }
-        }
-        Ok(())
+        self.make_all(queue, queue.ids_ids(0..partitions)).await
     }
 
-    async fn make_one(&self, queue: &Queue, id: PartitionId) -> Result<()> {
-        match self.log.create(id, queue.durability()).await {
-            // By an attempt that failed half-way or was refused, or before a dedup window ended: a number is never used again.
-            Ok(()) | Err(LogError::PartitionExists(_)) => Ok(()),
+    /// Of the log, in one commit; nobody uses them yet. Some may be there, by an attempt that failed half-way or was refused, or
+    /// before a dedup window ended: a number is never used again.
+    async fn make_all(&self, queue: &Queue, mut all: Vec<PartitionId>) -> Result<()> {
+        all.retain(|id| matches!(self.log.bounds(*id), Err(LogError::NoPartition(_))));
+        if all.is_empty() {
+            return Ok(());
+        }
+        match self.log.create_all(&all, queue.durability()).await {
             Err(LogError::DurabilityUnavailable { offered, .. }) => Err(QueueError::DurabilityUnavailable {
                 queue: queue.name().clone(),
                 durability: queue.durability(),
                 cause: format!("the log offers {offered}").into(),
             }),
-            Err(error) => Err(error.into()),
+            made => Ok(made?),
         }
     }
 
-    /// Of the log; nobody uses them yet.
+    /// Those that come to the ones that a queue has.
     pub(super) async fn make_partitions(&self, queue: &Queue, count: u32) -> Result<()> {
-        for partition in queue.partition_count()..count {
-            self.make_partition(queue, partition).await?;
-        }
-        Ok(())
+        let more = queue.partition_ids(queue.partition_count()..count);
+        self.make_all(queue, more).await
     }
 
     /// They are the queue's from now on.
@@ -322,20 +299,40 @@ impl Home {
                 group.members.lock().restore_empty(now);
             }
         }
-        queue.look_at(now);
+        // The depth of a queue with streams alone is that of the declared ones.
+        queue.has_changed();
+        queue.maintain_by(now);
         Ok(())
     }
 
-    /// A new group of a queue.
+    /// A new group of a queue. Durable when it returns.
     pub(super) async fn add_group(
-        self: &Arc<Home>,
+        &self,
         queue: &Arc<Queue>,
         settings: GroupSettings,
         declared: bool,
     ) -> Result<Arc<Group>> {
+        let group = self.new_group(queue, settings, declared).await?;
+        if let Err(error) = self.save(queue).await {
+            // A restart would not know it, and what it had settled.
+            queue.remove_group(group.name());
+            group.wake();
+            return Err(error);
+        }
+        Ok(group)
+    }
+
+    /// The same, that is still to be kept in the catalogue.
+    async fn new_group(&self, queue: &Arc<Queue>, settings: GroupSettings, declared: bool) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if queue.removed.load(Ordering::Acquire) {
             return Err(queue.not_found());
+        }
+        if queue.groups_now().len() >= QUEUE_GROUPS_MAX {
+            return Err(QueueError::QuotaExceeded {
+                what: "groups of one queue",
+                limit: QUEUE_GROUPS_MAX as u64,
+            });
         }
         let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
         // So its backlog is exact: everything is there, and nothing is on its way.
@@ -362,17 +359,11 @@ impl Home {
         );
         let total = queue.admission.lock().total.clone();
         let group = Arc::new(Group::new(id, settings, declared, members, parts, (total, backlog)));
-        let kept = queue.begin_group(&group).map_err(QueueError::from);
+        let kept = queue.begin_group(&group);
         drop(still);
-        let saved = match kept {
-            Ok(()) => self.save(queue).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = saved {
-            // A restart would not know it, and what it had settled.
+        if let Err(error) = kept {
             queue.remove_group(group.name());
-            group.wake();
-            return Err(error);
+            return Err(error.into());
         }
         Ok(group)
     }
@@ -399,7 +390,7 @@ impl Home {
 
     /// A group that nobody has declared goes when it has had no member for long enough.
     pub async fn expire_group(&self, queue: &Arc<Queue>, group: &Group) -> Result<()> {
-        let _changes = self.changes.lock().await;
+        let _changes = self.changes.of(queue.name()).await;
         // Somebody may have come meanwhile; then it stays.
         match queue.expires_at(group) {
             Some(at) if at <= self.clock.now() => self.remove_group(queue, group.name()).await,
@@ -409,7 +400,7 @@ impl Home {
 
     /// Keeps that a group which may expire has members, or since when it has none, if that is not what is kept.
     pub(super) async fn keep_use(&self, queue: &Queue, group: &Group) -> Result<()> {
-        let _changes = self.changes.lock().await;
+        let _changes = self.changes.of(queue.name()).await;
         let to_keep = group.members.lock().to_keep();
         if let Some(since) = to_keep.filter(|_| !queue.removed.load(Ordering::Acquire)) {
             self.save(queue).await?;
@@ -420,7 +411,7 @@ impl Home {
 
     /// Keeps that messages of a queue may expire before others, if that is not what is kept.
     pub(super) async fn keep_expires_early(&self, queue: &Queue) -> Result<()> {
-        let _changes = self.changes.lock().await;
+        let _changes = self.changes.of(queue.name()).await;
         if !queue.removed.load(Ordering::Acquire) {
             self.save(queue).await?;
             queue.kept_expires_early.store(true, Ordering::Relaxed);
@@ -459,7 +450,7 @@ impl Home {
         if let Ok(found) = self.get(&name) {
             return Ok(Some(found));
         }
-        let _changes = self.changes.lock().await;
+        let _changes = self.changes.of(&name).await;
         if let Ok(found) = self.get(&name) {
             return Ok(Some(found));
         }

@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    fn expires_never(&self, group: &Group) -> bool {
+    pub(crate) fn expires_never(&self, group: &Group) -> bool {
         group.is_declared() || self.settings_now().group_expiry.is_zero()
     }
 

@@ -113,7 +113,10 @@ impl Home {
 
     /// Does what the start had no room for, as far as there is some by now. Returns whether nothing is left of it.
     async fn finish_start(self: &Arc<Home>) -> Result<bool> {
-        let _changes = self.changes.lock().await;
+        let Some(_nobody_changes) = self.changes.none() else {
+            // What is half made must not be taken for left behind.
+            return Ok(false);
+        };
         if self.closing.load(Ordering::Acquire) {
             return Ok(true);
         }

@@ -5,9 +5,9 @@
 
 use thalweg_log::Durability;
 
-use super::{Ordering, QueueSettings};
+use super::{Ordering, Overflow, QueueSettings};
 use crate::error::{QueueError, Result};
-use crate::names::dead_letter_name;
+use crate::names::{NameKind, dead_letter_name};
 
 impl QueueSettings {
     /// Whether a queue with these settings, of that durability and with so many messages not settled may take the new ones.
@@ -71,6 +71,19 @@ impl QueueSettings {
 impl QueueSettings {
     /// Whether a queue of that name can have its dead letters where these settings say.
     pub fn check_dead_letters(&self, queue: &str) -> Result<()> {
+        // What a request does not name has its default.
+        let default = QueueSettings::default();
+        let limits = [
+            ("max_depth", ![0, default.max_depth].contains(&self.max_depth)),
+            ("max_bytes", ![0, default.max_bytes].contains(&self.max_bytes)),
+            ("overflow", self.overflow != Overflow::Reject),
+        ];
+        let limit = limits.into_iter().find(|(_, is_set)| *is_set);
+        if let Some((key, _)) = limit.filter(|_| NameKind::of(queue) == NameKind::DeadLetter) {
+            let why = "dead letters come whatever it says, or what is dead could not leave its queue; set retention.max_age, \
+                       retention.max_messages or retention.max_bytes instead, and 0 or the default here";
+            return Err(QueueError::invalid(format!("{key}: {why}")));
+        }
         if !self.dlq.enabled {
             return Ok(());
         }

@@ -20,6 +20,8 @@ use crate::times::DELAY_MAX;
 
 const TOPICS_MAX: usize = 1000;
 const GROUPS_MAX: usize = 1000;
+/// With those that consumers make: each change of one writes what there is to say of all.
+pub(crate) const QUEUE_GROUPS_MAX: usize = 2 * GROUPS_MAX;
 const RETRIES_MAX: u32 = 1_000_000;
 const IN_FLIGHT_MAX: u32 = 1_000_000;
 /// The dense window of a group's state machine is at most that wide.

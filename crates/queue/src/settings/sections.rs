@@ -20,6 +20,8 @@ pub struct QueuesSettings {
     pub auto_create: bool,
     /// What queues of durability `memory` keep together at most, and where the file says it.
     pub memory: Option<(u64, Pos)>,
+    /// What dedup-ids of all queues take together at most, and where the file says it.
+    pub dedup_memory: Option<(u64, Pos)>,
     pub list: Vec<(SmolStr, QueueSettings)>,
 }
 
@@ -30,6 +32,9 @@ impl QueuesSettings {
         let mut f = Fields::new(node.unwrap_or(&empty), diags);
         let auto_create = f.bool("auto_create", false);
         let memory = f.opt_size("memory").map(|bytes| (bytes, f.pos_of("memory")));
+        let dedup_memory = f
+            .opt_size("dedup_memory")
+            .map(|bytes| (bytes, f.pos_of("dedup_memory")));
         let nodes = f.list("list");
         let mut list = Vec::with_capacity(nodes.len().min(QUEUES_MAX));
         if nodes.len() > QUEUES_MAX {
@@ -64,6 +69,7 @@ impl QueuesSettings {
         QueuesSettings {
             auto_create,
             memory,
+            dedup_memory,
             list,
         }
     }

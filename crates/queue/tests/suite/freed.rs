@@ -68,3 +68,59 @@ fn the_log_and_its_queues_do_not_hold_each_other() {
         assert_eq!(Arc::strong_count(&disk), 1, "clean: {clean}: files are open");
     }
 }
+
+/// Made, used and deleted again and again: nothing of it is left, neither of the queues nor of their partitions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_deleted_is_freed_while_the_process_runs() {
+    let disk: Arc<dyn Disk> = Arc::new(Ram::new(64 << 20));
+    let place = open_on(
+        disk,
+        &log_options(4 << 20, 1 << 20),
+        std::time::Duration::ZERO,
+        u64::MAX,
+    )
+    .await;
+    let before = place.log.partitions().len();
+    let mut made: Vec<Weak<Queue>> = Vec::new();
+    for round in 0..30 {
+        let wanted = QueueSettings {
+            dedup_window: std::time::Duration::from_secs(3600),
+            ..settings(20, &[("g", GroupMode::Work), ("s", GroupMode::Stream)])
+        };
+        let queue = place.queues.create("q", wanted).await.unwrap();
+        put(&queue, &["a", "b", "c", "d"]).await;
+        let taken = claim(&queue, "g", 2).await;
+        settle(&queue, "g", &taken[..1], Verdict::Ack).await;
+        settle(&queue, "g", &taken[1..], REJECT).await;
+        // Somebody waits for what never comes.
+        let (waiting, group) = (queue.clone(), queue.group("s").unwrap());
+        let want = thalweg_queue::ClaimWant {
+            wait: std::time::Duration::from_secs(3600),
+            ..up_to(1)
+        };
+        let waiting =
+            tokio::spawn(async move { waiting.claim(&group, "late", MemberKind::Http, want).await.map(drop) });
+        made.push(Arc::downgrade(&queue));
+        let dead = place.queues.get("dlq.q").unwrap();
+        made.push(Arc::downgrade(&dead));
+        drop((queue, dead, taken));
+        for name in ["q", "dlq.q"] {
+            place.queues.remove(name, true).await.unwrap();
+        }
+        let told = tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await;
+        let _ = told.expect("who waits at a queue that is gone is told").unwrap();
+        assert_eq!(place.log.partitions().len(), before, "round {round}");
+    }
+    let left = || made.iter().filter(|queue| queue.strong_count() > 0).count();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while left() > 0 {
+        assert!(
+            std::time::Instant::now() < until,
+            "{} of {} are held",
+            left(),
+            made.len()
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    place.stop().await;
+}

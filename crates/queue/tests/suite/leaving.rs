@@ -4,9 +4,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::support::{
-    NACK_NOW, REJECT, begin, claim, dropped, letters, open, put, reason, restarted, settings, settle, until, work,
+    NACK_NOW, REJECT, begin, claim, claim_http_as, dropped, letters, open, put, reason, restarted, settings, settle,
+    texts, until, up_to, waiting_for, work,
 };
 use thalweg_log::Durability;
+use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
 use thalweg_queue::{NewMessage, SeekTo, Verdict};
 
@@ -167,4 +169,53 @@ async fn of_messages_with_one_dedup_id_that_come_together_one_is_stored_and_all_
         repeated += u32::from(produced.repeated);
     }
     assert_eq!((repeated, queue.depth()), (19, 1));
+}
+
+/// A long poll whose connection is closed kept its partition until `consumer_timeout`, and nobody got what came there.
+#[tokio::test]
+async fn who_closes_a_long_poll_leaves_its_partitions_to_the_others() {
+    let mut settings = work(2);
+    settings.ordering = thalweg_queue::settings::Ordering::Strict;
+    let (_folder, place, queue) = begin(settings).await;
+    let group = queue.group("g").unwrap();
+    let poll = |consumer: &'static str| {
+        let (queue, group) = (queue.clone(), group.clone());
+        tokio::spawn(async move {
+            let want = waiting_for(Duration::from_secs(3600));
+            queue.claim(&group, consumer, MemberKind::Http, want).await.unwrap()
+        })
+    };
+    let (closed, other) = (poll("a"), poll("b"));
+    let dealt = || async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        place.later(Duration::from_millis(200));
+        queue.look_after_now().await;
+    };
+    dealt().await;
+    let shares: Vec<u32> = group
+        .stats()
+        .consumers
+        .iter()
+        .map(|(_, own, _)| own.len() as u32)
+        .collect();
+    assert_eq!(shares, [1, 1]);
+    // Its future is dropped, as by a server that sees the close.
+    closed.abort();
+    assert!(closed.await.is_err());
+    dealt().await;
+    assert_eq!(group.stats().consumers.len(), 1, "far less than its timeout has passed");
+    // Without a key they go to one partition after the other.
+    for text in ["1", "2"] {
+        put(&queue, &[text]).await;
+    }
+    assert_eq!(
+        tokio::time::timeout(Duration::from_secs(60), other)
+            .await
+            .unwrap()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(texts(&claim_http_as(&queue, "g", "b", up_to(1)).await).len(), 1);
+    place.stop().await;
 }

@@ -2,6 +2,7 @@
 //! no number is given twice.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::support::{Place, claim_http, open, put, texts, work};
 use thalweg_log::format::frame::Kind;
@@ -41,16 +42,20 @@ async fn take_all(queue: &Arc<Queue>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_half_made_is_gone_after_a_restart_and_its_number_is_not_given_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queues = place.queues.clone();
+    let (folder, slow, queues) = crate::beside::begin().await;
     let weak = QueueSettings {
         durability: Some(Durability::Os),
         ..work(1000)
     };
+    // Its partitions are stored, and what is kept of it is on its way.
+    slow.holds_after_creation.store(true, Ordering::SeqCst);
     let making = tokio::spawn(async move { queues.create("half", weak).await });
-    kill_at(place, |count| count > 20).await;
+    slow.until_held().await;
+    assert!(slow.log.partitions().len() >= 2000);
+    slow.log.close();
+    slow.let_go();
     assert!(making.await.unwrap().is_err());
+    drop(slow);
 
     let place = open(folder.path()).await;
     assert!(place.queues.get("half").is_err());

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{REJECT, begin, claim_http, letters, put, restarted, settle, texts, work};
+use crate::support::{REJECT, begin, claim, claim_http, letters, put, restarted, settle, texts, work};
 use thalweg_log::Durability;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
-use thalweg_queue::{DeadFilter, DeadSelect, Queue, ResendTo, SeekTo, Verdict};
+use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings, RetentionMode};
+use thalweg_queue::{DeadFilter, DeadSelect, Pause, Queue, ResendTo, SeekTo, Verdict};
 
 /// Messages that die at once in group g.
 async fn die(queue: &Arc<Queue>, texts: &[&str]) {
@@ -176,4 +176,65 @@ async fn what_was_said_of_a_rejected_message_goes_with_the_purge_and_with_no_lat
     let letters = letters(&queue).await;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].properties.as_ref().get("x-dlq-detail"), None);
+}
+
+/// What is set on a queue of dead letters does something, or is refused.
+#[tokio::test]
+async fn what_has_no_effect_on_dead_letters_is_refused_by_its_name() {
+    let (_folder, place, queue) = begin(work(1)).await;
+    put(&queue, &["a"]).await;
+    settle(&queue, "g", &claim(&queue, "g", 1).await, REJECT).await;
+    let dead = place.queues.get("dlq.q").unwrap();
+    let given = (*dead.settings()).clone();
+    for (key, settings) in [
+        (
+            "max_depth",
+            QueueSettings {
+                max_depth: 10,
+                ..given.clone()
+            },
+        ),
+        (
+            "max_bytes",
+            QueueSettings {
+                max_bytes: 1 << 20,
+                ..given.clone()
+            },
+        ),
+        (
+            "overflow",
+            QueueSettings {
+                overflow: Overflow::Block,
+                ..given.clone()
+            },
+        ),
+    ] {
+        let refused = place.queues.configure("dlq.q", settings).await.unwrap_err();
+        assert_eq!(refused.code(), "invalid_config");
+        assert!(
+            refused
+                .to_string()
+                .starts_with(&format!("{key}: dead letters come whatever")),
+            "{refused}"
+        );
+    }
+    let mut settings = given;
+    settings.retention.max_messages = 100;
+    place.queues.configure("dlq.q", settings).await.unwrap();
+    for what in [Pause::Produce, Pause::Both] {
+        let refused = place.queues.pause(&dead, what, true).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("dead letters come all the same"),
+            "{refused}"
+        );
+    }
+    place.queues.pause(&dead, Pause::Consume, true).await.unwrap();
+    place.queues.pause(&dead, Pause::Both, false).await.unwrap();
+    // A letter that went there again would have lost where it died.
+    let to = ResendTo::Queue("dlq.q".into());
+    let all = DeadSelect::Filter(DeadFilter::default());
+    let refused = queue.resend(&all, to, None).await.unwrap_err();
+    assert!(refused.to_string().contains("no way home"), "{refused}");
+    assert_eq!(letters(&queue).await.len(), 1);
+    place.stop().await;
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod beside;
 mod catalog_damage;
 mod changes;
 mod clock;
@@ -18,6 +19,7 @@ mod histories;
 mod leaving;
 mod leftovers;
 mod letters;
+mod line;
 mod meanwhile;
 mod memory;
 mod moved;

@@ -77,7 +77,7 @@ async fn nothing_goes_where_that_would_free_nothing() {
     assert_eq!((queue.depth(), dropped(&queue, "overflow")), (10, 0));
     // A message that never fits drives nobody out, either.
     let larger = NewMessage::of(vec![7; 1 << 20]);
-    assert_eq!(queue.produce(larger).await.unwrap_err().code(), "queue_full");
+    assert_eq!(queue.produce(larger).await.unwrap_err().code(), "message_too_large");
     queue.commit(&queue.group("behind").unwrap(), 0, 10).await.unwrap();
     queue.produce(large()).await.unwrap();
     assert_eq!((queue.depth(), dropped(&queue, "overflow")), (10, 1));

@@ -61,7 +61,7 @@ fn assert_are(taken: &[String], wanted: impl Fn(u64) -> bool) {
     assert!(set.into_iter().eq((0..DELAYED).filter(|n| wanted(*n))));
 }
 
-fn delayed(queue: &Queue) -> u64 {
+fn delayed(queue: &Arc<Queue>) -> u64 {
     queue.stats().groups[0].counts.delayed
 }
 

@@ -174,7 +174,7 @@ async fn a_receipt_that_the_first_version_gave_is_gone_and_its_lease_runs_on() {
         let settled = queue.settle(&group, vec![(receipt, verdict)], true).await.unwrap();
         assert_eq!(settled.failed[0].1.code(), "gone");
     }
-    let counts = |queue: &Queue| {
+    let counts = |queue: &Arc<Queue>| {
         queue
             .stats()
             .groups

@@ -82,6 +82,7 @@ impl Place {
             durability: Durability::Os,
             auto_create: false,
             memory_bytes: u64::MAX,
+            dedup_bytes: u64::MAX,
         };
         let queues = Queues::open(log, Arc::new(SystemClock), options).await.unwrap();
         let webhooks = Webhooks::new(&Metrics::new(false));

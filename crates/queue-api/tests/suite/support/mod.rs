@@ -53,6 +53,7 @@ impl Server {
             durability: Durability::Fsync,
             auto_create,
             memory_bytes: u64::MAX,
+            dedup_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), Arc::new(SystemClock), options))

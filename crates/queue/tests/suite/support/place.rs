@@ -124,6 +124,7 @@ pub fn queues_options(memory_bytes: u64) -> QueuesOptions {
         durability: Durability::Fsync,
         auto_create: false,
         memory_bytes,
+        dedup_bytes: u64::MAX,
     }
 }
 

@@ -1,0 +1,134 @@
+//! Partitions are made and removed: one, or many in one commit, so that a queue of a thousand costs what a queue of one does.
+//! Invariant: a partition that is not stored is not found, and one whose removal is stored is gone, also when nobody waits for
+//! the end of a call any more.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{EmbeddedLog, check_offered};
+use crate::clock::Clock as _;
+use crate::durability::Durability;
+use crate::error::{LogError, Result};
+use crate::format::frame::Kind;
+use crate::format::record::RecordRef;
+use crate::ids::PartitionId;
+use crate::partition::Partition;
+use crate::records::{Records, SUBMISSION_RECORDS_MAX};
+use crate::table::{Change, META, PARTITIONS_MAX};
+use crate::upkeep::SCRUBBED;
+use crate::writer::group::Part;
+use crate::writer::rows::Slots;
+use crate::writer::thread::Writer;
+
+/// Partitions that are made or removed in one commit.
+const TOGETHER: usize = SUBMISSION_RECORDS_MAX;
+
+impl EmbeddedLog {
+    /// A new partition, empty. Durable when this returns. An id is never used again after its partition was removed.
+    pub async fn create(&self, id: PartitionId, durability: Durability) -> Result<()> {
+        self.create_all(&[id], durability).await
+    }
+
+    /// Several new partitions, all or none: those of one commit are all found by a start, or none of them. Durable when this
+    /// returns.
+    pub async fn create_all(&self, ids: &[PartitionId], durability: Durability) -> Result<()> {
+        check_offered(durability)?;
+        if let Some(own) = ids.iter().find(|id| [META, SCRUBBED].contains(id)) {
+            return Err(LogError::PartitionExists(*own));
+        }
+        for some in ids.chunks(TOGETHER) {
+            let made = add_partitions(&self.partitions, &self.slots, &self.writer, some, durability)?;
+            // Also when nobody waits for it any more: a partition that is not stored must not be found.
+            let unmade = scopeguard::guard(made, |made| self.forget(&made));
+            let created = some.iter().map(|id| Change::Created(*id, durability));
+            self.change_all(created, false).await?;
+            scopeguard::ScopeGuard::into_inner(unmade);
+        }
+        Ok(())
+    }
+
+    /// A partition goes, with all that is in it. Durable when this returns. On a full disk, too: it makes room.
+    pub async fn remove(&self, id: PartitionId) -> Result<()> {
+        self.remove_all(&[id]).await
+    }
+
+    /// Several partitions go, in this order where they do not go together: what every file keeps for that on a full disk may
+    /// have room for some of them at a time. Durable when this returns.
+    pub async fn remove_all(&self, ids: &[PartitionId]) -> Result<()> {
+        let (mut left, mut most) = (ids, TOGETHER);
+        while !left.is_empty() {
+            let (some, others) = left.split_at_checked(most).unwrap_or((left, &[]));
+            let partitions: Vec<_> = some.iter().map(|id| self.partition(*id)).collect::<Result<_>>()?;
+            match self.change_all(some.iter().map(|id| Change::Removed(*id)), true).await {
+                Ok(()) => left = others,
+                Err(LogError::DiskFull { .. }) if some.len() > 1 => {
+                    most = some.len() / 2;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            self.forget(&partitions);
+            self.shelf.wake();
+        }
+        Ok(())
+    }
+
+    /// They are nowhere from now on.
+    fn forget(&self, gone: &[Arc<Partition>]) {
+        {
+            let mut partitions = self.partitions.write();
+            gone.iter().for_each(|partition| drop(partitions.remove(&partition.id)));
+        }
+        gone.iter().for_each(|partition| partition.remove());
+        self.writer.remove_partitions(gone);
+    }
+
+    /// A fact about partitions, durable when this returns.
+    pub(crate) async fn change(&self, change: Change) -> Result<()> {
+        self.change_all([change].into_iter(), false).await
+    }
+
+    /// Several, in one commit.
+    async fn change_all(&self, changes: impl Iterator<Item = Change>, frees: bool) -> Result<()> {
+        let (mut records, mut value, now) = (Records::new(), Vec::with_capacity(32), self.clock.now());
+        for change in changes {
+            value.clear();
+            change.encode(&mut value);
+            records.push(&RecordRef::of(now, &value))?;
+        }
+        let bytes = records.bytes();
+        let part = Part::of(&self.meta, Kind::Meta, records);
+        let submitted = self.submit_with([part].into(), Durability::Fsync, bytes, frees);
+        submitted.await.map(drop)
+    }
+}
+
+/// New partitions, which the writer knows from then on: all of them or none. That they were made is still to be stored.
+pub(crate) fn add_partitions(
+    partitions: &RwLock<HashMap<PartitionId, Arc<Partition>>>,
+    slots: &Mutex<Slots>,
+    writer: &Writer,
+    ids: &[PartitionId],
+    durability: Durability,
+) -> Result<Vec<Arc<Partition>>> {
+    // Before the partitions, and before the writer's inbox.
+    let mut slots = slots.lock();
+    let mut partitions = partitions.write();
+    let mut own = HashSet::with_capacity(ids.len());
+    if let Some(known) = ids.iter().find(|id| partitions.contains_key(id) || !own.insert(**id)) {
+        return Err(LogError::PartitionExists(*known));
+    }
+    if partitions.len() + ids.len() > PARTITIONS_MAX {
+        return Err(LogError::TooManyPartitions { limit: PARTITIONS_MAX });
+    }
+    let mut made = Vec::with_capacity(ids.len());
+    for id in ids {
+        let partition = Arc::new(Partition::new(*id, slots.take(), durability, 0));
+        writer.add_partition(partition.clone());
+        partitions.insert(*id, partition.clone());
+        made.push(partition);
+    }
+    Ok(made)
+}

@@ -1,0 +1,205 @@
+//! What waits for the thread that commits: submissions up to a number of bytes, and behind them the line of those for which
+//! there was no room. Invariant: while somebody stands in the line, nothing with bytes is taken before it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::core::Submission;
+use super::group::Slot;
+use crate::durability::Durability;
+use crate::error::{LogError, Result};
+use crate::ids::PartitionId;
+use crate::line::{Line, Place};
+use crate::partition::Partition;
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    pub waiting: VecDeque<Submission>,
+    pub bytes: usize,
+    /// Submissions for which there was no room, in the order in which they came.
+    pub line: Line<Submission>,
+    /// Made and removed since the last block, in this order.
+    pub partitions: Vec<Arc<Partition>>,
+    pub removed: Vec<(Slot, PartitionId)>,
+    /// Of partitions that promise something else from the next block on.
+    pub promises: Vec<(Arc<Partition>, Durability)>,
+    /// Partitions with something journaled, and since when.
+    pub dirty: Vec<Arc<Partition>>,
+    pub dirty_since: Option<Instant>,
+    pub closing: bool,
+    pub closed: bool,
+    pub poison: Option<Arc<str>>,
+    /// Submissions that did not have to wait for room.
+    pub admitted: u64,
+    /// The writer sleeps until so many submissions are there.
+    pub wake_at: usize,
+}
+
+impl Inbox {
+    /// Why nothing is taken any more, if that is so.
+    pub fn refuses(&self) -> Option<LogError> {
+        if let Some(cause) = &self.poison {
+            return Some(LogError::Poisoned { cause: cause.clone() });
+        }
+        self.closing.then_some(LogError::Closed)
+    }
+
+    /// Takes a submission, or has it stand in line. What has no bytes waits for nobody: it asks for what was taken before.
+    pub fn push(&mut self, submission: Submission, most: usize) -> Option<Place> {
+        let bytes = submission.bytes;
+        if bytes > 0 && !(self.line.is_empty() && self.has_room(bytes, most)) {
+            return Some(self.line.join(submission));
+        }
+        self.admitted += u64::from(bytes > 0);
+        self.take_in(submission);
+        None
+    }
+
+    /// Takes from the line, in its order, what has room now.
+    pub fn serve(&mut self, most: usize) {
+        while self.line.first().is_some_and(|first| self.has_room(first.bytes, most))
+            && let Some(submission) = self.line.serve()
+        {
+            self.take_in(submission);
+        }
+    }
+
+    /// The first is taken whatever its size, so that what is larger than all that may wait is stored, too.
+    fn has_room(&self, bytes: usize, most: usize) -> bool {
+        self.waiting.is_empty() || self.bytes + bytes <= most
+    }
+
+    fn take_in(&mut self, submission: Submission) {
+        self.bytes += submission.bytes;
+        self.waiting.push_back(submission);
+    }
+}
+
+/// A submission that stands in line. Given up, it leaves: it was not taken.
+pub(super) struct InLine<'a> {
+    inbox: &'a Mutex<Inbox>,
+    place: Place,
+    /// Bytes that may wait.
+    most: usize,
+}
+
+impl<'a> InLine<'a> {
+    pub fn new(inbox: &'a Mutex<Inbox>, place: Place, most: usize) -> InLine<'a> {
+        InLine { inbox, place, most }
+    }
+
+    /// Whether it was taken; an error if nothing is taken any more.
+    pub fn is_over(&self) -> Result<bool> {
+        let inbox = self.inbox.lock();
+        match inbox.line.holds(&self.place) {
+            true => inbox.refuses().map_or(Ok(false), Err),
+            false => Ok(true),
+        }
+    }
+
+    pub async fn called(&self) {
+        self.place.called().await;
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let mut inbox = self.inbox.lock();
+        let left = inbox.line.leave(&self.place);
+        if left.is_some() && inbox.refuses().is_none() {
+            // Those behind it may have room.
+            inbox.serve(self.most);
+        }
+        drop(inbox);
+        // What it holds is freed without the lock.
+        drop(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::writer::core::Parts;
+
+    const MOST: usize = 10;
+    /// Sizes are multiples of it, and what is beyond them tells submissions apart.
+    const UNIT: usize = 1 << 12;
+
+    fn submission(bytes: usize) -> Submission {
+        Submission {
+            parts: Parts::new(),
+            durability: Durability::Fsync,
+            bytes,
+            done: None,
+            for_files: false,
+            frees: false,
+        }
+    }
+
+    #[test]
+    fn what_is_large_is_not_passed_by_what_is_small() {
+        let mut inbox = Inbox::default();
+        assert!(inbox.push(submission(6), MOST).is_none());
+        let large = inbox.push(submission(9), MOST);
+        let small = inbox.push(submission(1), MOST);
+        // Before there was a line, the small one was taken here, and each that came after it.
+        assert!(large.is_some() && small.is_some());
+        assert!(inbox.push(submission(0), MOST).is_none(), "a sync waits for nobody");
+        inbox.waiting.clear();
+        inbox.bytes = 0;
+        inbox.serve(MOST);
+        let taken: Vec<usize> = inbox.waiting.iter().map(|one| one.bytes).collect();
+        assert_eq!(taken, [9, 1]);
+    }
+
+    proptest! {
+        /// Arrivals, rounds of the writer and callers that leave: what is taken is taken in the order of arrival, never more
+        /// at once than may wait but for one alone, and nobody stands in line for whom there is room.
+        #[test]
+        fn taken_is_in_the_order_of_arrival(steps in prop::collection::vec((0..8u8, 1..15usize), 1..200)) {
+            let (inbox, most) = (Mutex::new(Inbox::default()), MOST * UNIT);
+            let (mut arrived, mut left, mut standing, mut taken) = (0, Vec::new(), Vec::new(), Vec::new());
+            for (step, size) in steps {
+                match step {
+                    0..5 => {
+                        let place = inbox.lock().push(submission(size * UNIT + arrived), most);
+                        standing.extend(place.map(|place| (arrived, InLine::new(&inbox, place, most))));
+                        arrived += 1;
+                    }
+                    5 if !standing.is_empty() => {
+                        let (number, waiting) = standing.remove(size % standing.len());
+                        if !waiting.is_over().unwrap() {
+                            left.push(number);
+                        }
+                    }
+                    _ => round(&inbox, &mut taken),
+                }
+                let inbox = inbox.lock();
+                prop_assert!(inbox.line.first().is_none_or(|first| !inbox.has_room(first.bytes, most)));
+            }
+            while !inbox.lock().waiting.is_empty() {
+                round(&inbox, &mut taken);
+            }
+            let expected: Vec<usize> = (0..arrived).filter(|number| !left.contains(number)).collect();
+            prop_assert_eq!(taken, expected);
+            for (_, waiting) in &standing {
+                prop_assert!(waiting.is_over().unwrap());
+            }
+        }
+    }
+
+    /// What the writer does before each block.
+    fn round(inbox: &Mutex<Inbox>, taken: &mut Vec<usize>) {
+        let mut inbox = inbox.lock();
+        let bytes: usize = inbox.waiting.iter().map(|one| one.bytes / UNIT).sum();
+        assert!(inbox.waiting.len() <= 1 || bytes <= MOST);
+        taken.extend(inbox.waiting.drain(..).map(|one| one.bytes % UNIT));
+        inbox.bytes = 0;
+        inbox.serve(MOST * UNIT);
+    }
+}

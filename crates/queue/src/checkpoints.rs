@@ -1,0 +1,139 @@
+//! The state of groups as a whole, written now and then, so that a start reads little.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smol_str::SmolStr;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+
+use crate::group::Group;
+use crate::letters::dropped_record;
+use crate::maintenance::CHECKPOINT_AFTER;
+use crate::part::{Consumer, Part, Unsaved};
+use crate::queue::Queue;
+
+impl Queue {
+    /// Something changed that a checkpoint is written for when the time comes.
+    pub(crate) fn checkpoint_by_and_by(&self) {
+        self.maintain_by(self.clock.now() + CHECKPOINT_AFTER);
+    }
+
+    /// The most records since a checkpoint of any part, of those that are worth another.
+    pub(crate) fn most_records(&self, groups: &[Arc<Group>]) -> u32 {
+        if self.is_in_memory() {
+            return 0;
+        }
+        let unsaved = |part: &Arc<Part>| part.inner.lock().unsaved;
+        let parts = groups.iter().flat_map(|group| group.parts());
+        let worth = parts.map(|(_, part)| unsaved(part)).filter(Unsaved::is_worth_it);
+        worth.map(|unsaved| unsaved.records).max().unwrap_or(0)
+    }
+
+    /// Writes the whole state of every partition of which that is wanted for one group. Of all groups that there are: a start
+    /// reads nothing that stands before a checkpoint, so a group that is not in it would begin anew.
+    pub(crate) fn checkpoint(&self, wanted: impl Fn(Unsaved) -> bool) {
+        for partition in 0..self.partition_count() {
+            let _listed = self.listing.lock();
+            let groups = self.groups();
+            let parts: Vec<(Arc<Group>, Arc<Part>)> = groups
+                .iter()
+                .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
+                .collect();
+            let drops = match partition {
+                0 => self.unsaved_drops.load(Ordering::Relaxed),
+                _ => 0,
+            };
+            let whole = parts.iter().map(|(_, part)| part.inner.lock().unsaved);
+            let letters = Unsaved::of_letters(drops + self.sent_here.lock().unsaved(partition), whole);
+            if !wanted(letters) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
+                continue;
+            }
+            // Where a letter is stored already and its message has not left yet, a checkpoint would undo that it has: later.
+            let moves: Option<Vec<_>> = parts.iter().map(|(_, part)| part.moving.try_lock().ok()).collect();
+            let Some(_no_moves) = moves else { continue };
+            if let Err(error) = self.checkpoint_of(partition, &parts) {
+                tracing::warn!(queue = %self.name(), partition, %error, "the state of groups cannot be written as a whole");
+            }
+        }
+    }
+
+    /// A new group takes part from now on, and where it begins is kept, so that a restart does not begin somewhere else. No
+    /// checkpoint comes between the two: it would have the group before its beginning, or its beginning before it.
+    pub(crate) fn begin_group(&self, group: &Arc<Group>) -> thalweg_log::Result<()> {
+        let _listed = self.listing.lock();
+        self.add_group(group.clone());
+        self.keep_beginning(group)
+    }
+
+    /// Where a new group begins, without all that is known of the others.
+    fn keep_beginning(&self, group: &Group) -> thalweg_log::Result<()> {
+        if self.is_in_memory() {
+            return Ok(());
+        }
+        for (partition, part) in group.parts() {
+            let (state, now) = (self.state_id(partition), self.clock.now());
+            let (mut inner, mut values) = (part.inner.lock(), Vec::new());
+            inner.store(self.log.as_ref(), state, group.id, now)?;
+            inner.checkpoint(group.id, &[], &mut values);
+            // Under the lock, so that what changes next comes behind it.
+            self.log.journal(state, Kind::State, &mut |records| {
+                values
+                    .iter()
+                    .try_for_each(|value| records.push(&RecordRef::of(now, value)))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All groups of a partition at one moment: nothing may be journaled between them. What has changed is stored before:
+    /// if the whole is too large for the log, or the disk is full, a start reads it from there.
+    fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<Part>)]) -> thalweg_log::Result<()> {
+        let mut locked: Vec<_> = parts.iter().map(|(group, part)| (group, part.inner.lock())).collect();
+        let (state, now) = (self.state_id(partition), self.clock.now());
+        let (mut values, mut consumers) = (Vec::new(), Vec::new());
+        for (group, inner) in &mut locked {
+            inner.store(self.log.as_ref(), state, group.id, now)?;
+            let members = group.members.lock();
+            let holding = members.iter().filter(|member| member.leases > 0);
+            let holding: Vec<Consumer> = holding
+                .map(|member| (member.index, SmolStr::new(member.id), member.kind))
+                .collect();
+            drop(members);
+            inner.checkpoint(group.id, &holding, &mut values);
+            consumers.push(holding);
+        }
+        // Until it is written: what is dropped meanwhile comes behind it.
+        let dropped = (partition == 0 && self.has_letters).then(|| self.dropped.lock());
+        if dropped.is_some() && self.drops_under_way.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        let mut sent_here = self.sent_here.lock();
+        if sent_here.is_under_way(partition) {
+            return Ok(());
+        }
+        values.extend(sent_here.records(partition));
+        let drops = match &dropped {
+            Some(_) => self.unsaved_drops.swap(0, Ordering::Relaxed),
+            None => 0,
+        };
+        values.extend(dropped.as_deref().map(dropped_record));
+        let written = self.log.journal(state, Kind::Checkpoint, &mut |records| {
+            values
+                .iter()
+                .try_for_each(|value| records.push(&RecordRef::of(now, value)))
+        });
+        if written.is_ok() {
+            sent_here.saved(partition);
+        }
+        drop((dropped, sent_here));
+        let bytes = values.iter().map(Vec::len).sum();
+        for ((_, inner), holding) in locked.iter_mut().zip(&consumers) {
+            inner.checkpointed(holding, bytes, written.is_ok());
+        }
+        if written.is_err() {
+            self.unsaved_drops.fetch_add(drops, Ordering::Relaxed);
+        }
+        written
+    }
+}
