@@ -12,6 +12,7 @@ mod describe;
 mod diagnostics;
 mod emit;
 mod environment;
+mod exposure;
 mod fields;
 mod load;
 mod machine;
@@ -32,6 +33,7 @@ pub use config::{
 };
 pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};
+pub use exposure::{Exposed, ListenerNames, Protection, exposure, is_loopback, literal_address};
 pub use fields::Fields;
 pub use load::{LoadOptions, Loaded, load, load_path, process_environment};
 pub use machine::memory_bytes;

@@ -1,0 +1,194 @@
+//! The one rule of every listener: an address that other hosts reach needs TLS and a login, or the word of the operator
+//! (`insecure: true`) that it shall have neither. Loopback needs nothing.
+//!
+//! The rule is a function of what was bound, so that `run` applies it to the socket and `check` to an address that the file
+//! writes out.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// What stands between a listener and other hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    pub has_tls: bool,
+    /// Whether there is a token, user or certificate that a client must show.
+    pub has_login: bool,
+    /// The operator allows that it is missing.
+    pub is_insecure: bool,
+}
+
+/// Why an address may not be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposed {
+    Unprotected,
+    /// Tokens and data would cross the network in the clear.
+    NoTls,
+    /// Everybody who reaches the port would be let in.
+    NoLogin,
+}
+
+/// How the settings of a listener are called where its operator writes them: as fields of a file or as options of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerNames {
+    pub address: String,
+    /// What to give for TLS, as `http.cert_file and http.key_file`.
+    pub tls: String,
+    /// What to give for a login, as `auth.tokens`.
+    pub login: String,
+    /// What to write to have it as it is, as `http.insecure: true`.
+    pub insecure: String,
+}
+
+/// Whether an address may be served with this protection.
+pub fn exposure(ip: IpAddr, protection: Protection) -> Result<(), Exposed> {
+    if is_loopback(ip) || protection.is_insecure {
+        return Ok(());
+    }
+    match (protection.has_tls, protection.has_login) {
+        (true, true) => Ok(()),
+        (true, false) => Err(Exposed::NoLogin),
+        (false, true) => Err(Exposed::NoTls),
+        (false, false) => Err(Exposed::Unprotected),
+    }
+}
+
+/// Also of the IPv4 addresses that an IPv6 socket shows as `::ffff:127.0.0.1`.
+pub fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+/// The address that `host:port` writes out. An empty host is all addresses; a name is known only to the one who resolves it.
+pub fn literal_address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix(':') {
+        Some(port) => Some(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port.parse().ok()?)),
+        None => text.parse().ok(),
+    }
+}
+
+impl Exposed {
+    /// One sentence with the cure. `address` is what was bound, or would be.
+    pub fn explain(self, address: SocketAddr, names: &ListenerNames) -> String {
+        let ListenerNames {
+            address: name,
+            tls,
+            login,
+            insecure,
+        } = names;
+        let (lacks, cure) = match self {
+            Exposed::Unprotected => ("TLS and a login", format!("{tls}, and {login}")),
+            Exposed::NoTls => ("TLS", tls.clone()),
+            Exposed::NoLogin => ("a login", login.clone()),
+        };
+        let port = address.port();
+        format!(
+            "{name} {address} can be reached by other hosts without {lacks}; set it to 127.0.0.1:{port}, or add {cure}, or allow it with {insecure}"
+        )
+    }
+}
+
+impl ListenerNames {
+    /// A section of the file that has `address`, `cert_file`, `key_file` and `insecure`, and the logins of `auth`.
+    pub fn of_section(section: &str) -> ListenerNames {
+        ListenerNames {
+            address: format!("{section}.address"),
+            tls: format!("{section}.cert_file and {section}.key_file"),
+            login: "auth.tokens or auth.users_file".to_owned(),
+            insecure: format!("{section}.insecure: true"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOPBACK: [&str; 5] = ["127.0.0.1", "127.255.0.3", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"];
+    const REACHED: [&str; 9] = [
+        "0.0.0.0",
+        "::",
+        "192.0.2.7",
+        "10.0.0.1",
+        "169.254.1.1",
+        "fe80::1",
+        "2001:db8::1",
+        "::ffff:192.0.2.7",
+        "::ffff:0.0.0.0",
+    ];
+
+    /// Every combination of what may be there.
+    fn all_protections() -> impl Iterator<Item = Protection> {
+        (0..8).map(|bits| Protection {
+            has_tls: bits & 1 != 0,
+            has_login: bits & 2 != 0,
+            is_insecure: bits & 4 != 0,
+        })
+    }
+
+    #[test]
+    fn loopback_needs_nothing() {
+        for protection in all_protections() {
+            for ip in LOOPBACK {
+                assert_eq!(exposure(ip.parse().unwrap(), protection), Ok(()), "{ip} {protection:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_other_hosts_reach_needs_tls_and_a_login_or_the_word_of_the_operator() {
+        for protection in all_protections() {
+            for ip in REACHED {
+                let allowed = exposure(ip.parse().unwrap(), protection).is_ok();
+                let Protection {
+                    has_tls,
+                    has_login,
+                    is_insecure,
+                } = protection;
+                assert_eq!(allowed, is_insecure || (has_tls && has_login), "{ip} {protection:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_refusal_names_what_is_missing_and_only_that() {
+        let names = ListenerNames::of_section("ingest.otlp.grpc");
+        let address: SocketAddr = "0.0.0.0:4317".parse().unwrap();
+        let end = ", or allow it with ingest.otlp.grpc.insecure: true";
+        let tls = "ingest.otlp.grpc.cert_file and ingest.otlp.grpc.key_file";
+        let login = "auth.tokens or auth.users_file";
+        for ((has_tls, has_login), lacks, cure) in [
+            ((false, false), "TLS and a login", format!("{tls}, and {login}")),
+            ((false, true), "TLS", tls.to_owned()),
+            ((true, false), "a login", login.to_owned()),
+        ] {
+            let protection = Protection {
+                has_tls,
+                has_login,
+                is_insecure: false,
+            };
+            let refused = exposure(address.ip(), protection).unwrap_err();
+            assert_eq!(
+                refused.explain(address, &names),
+                format!(
+                    "ingest.otlp.grpc.address 0.0.0.0:4317 can be reached by other hosts without {lacks}; set it to \
+                     127.0.0.1:4317, or add {cure}{end}"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn only_an_address_that_is_written_out_is_known_before_it_is_bound() {
+        for (text, expected) in [
+            ("127.0.0.1:4195", Some("127.0.0.1:4195")),
+            ("[::1]:80", Some("[::1]:80")),
+            (":4195", Some("[::]:4195")),
+            ("0.0.0.0:0", Some("0.0.0.0:0")),
+            ("localhost:4195", None),
+            ("plant:4195", None),
+            (":99999", None),
+            ("", None),
+        ] {
+            let found = literal_address(text).map(|address| address.to_string());
+            assert_eq!(found.as_deref(), expected, "{text:?}");
+        }
+    }
+}
