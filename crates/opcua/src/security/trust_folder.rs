@@ -244,4 +244,6 @@ fn date(at: Duration) -> thalweg_record::Ticks {
 }
 
 #[cfg(test)]
+mod against_openssl;
+#[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //! those of changes since an earlier one, are read as what they name. One that cannot be read, or in which others than its
 //! issuer's certificates may be meant, would be passed over in silence; it refuses every server until it is replaced.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -135,6 +135,8 @@ pub(super) struct Revocation<'a> {
     authorities: Vec<&'a Parsed>,
     now: Duration,
     signers: HashMap<(usize, Vec<u8>), bool>,
+    /// Lists that were looked at for their date, so that one is warned of once.
+    dated: HashSet<usize>,
 }
 
 impl<'a> Revocation<'a> {
@@ -144,22 +146,22 @@ impl<'a> Revocation<'a> {
             authorities,
             now,
             signers: HashMap::new(),
+            dated: HashSet::new(),
         }
     }
 
-    /// Each certificate of the path against the lists of its issuer. An issuer without a list revokes nothing.
+    /// Each certificate of the path against the lists of its issuer, an authority's own too, which may revoke its former key or
+    /// itself. An issuer without a list revokes nothing.
     pub fn check(&mut self, path: &[&Parsed]) -> Result<(), String> {
-        for (at, certificate) in path
-            .iter()
-            .enumerate()
-            .filter(|(_, certificate)| !certificate.is_self_issued())
-        {
+        for (at, certificate) in path.iter().enumerate() {
             let above = path.get(at + 1..).unwrap_or_default();
             for (number, list) in self.lists.iter().enumerate() {
                 if list.issuer != certificate.issuer_name || !self.is_by_issuer(number, list, certificate, above)? {
                     continue;
                 }
-                list.warn_if_expired(self.now);
+                if self.dated.insert(number) {
+                    list.warn_if_expired(self.now);
+                }
                 if list.revokes(certificate) {
                     return Err(format!(
                         "the certificate {} ({}) was revoked by its issuer; have the server's certificate renewed",
