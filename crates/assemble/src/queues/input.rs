@@ -136,8 +136,9 @@ impl Input for QueueInput {
                         queue.leave(&group, &self.consumer);
                         break;
                     }
+                    // An event and no outage: it is told each time, however soon the queue is back.
                     Ended::Deleted(what) => {
-                        context.connection.failed(&what);
+                        context.connection.progress(&what);
                         tracing::warn!(
                             queue = %queue.name(), group = %group.name(),
                             "{what}, while a flow reads it: it goes on with the one that has the name next"
