@@ -82,6 +82,7 @@ impl Checked {
             lake: components.lake.is_wanted(),
         };
         let settings = Settings::read(&config, used, &diagnostics);
+        components.store.check_names(&settings.store, &diagnostics);
         nothing_to_run(&config, &diagnostics);
         if settings.events.needs_log(used.events) || settings.ingest.is_some() {
             components.store.want();
