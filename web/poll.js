@@ -62,7 +62,9 @@ export class Poller {
 
 // A look from the server, or an error whose message can be shown.
 export async function askServer(url, timeoutMs) {
-  const response = await fetch(url, { cache: 'no-store', signal: AbortSignal.timeout(timeoutMs) })
+  // Over HTTP a browser does not say that this page asks; no page of another site can add this header.
+  const headers = { 'x-requested-with': 'console' }
+  const response = await fetch(url, { cache: 'no-store', headers, signal: AbortSignal.timeout(timeoutMs) })
   if (response.ok) return response.json()
   const text = (await response.text()).trim()
   throw Object.assign(new Error(text || `status ${response.status}`), { refused: response.status < 500 })

@@ -2,11 +2,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 use thalweg_tests::postgres::{Database, Server};
-use thalweg_tests::{Api, eventually, thalweg};
+use thalweg_tests::receiver::Authority;
+use thalweg_tests::{Api, Process, eventually, thalweg};
 
 use crate::events_server::{Backend, Events, Pokes, TOKEN, as_token, token};
 
@@ -177,23 +179,27 @@ fn a_store_is_found_by_each_of_its_addresses() {
 }
 
 #[test]
-fn the_token_of_a_new_store_is_printed_once_and_a_given_one_is_valid_from_then_on() {
+fn the_token_of_a_new_store_is_told_once_and_a_given_one_is_valid_from_then_on() {
     let database = Database::create();
     let url = database.url();
-    for flags in [vec!["--data-dir=data", "--min-free=0"], vec!["--db-url", &url]] {
+    for (flags, file) in [
+        (vec!["--data-dir=data", "--min-free=0"], "data/keys/default.token"),
+        (vec!["--db-url", &url, "--token-out", "kept/first"], "kept/first"),
+    ] {
         let events = Events::start_in(tempfile::tempdir().unwrap(), &flags);
-        // It stands on a line of its own, behind the line that says so.
+        // What it writes to a file or a pipe may end up in a journal.
+        let path = events.folder.path().join(file);
         let printed = eventually(|| {
             let log = events.process.stderr();
-            let line = log
-                .split("DEFAULT NAMESPACE TOKEN:\n")
-                .nth(1)
-                .and_then(|rest| rest.split_once('\n'));
-            line.map(|(line, _)| line.to_owned())
-                .ok_or_else(|| anyhow::anyhow!("{log}"))
+            anyhow::ensure!(log.contains("the token of the namespace default was made"), "{log}");
+            Ok(std::fs::read_to_string(&path)?.trim_end().to_owned())
         });
         let printed = printed.unwrap();
         assert_eq!(printed.len(), TOKEN.len());
+        let log = events.process.stderr();
+        assert!(log.contains(file) && !log.contains("ns_"), "{log}");
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
         assert_eq!(
             as_token(&events, &printed, &json!(["ns.list"])).0,
             200,
@@ -201,11 +207,8 @@ fn the_token_of_a_new_store_is_printed_once_and_a_given_one_is_valid_from_then_o
         );
         assert_eq!(as_token(&events, TOKEN, &json!(["ns.list"])).0, 403);
         let events = events.again();
-        assert!(
-            !events.process.stderr().contains("TOKEN"),
-            "{}",
-            events.process.stderr()
-        );
+        let log = events.process.stderr();
+        assert!(!log.contains("the token of"), "{log}");
         assert_eq!(as_token(&events, &printed, &json!(["ns.list"])).0, 200);
         let mut events = events;
         events.process.kill().unwrap();
@@ -214,29 +217,130 @@ fn the_token_of_a_new_store_is_printed_once_and_a_given_one_is_valid_from_then_o
         for valid in [TOKEN, &printed] {
             assert_eq!(as_token(&given, valid, &json!(["ns.list"])).0, 200);
         }
-        assert!(!given.process.stderr().contains("TOKEN"));
+        assert!(!given.process.stderr().contains("the token of"));
         let given = given.again();
         assert_eq!(as_token(&given, TOKEN, &json!(["ns.list"])).0, 200);
     }
 }
 
 #[test]
-fn without_tokens_it_is_reached_from_this_machine_only() {
+fn a_terminal_is_shown_the_first_token_and_no_file_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("{} events serve --port 0 --data-dir data --min-free 0", thalweg::binary().display());
+    // A terminal of its own, whose text goes to a file.
+    let mut command = Command::new("script");
+    command.args(["-q", "-f", "-c", &line, "shown"]).current_dir(folder.path());
+    let mut process = Process::start("terminal", folder.path(), &mut command).unwrap();
+    eventually(|| {
+        let shown = std::fs::read_to_string(folder.path().join("shown"))?.replace('\r', "");
+        let token = shown.split("DEFAULT NAMESPACE TOKEN:\n").nth(1);
+        let token = token.and_then(|rest| rest.lines().next());
+        anyhow::ensure!(token.is_some_and(|token| token.len() == TOKEN.len()), "{shown}");
+        Ok(())
+    })
+    .unwrap();
+    assert!(!folder.path().join("data/keys/default.token").exists());
+    process.kill().unwrap();
+}
+
+#[test]
+fn without_a_place_for_its_token_a_store_is_not_made() {
+    let (database, folder) = (Database::create(), tempfile::tempdir().unwrap());
+    let arguments = ["events", "serve", "--port=0", "--db-url", &database.url()];
+    for _ in 0..2 {
+        let done = thalweg::run(folder.path(), &arguments).unwrap();
+        assert_eq!(done.status.code(), Some(1));
+        assert!(done.stderr.contains("give one (--token), or a file for it (--token-out)"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn it_is_reached_from_this_machine_only_unless_its_address_says_otherwise() {
     let reaches = |events: &Events, host: &str| {
         let port = events.address.rsplit(':').next().unwrap();
         TcpStream::connect(format!("{host}:{port}")).is_ok()
     };
     let has_six = std::net::TcpListener::bind("[::1]:0").is_ok();
-    let alone = Events::in_memory();
-    assert!(reaches(&alone, "127.0.0.1") && !reaches(&alone, "127.0.0.2"));
-    assert_eq!(reaches(&alone, "[::1]"), has_six);
-    for open in [
+    for alone in [
+        Events::in_memory(),
         Events::with(Backend::TestMode, &["--insecure"]),
+        Events::on_disk(),
         Events::of(Backend::Memory),
+        Events::with(Backend::Fsync, &["--insecure"]),
     ] {
-        assert!(reaches(&open, "127.0.0.1") && reaches(&open, "127.0.0.2"));
-        assert_eq!(reaches(&open, "[::1]"), has_six);
+        assert!(reaches(&alone, "127.0.0.1") && !reaches(&alone, "127.0.0.2"));
+        assert_eq!(reaches(&alone, "[::1]"), has_six);
     }
+    for (backend, address) in [
+        (Backend::TestMode, "0.0.0.0"),
+        (Backend::Memory, "0.0.0.0"),
+        (Backend::Fsync, "::"),
+    ] {
+        if address == "::" && !has_six {
+            continue;
+        }
+        let open = Events::with(backend, &["--address", address, "--insecure"]);
+        assert!(reaches(&open, "127.0.0.1") && reaches(&open, "127.0.0.2"));
+        assert_eq!(reaches(&open, "[::1]"), has_six && address == "::");
+    }
+    let one = Events::with(Backend::Fsync, &["--address", "127.0.0.2"]);
+    assert!(!reaches(&one, "127.0.0.1") && reaches(&one, "127.0.0.2"));
+}
+
+#[test]
+fn what_other_hosts_reach_needs_tls_and_tokens_or_the_word_of_the_operator() {
+    let folder = tempfile::tempdir().unwrap();
+    let identity = Authority::new(folder.path(), "ca").unwrap().certify("localhost").unwrap();
+    let (cert, key) = (identity.certificate.display().to_string(), identity.key.display().to_string());
+    let tls = ["--tls-cert", &cert, "--tls-key", &key];
+    let test_mode = ["--test-mode"];
+    let kept = ["--data-dir", "data", "--min-free", "0", "--token", TOKEN];
+    for (flags, lacks) in [
+        ([&test_mode[..], &[][..]], Some("without TLS and a login")),
+        ([&test_mode[..], &tls[..]], Some("without a login")),
+        ([&kept[..], &[][..]], Some("without TLS;")),
+        ([&kept[..], &tls[..]], None),
+    ] {
+        let flags = flags.concat();
+        let Some(lacks) = lacks else {
+            drop(Events::start_in(tempfile::tempdir().unwrap(), &[&flags[..], &["--address", "0.0.0.0"]].concat()));
+            continue;
+        };
+        let refused = [&["events", "serve", "--port", "0", "--address", "0.0.0.0"], &flags[..]].concat();
+        let done = thalweg::run(folder.path(), &refused).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{flags:?}");
+        assert!(
+            done.stderr.contains(lacks) && done.stderr.contains("or allow it with --insecure"),
+            "{flags:?}: {}",
+            done.stderr
+        );
+        assert!(!folder.path().join("data").exists(), "nothing is touched");
+    }
+}
+
+#[test]
+fn pages_of_other_sites_reach_no_store_without_tokens() {
+    let open = Events::with(Backend::TestMode, &["--allow-origin", "http://localhost:3000"]);
+    let write = r#"["stream.write","s",{"type":"t","data":{}}]"#;
+    let send = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        open.api.send(method, path, headers, if method == "POST" { write } else { "" })
+    };
+    let foreign = ("origin", "http://localhost:9999");
+    let refused = send("POST", "/rpc", &[foreign, ("content-type", "text/plain")]);
+    assert_eq!((refused.status, &refused.json["error"]["code"]), (403, &json!("AUTH_UNAUTHORIZED")));
+    let image = [("sec-fetch-site", "same-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")];
+    assert_eq!(send("GET", "/subscribe?all=true", &image).status, 403);
+    assert_eq!(send("POST", "/import?force=true", &[foreign]).status, 403);
+    assert_eq!(send("POST", "/rpc?token=ns_x", &[foreign]).status, 403);
+    assert_eq!(send("POST", "/rpc", &[("host", "evil.example")]).status, 403);
+    assert_eq!(open.call(json!(["stream.get", "s"])), json!([]), "nothing was written");
+    assert_eq!(send("POST", "/rpc", &[("origin", "http://localhost:3000")]).status, 200);
+    assert_eq!(send("POST", "/rpc", &[]).status, 200);
+    // Where tokens are looked at, one in the address is what no page can know.
+    let kept = Events::on_disk();
+    let asked = kept.api.send("POST", &format!("/rpc?token={TOKEN}"), &[foreign], write);
+    assert_eq!(asked.status, 200, "{asked:?}");
+    assert_eq!(kept.api.send("POST", "/rpc", &[foreign], write).status, 403);
 }
 
 #[test]

@@ -86,6 +86,15 @@ impl Thalweg {
         Ok(thalweg)
     }
 
+    /// The token of the event store's first start, from the file that the log names.
+    pub fn first_token(&self) -> Result<String> {
+        let log = self.process.stderr();
+        let path = log.split("the token of the namespace default was made; it is in ").nth(1);
+        let path = path.and_then(|rest| rest.split_once(", which")).map(|(path, _)| path);
+        let path = path.with_context(|| format!("no token was made: {log}"))?;
+        Ok(std::fs::read_to_string(self.folder.path().join(path))?.trim_end().to_owned())
+    }
+
     /// Starts without waiting.
     pub fn spawn(yaml: &str) -> Result<Thalweg> {
         Thalweg::spawn_with(yaml, &[])

@@ -17,6 +17,7 @@ const FILE_LINES_MAX: usize = 800;
 const LAYERS: &[(&str, u32)] = &[
     ("record", 0),
     ("config", 0),
+    ("kit", 0),
     ("log", 1),
     ("telemetry", 1),
     ("mapping", 1),

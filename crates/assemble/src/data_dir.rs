@@ -3,7 +3,7 @@
 //! The lock is the kernel's (flock), so a process that dies leaves none behind; the file's text only tells others what
 //! they found.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +11,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use thalweg_kit::files::{self, Mended};
+
+/// All that Thalweg makes in a data folder.
+const NAMES: [&str; 7] = ["LOCK", RESTORING, "log", "events", "keys", "lake", "simulator"];
 
 /// A held data folder. Dropping it lets go.
 pub struct DataDir {
@@ -31,6 +35,7 @@ impl DataDir {
     pub fn take(path: &Path) -> Result<DataDir> {
         let held = DataDir::take_as(path, "data folder", "data_dir")?;
         DataDir::refuse_restore(path)?;
+        close_to_others(path, &NAMES);
         Ok(held)
     }
 
@@ -55,7 +60,8 @@ impl DataDir {
         let held = DataDir::take_as(path, "data folder", "--data-dir")?;
         only_restored(path)?;
         let begin = || -> std::io::Result<()> {
-            File::create(path.join(RESTORING))?.sync_all()?;
+            let mark = files::private().write(true).create(true).truncate(true).open(path.join(RESTORING))?;
+            mark.sync_all()?;
             File::open(path)?.sync_all()?;
             remove_parts(path)
         };
@@ -79,7 +85,12 @@ impl DataDir {
 
     /// The same with a folder of the log, which may be in the data folder of somebody else.
     pub fn take_log(path: &Path) -> Result<DataDir> {
-        DataDir::take_as(path, "folder of the log", "log.dirs")
+        let held = DataDir::take_as(path, "folder of the log", "log.dirs")?;
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        close_to_others(path, &names);
+        Ok(held)
     }
 
     /// The same with a folder of a lake that is not in the data folder.
@@ -90,7 +101,7 @@ impl DataDir {
     /// `what` it is and the `key` that names it, for people.
     fn take_as(path: &Path, what: &str, key: &str) -> Result<DataDir> {
         let shown = path.display();
-        std::fs::create_dir_all(path)
+        files::create_folders(path)
             .with_context(|| format!("cannot create the {what} {shown}; set {key} to a folder that can be written"))?;
         let lock = open(path).with_context(|| {
             format!("cannot write to the {what} {shown}; set {key} to a folder that can be written")
@@ -202,6 +213,27 @@ fn take_lock(file: &File) -> std::io::Result<bool> {
 const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
+/// What other users of the machine could read of a folder, because an older program or a hand has made it so, they can no more.
+fn close_to_others(path: &Path, names: &[&str]) {
+    let shown = path.display();
+    match files::mend(path, names) {
+        Ok(mended) if mended.is_nothing() => {}
+        Ok(Mended { files, folders, left }) => {
+            if files + folders > 0 {
+                tracing::info!(
+                    files,
+                    folders,
+                    "other users of this machine could read files of {shown}; now only the user of this process can"
+                );
+            }
+            for (path, why) in left {
+                tracing::warn!("other users of this machine may read {}: {why}", path.display());
+            }
+        }
+        Err(error) => tracing::warn!("whether other users of this machine can read {shown} is not known: {error}"),
+    }
+}
+
 /// `Ok(false)`: somebody else has it.
 fn try_lock(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
     loop {
@@ -215,12 +247,14 @@ fn try_lock(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new()
+    let path = path.join("LOCK");
+    // A lake that others read has one that they may ask, too.
+    files::as_above(&path)
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
-        .open(path.join("LOCK"))
+        .open(path)
 }
 
 fn read(mut file: &File) -> Option<Holder> {

@@ -10,24 +10,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use thalweg_config::{ListenerNames, Protection, exposure};
 use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles};
 use thalweg_events_api::{EventsApiOptions, Server, refusal};
 use thalweg_log::Durability;
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
-use thalweg_telemetry::{Metrics, register_process_metrics};
+use thalweg_telemetry::{Links, Metrics, Names, Origins, register_process_metrics};
 use tokio::net::TcpListener;
 
 use crate::open_files::for_connections;
 pub(crate) use opening::Keeps;
-use opening::{Opened, given_token, make_default};
+use opening::{Opened, TokenTo, given_token, make_default};
 
 pub use folder::{restore_events, verify_events};
+pub use opening::MadeToken;
 pub(crate) use within::{EventsStore, Section, section};
 
 /// What the server is started with.
 #[derive(Clone, Debug)]
 pub struct ServeEvents {
     pub port: u16,
+    /// An address or a name of this machine; without, its own addresses.
+    pub address: Option<String>,
+    /// Whose pages may ask where there are no tokens.
+    pub allowed_origins: Vec<String>,
+    /// Where the token of a new store goes, if no one is given and nobody sits at a terminal; without, into the folder.
+    pub token_out: Option<PathBuf>,
     pub place: EventsPlace,
     /// Everybody may do everything.
     pub test_mode: bool,
@@ -42,7 +50,7 @@ pub struct ServeEvents {
     pub message_bytes_max: usize,
     pub open_admin: bool,
     pub metrics_per_namespace: bool,
-    /// Also other machines may do everything.
+    /// Other machines may reach it without TLS, and in test mode do everything.
     pub insecure: bool,
     pub tls: Option<TlsFiles>,
 }
@@ -65,7 +73,7 @@ pub struct EventsServer {
     opened: Opened,
     tls: Option<Arc<Tls>>,
     /// Of the namespace `default`, if it was made now.
-    pub new_token: Option<String>,
+    pub new_token: Option<MadeToken>,
     pub address: SocketAddr,
 }
 
@@ -84,14 +92,13 @@ impl EventsServer {
     pub async fn start(options: &ServeEvents) -> Result<EventsServer> {
         let token = options.token.as_deref().map(given_token).transpose()?;
         let tls = options.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
-        let own_only = options.test_mode && !options.insecure && tls.is_none();
-        let listeners = bind(options.port, own_only).await?;
+        let listeners = bind(options).await?;
         let address = listeners.first().context("no listener")?.local_addr()?;
         // It answers from here on that it lives, and that the store is being recovered.
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
         let server = Server::starting(api_options(options), metrics.clone());
-        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners(), &metrics)?;
+        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners(), origins(options, &server), &metrics)?;
         if let Some(first) = listeners.first() {
             server.count_connections(first.connections());
         }
@@ -101,7 +108,15 @@ impl EventsServer {
             crate::metrics::register_clock(&metrics, clock);
         }
         let store = opened.store.clone();
-        let new_token = make_default(store.as_ref(), token).await?;
+        let to = match options.test_mode {
+            // It opens nothing that is not open.
+            true => TokenTo::Terminal,
+            false => TokenTo::seen(options.token_out.clone().or_else(|| match &options.place {
+                EventsPlace::Folder(folder) => Some(TokenTo::file_in(folder)),
+                EventsPlace::Memory | EventsPlace::Postgres(_) => None,
+            })),
+        };
+        let new_token = make_default(store.as_ref(), token, &to).await?;
         server.open(store.clone());
         // Whoever reads this may call it.
         tracing::info!(
@@ -160,6 +175,21 @@ pub(crate) fn manners() -> Manners {
     }
 }
 
+/// Without tokens, pages of other sites must not reach it.
+fn origins(options: &ServeEvents, server: &Server) -> Origins {
+    Origins {
+        allowed: options.allowed_origins.clone(),
+        links: Links::new(["/health", "/ready", "/version", "/metrics"]),
+        tokens_in_address: server.tokens_in_address(),
+        names: match options.test_mode && !options.insecure {
+            true => Names::Own,
+            false => Names::Any,
+        },
+        own_name: options.address.as_ref().map(|name| name.to_ascii_lowercase()),
+        ..Origins::default()
+    }
+}
+
 /// How long a client may be silent.
 pub(crate) fn patience(limits: &mut Limits) {
     limits.header_timeout = IDLE_MAX;
@@ -180,31 +210,48 @@ fn limits() -> Limits {
     limits
 }
 
-/// On all addresses, or on this machine's own.
-async fn bind(port: u16, own_only: bool) -> Result<Vec<TcpListener>> {
-    let (six, four) = match own_only {
-        true => (Ipv6Addr::LOCALHOST, Ipv4Addr::LOCALHOST),
-        false => (Ipv6Addr::UNSPECIFIED, Ipv4Addr::UNSPECIFIED),
-    };
-    let taken = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => anyhow::anyhow!("cannot listen on port {port}: address already in use"),
-        _ => anyhow::anyhow!("cannot listen on port {port}: {error}"),
-    };
-    if !own_only {
-        // Takes both kinds, where the machine has both.
-        return match TcpListener::bind((six, port)).await {
-            Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
-                Ok(vec![TcpListener::bind((four, port)).await.map_err(taken)?])
-            }
-            bound => Ok(vec![bound.map_err(taken)?]),
+/// This machine's own addresses, where no other is given. The rule of all listeners holds for what was bound.
+async fn bind(options: &ServeEvents) -> Result<Vec<TcpListener>> {
+    let port = options.port;
+    let Some(host) = &options.address else {
+        let first = listen("localhost", port, (Ipv4Addr::LOCALHOST, port)).await?;
+        let port = first.local_addr()?.port();
+        return match TcpListener::bind((Ipv6Addr::LOCALHOST, port)).await {
+            Ok(second) => Ok(vec![first, second]),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(cannot_listen("localhost", port, error)),
+            // The machine has no IPv6.
+            Err(_) => Ok(vec![first]),
         };
-    }
-    let first = TcpListener::bind((four, port)).await.map_err(taken)?;
-    let port = first.local_addr()?.port();
-    match TcpListener::bind((six, port)).await {
-        Ok(second) => Ok(vec![first, second]),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(taken(error)),
-        Err(_) => Ok(vec![first]),
+    };
+    let host = host.trim_matches(['[', ']']);
+    let listener = listen(host, port, (host, port)).await?;
+    let bound = listener.local_addr()?;
+    let protection = Protection {
+        has_tls: options.tls.is_some(),
+        has_login: !options.test_mode || options.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()),
+        is_insecure: options.insecure,
+    };
+    exposure(bound.ip(), protection).map_err(|exposed| {
+        let names = ListenerNames {
+            address: "--address".to_owned(),
+            tls: "--tls-cert and --tls-key".to_owned(),
+            login: "tokens (no --test-mode)".to_owned(),
+            insecure: "--insecure".to_owned(),
+        };
+        anyhow::anyhow!(exposed.explain(bound, &names))
+    })?;
+    Ok(vec![listener])
+}
+
+async fn listen(shown: &str, port: u16, address: impl tokio::net::ToSocketAddrs) -> Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| cannot_listen(shown, port, error))
+}
+
+fn cannot_listen(shown: &str, port: u16, error: std::io::Error) -> anyhow::Error {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!("cannot listen on port {port}: address already in use"),
+        _ => anyhow::anyhow!("cannot listen on {shown} port {port}: {error}"),
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
 use parking_lot::Mutex;
-use thalweg_config::{AuthConfig, ListenerConfig};
-use thalweg_console::{Console, Door, Limits, Running};
+use thalweg_config::ListenerConfig;
+use thalweg_console::{Console, Door, Limits, Logins, Running};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::otlp::Signal;
 use thalweg_otlp::Receiver;
@@ -19,7 +19,7 @@ use thalweg_telemetry::Metrics;
 use crate::lake::Lake;
 use crate::open_files;
 pub(crate) use section::{INFLIGHT_MIN, Section, section};
-use sink::{Logins, QueueSink};
+use sink::{QueueSink, Senders};
 
 /// What receives.
 #[derive(Default)]
@@ -33,11 +33,11 @@ impl Ingest {
         &self,
         section: &Section,
         lake: &Arc<Lake>,
-        auth: &AuthConfig,
+        logins: &Logins,
         metrics: &Metrics,
         lake_metrics: &LakeMetrics,
     ) -> Result<()> {
-        let doors = open_doors(section, auth).await?;
+        let doors = open_doors(section, logins).await?;
         let mut queues = Vec::new();
         for signal in Signal::ALL {
             queues.push(lake.received(signal).await?);
@@ -57,12 +57,12 @@ impl Ingest {
 }
 
 /// Addresses are taken before anything is opened, so that a taken port is found first.
-async fn open_doors(section: &Section, auth: &AuthConfig) -> Result<[Option<Door>; 2]> {
+async fn open_doors(section: &Section, logins: &Logins) -> Result<[Option<Door>; 2]> {
     let open = |config: &ListenerConfig| {
         let config = config.clone();
         async move {
             match config.enabled {
-                true => Door::open(&config, auth).await.map(Some),
+                true => Door::open(&config, logins).await.map(Some),
                 false => Ok(None),
             }
         }
@@ -80,7 +80,7 @@ fn receive(
     let Some(admission) = doors.iter().flatten().map(|door| door.admission.clone()).next() else {
         return Ok(Vec::new());
     };
-    let (sink, logins) = (Arc::new(sink), Arc::new(Logins(admission)));
+    let (sink, logins) = (Arc::new(sink), Arc::new(Senders(admission)));
     let options = section.receiver.clone();
     let inflight = options.inflight_bytes_max as u64;
     let receiver = Receiver::new(sink, logins, options, metrics.registry(), lake)?;

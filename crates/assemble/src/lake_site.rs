@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use tempfile::{NamedTempFile, TempDir};
 use thalweg_config::Fields;
+use thalweg_kit::files;
 use thalweg_lake::store::{
-    ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore, write_whole_file,
+    ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore,
 };
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
@@ -79,12 +80,12 @@ impl LakeSite {
             }
             Some(url) => {
                 // Also of a folder elsewhere: what does not fit into the memory of queries has its place here.
-                std::fs::create_dir_all(folder.join("_thalweg"))?;
+                files::create_folders(&folder.join("_thalweg"))?;
                 let absolute = match url {
                     LakeUrl::Folder(path) => std::path::absolute(path)?.display().to_string(),
                     store => store.to_string(),
                 };
-                write_whole_file(&note(data_dir), absolute.as_bytes())?;
+                files::write_whole(&note(data_dir), absolute.as_bytes())?;
                 let scratch = Scratch {
                     folder: folder.join("_thalweg"),
                     spool_bytes: self.spool_bytes,

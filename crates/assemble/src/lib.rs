@@ -32,7 +32,7 @@ pub mod upkeep;
 pub use checked::Checked;
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
-pub use events::{EventsPlace, EventsServer, ServeEvents, restore_events, verify_events};
+pub use events::{EventsPlace, EventsServer, MadeToken, ServeEvents, restore_events, verify_events};
 pub use lake_site::{Place as LakePlace, download};
 pub use log::exit_code;
 pub use process::{Process, Reloaded, Stopped};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures::future::join_all;
 use thalweg_config::Node;
-use thalweg_console::{ConfigText, Console, ConsoleOptions, Running};
+use thalweg_console::{ConfigText, Console, ConsoleOptions, Logins, Replaced, Running};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
 
@@ -32,10 +32,11 @@ pub struct Process {
     /// What is in force, and its list of queues, which may change.
     config: Node,
     events: Arc<EventsStore>,
+    logins: Logins,
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
     /// Of the event store's namespace `default`, if it was made now.
-    pub new_events_token: Option<String>,
+    pub new_events_token: Option<crate::MadeToken>,
     /// Of a lake that is a folder elsewhere.
     _lake_dir: Option<DataDir>,
     /// Let go last: whoever takes the folder next finds it at rest.
@@ -98,6 +99,7 @@ impl Process {
             dead_letter,
             ..
         } = checked;
+        let logins = Logins::load(&config.auth, config.http.basic_auth.as_ref())?;
         let data_dir = DataDir::take(&config.data_dir)?;
         let metrics = Arc::new(Metrics::new(config.metrics.use_histogram_timing));
         register_process_metrics(&metrics);
@@ -159,6 +161,7 @@ impl Process {
         let console = if config.http.enabled {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());
             options.built = built.to_owned();
+            options.logins = Some(logins.clone());
             let share = open_files::for_connections(match events.is_open() {
                 true => CONNECTIONS_MAX,
                 false => options.limits.connections_max,
@@ -206,7 +209,7 @@ impl Process {
         }
         if let Some(section) = &settings.ingest {
             ingest
-                .start(section, &lake, &config.auth, &metrics, &lake_metrics)
+                .start(section, &lake, &logins, &metrics, &lake_metrics)
                 .await?;
             lake.set_opening(false);
         }
@@ -237,6 +240,7 @@ impl Process {
             ingest,
             store,
             events,
+            logins,
             list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
             config: config.root.clone(),
             shutdown_timeout: config.shutdown_timeout,
@@ -266,7 +270,7 @@ impl Process {
         self.console.as_ref().map(Running::url)
     }
 
-    /// Takes over what may change while the process runs: the queues of `queues.list`. A queue that is not in the list any
+    /// Takes over what may change while the process runs: the logins of `auth`, and the queues of `queues.list`. A queue that is not in the list any
     /// more stays. Stops at the first queue that may not become what the file says; those before it are changed.
     pub async fn reload(&self, checked: &Checked) -> Result<Reloaded> {
         let new = &checked.config.root;
@@ -275,10 +279,17 @@ impl Process {
             applied: Vec::new(),
             needs_restart: reload::changed_keys(&self.config, new),
         };
+        let auth = self.logins.replace(&checked.config.auth)?;
+        if auth != Replaced::NeedsRestart {
+            reloaded.needs_restart.retain(|key| !key.starts_with("auth."));
+        }
         match self.store.queues() {
             Some(queues) => reloaded.applied = declare(&queues, &checked.settings.store.queues).await?,
             None if list.as_ref() != reload::list_of(new) => reloaded.needs_restart.push(reload::LIST.to_owned()),
             None => {}
+        }
+        if auth == Replaced::Done {
+            reloaded.applied.push("auth".to_owned());
         }
         *list = reload::list_of(new).cloned();
         Ok(reloaded)

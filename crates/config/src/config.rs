@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use flow::{BufferConfig, FlowConfig, PipelineConfig};
-pub use http::{AuthConfig, BasicAuth, CorsConfig, HttpConfig, Role, Token, TokenSecret};
+pub use http::{AuthConfig, BasicAuth, CorsConfig, HttpConfig, Role, Token, TokenSecret, is_login_name};
 pub use listener::ListenerConfig;
 pub use process::{
     LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, ScriptEngine,

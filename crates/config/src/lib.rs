@@ -29,7 +29,7 @@ pub use component::{ComponentKind, ComponentNode};
 pub use config::{
     AuthConfig, BasicAuth, BufferConfig, Config, CorsConfig, FlowConfig, HttpConfig, ListenerConfig, LogFormat,
     LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig, Resources, Role,
-    ScriptEngine, ScriptingConfig, Token, TokenSecret,
+    ScriptEngine, ScriptingConfig, Token, TokenSecret, is_login_name,
 };
 pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};

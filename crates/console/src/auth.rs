@@ -2,62 +2,73 @@
 //!
 //! Tokens come as bearer tokens, or as HTTP basic with the token's name and the token as password, so that browsers and
 //! tools that know only basic can use them. Users of `users_file` come as HTTP basic. Secrets are compared in constant
-//! time, and only their hashes are kept. Files are read again when they change.
+//! time, and only their hashes are kept.
+//!
+//! One task looks at the files four times a second. What it finds is in force at once: whoever was taken away, whose file is
+//! gone or empty, or whose line cannot be read, is let in no more, and what he holds open ends.
 
 mod basic;
-mod users;
+mod known;
+pub mod lines;
 pub mod watch;
 
-use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::http::{HeaderMap, header};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
-use thalweg_config::{AuthConfig, BasicAuth, Role, Token, TokenSecret};
+use thalweg_config::{AuthConfig, BasicAuth, Role};
 use tokio::sync::Semaphore;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::StartError;
-use users::Users;
+use known::{Flaw, Known};
 use watch::Watch;
 
 /// Password checks at the same time: each takes tens of milliseconds and megabytes by design, so strangers must not be
 /// able to ask for many.
 const PASSWORD_CHECKS_MAX: usize = 2;
 
-/// Passwords that were right, remembered so that only a user's first request pays for the check.
-const REMEMBERED_MAX: usize = 1024;
+/// Those that wait for one; more are told to come again.
+const PASSWORD_CHECKS_WAITING_MAX: usize = 64;
+
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often it is told that somebody is kept out by a file that cannot be read.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// The logins of a process, for all its listeners; without any, nobody has to say who he is.
+#[derive(Clone)]
+pub struct Logins(Option<Arc<Credentials>>);
 
 /// All credentials of the process.
 pub struct Credentials {
-    config: AuthConfig,
+    config: Mutex<AuthConfig>,
     basic: Option<basic::Login>,
-    loaded: Mutex<(Watch, Arc<Loaded>)>,
-    /// Salted hashes of user and password that were right under the present users file.
-    remembered: Mutex<HashSet<[u8; 32]>>,
+    known: RwLock<Arc<Known>>,
     salt: [u8; 32],
     password_checks: Semaphore,
-}
-
-struct Loaded {
-    tokens: Vec<KnownToken>,
-    users: Users,
-}
-
-struct KnownToken {
-    name: String,
-    hash: [u8; 32],
-    roles: Vec<Role>,
+    password_places: Semaphore,
+    /// Ends the task that looks at the files.
+    _looking: DropGuard,
 }
 
 /// Someone who proved who they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Identity {
     pub name: String,
     pub roles: Vec<Role>,
+    /// Cancelled when they may do this no more.
+    pub ended: CancellationToken,
+}
+
+impl Identity {
+    pub fn may(&self, needed: Role) -> bool {
+        self.roles.iter().any(|role| role.includes(needed))
+    }
 }
 
 /// Why nobody was recognised.
@@ -67,24 +78,101 @@ pub enum Stranger {
     Silent,
     /// It presents something that is wrong.
     Wrong,
+    /// So many passwords are being checked that this one has to come again.
+    Busy,
+}
+
+impl Logins {
+    /// Reads all files; each must be whole. Looks at them from then on, if this is called on a runtime.
+    pub fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Logins, StartError> {
+        Credentials::load(config, basic).map(Logins)
+    }
+
+    /// Nobody has to say who he is.
+    pub fn none() -> Logins {
+        Logins(None)
+    }
+
+    pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
+        self.0.clone()
+    }
+
+    /// Those of the section `auth`, which hold at every listener.
+    pub(crate) fn of_all_listeners(&self) -> Option<Arc<Credentials>> {
+        self.0.clone().filter(|credentials| credentials.config.lock().is_given())
+    }
+
+    /// Takes another section `auth`, from now on and without a restart. After an error, which is that of a file, the former is in
+    /// force.
+    pub fn replace(&self, config: &AuthConfig) -> Result<Replaced, StartError> {
+        let was_given = self.of_all_listeners().is_some();
+        let Some(credentials) = self.0.as_ref().filter(|_| was_given == config.is_given()) else {
+            return Ok(match was_given == config.is_given() {
+                true => Replaced::Nothing,
+                // What may be bound depends on it.
+                false => Replaced::NeedsRestart,
+            });
+        };
+        if *credentials.config.lock() == *config {
+            return Ok(Replaced::Nothing);
+        }
+        let (known, flaws) = Known::read(config);
+        if let Some(Flaw(error)) = flaws.into_iter().next() {
+            return Err(error);
+        }
+        *credentials.config.lock() = config.clone();
+        credentials.put(known);
+        Ok(Replaced::Done)
+    }
+}
+
+/// What became of another section `auth`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// It is the same.
+    Nothing,
+    Done,
+    /// There would be logins for the first time, or no more.
+    NeedsRestart,
 }
 
 impl Credentials {
     /// `None` when the configuration names no one, which is something else than an empty users file.
-    pub fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Option<Credentials>, StartError> {
-        if config.tokens.is_empty() && config.users_file.is_none() && basic.is_none() {
+    fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Option<Arc<Credentials>>, StartError> {
+        if !config.is_given() && basic.is_none() {
             return Ok(None);
         }
-        let watch = Watch::new(files(config));
-        let loaded = Arc::new(Loaded::read(config)?);
-        Ok(Some(Credentials {
-            config: config.clone(),
+        let watch = Watch::new(known::files(config));
+        let (known, flaws) = Known::read(config);
+        if let Some(Flaw(error)) = flaws.into_iter().next() {
+            return Err(error);
+        }
+        warn_of_readers(config);
+        let looking = CancellationToken::new();
+        let credentials = Arc::new(Credentials {
+            config: Mutex::new(config.clone()),
             basic: basic.map(basic::Login::new).transpose()?,
-            loaded: Mutex::new((watch, loaded)),
-            remembered: Mutex::default(),
-            salt: random()?,
+            known: RwLock::new(Arc::new(known)),
+            salt: random().map_err(|error| StartError::Unreadable {
+                key: "auth",
+                path: "/dev/urandom".into(),
+                error,
+            })?,
             password_checks: Semaphore::new(PASSWORD_CHECKS_MAX),
-        }))
+            password_places: Semaphore::new(PASSWORD_CHECKS_MAX + PASSWORD_CHECKS_WAITING_MAX),
+            _looking: looking.clone().drop_guard(),
+        });
+        // Only a check of a configuration has no runtime.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let weak = Arc::downgrade(&credentials);
+            runtime.spawn(async move {
+                tokio::select! {
+                    () = look(weak, watch) => {}
+                    () = looking.cancelled() => {}
+                }
+            });
+        }
+        Ok(Some(credentials))
     }
 
     /// Checks what a request presents.
@@ -99,7 +187,7 @@ impl Credentials {
             .ok_or(Stranger::Wrong)?;
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {
-            return self.loaded().token(rest, None).ok_or(Stranger::Wrong);
+            return self.known().token(rest, None).ok_or(Stranger::Wrong);
         }
         if !scheme.eq_ignore_ascii_case("basic") {
             return Err(Stranger::Wrong);
@@ -107,35 +195,30 @@ impl Credentials {
         let decoded = BASE64_STANDARD.decode(rest).map_err(|_| Stranger::Wrong)?;
         let decoded = String::from_utf8(decoded).map_err(|_| Stranger::Wrong)?;
         let (name, password) = decoded.split_once(':').ok_or(Stranger::Wrong)?;
-        let loaded = self.loaded();
-        if let Some(identity) = loaded.token(password, Some(name)) {
+        let known = self.known();
+        if let Some(identity) = known.token(password, Some(name)) {
             return Ok(identity);
         }
         if let Some(identity) = self.basic.as_ref().and_then(|login| login.check(name, password)) {
             return Ok(identity);
         }
-        self.user(&loaded, name, password).await.ok_or(Stranger::Wrong)
+        self.user(known, name, password).await
     }
 
-    async fn user(&self, loaded: &Arc<Loaded>, name: &str, password: &str) -> Option<Identity> {
+    async fn user(&self, known: Arc<Known>, name: &str, password: &str) -> Result<Identity, Stranger> {
         let fingerprint = self.fingerprint(name, password);
-        if self.remembered.lock().contains(&fingerprint) {
-            return loaded.users.identity(name);
+        if known.remembers(&fingerprint) {
+            return known.user(name).ok_or(Stranger::Wrong);
         }
-        let _permit = self.password_checks.acquire().await.ok()?;
-        let (users, login, secret) = (loaded.clone(), name.to_owned(), password.to_owned());
-        let right = tokio::task::spawn_blocking(move || users.users.check(&login, &secret))
-            .await
-            .ok()?;
-        if !right {
-            return None;
+        let _place = self.password_places.try_acquire().map_err(|_| Stranger::Busy)?;
+        let _permit = self.password_checks.acquire().await.map_err(|_| Stranger::Busy)?;
+        let (checked, login, secret) = (known.clone(), name.to_owned(), password.to_owned());
+        let right = tokio::task::spawn_blocking(move || checked.check_password(&login, &secret)).await;
+        if !right.unwrap_or(false) {
+            return Err(Stranger::Wrong);
         }
-        let mut remembered = self.remembered.lock();
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.clear();
-        }
-        remembered.insert(fingerprint);
-        loaded.users.identity(name)
+        known.remember(fingerprint);
+        known.user(name).ok_or(Stranger::Wrong)
     }
 
     fn fingerprint(&self, name: &str, password: &str) -> [u8; 32] {
@@ -148,98 +231,66 @@ impl Credentials {
             .into()
     }
 
-    /// The present content of the files. Content that cannot be used leaves the former in place.
-    fn loaded(&self) -> Arc<Loaded> {
-        let mut current = self.loaded.lock();
-        if current.0.changed() {
-            match Loaded::read(&self.config) {
-                Ok(loaded) => {
-                    current.1 = Arc::new(loaded);
-                    self.remembered.lock().clear();
+    fn known(&self) -> Arc<Known> {
+        self.known.read().clone()
+    }
+
+    fn put(&self, mut known: Known) {
+        let mut current = self.known.write();
+        known.succeed(&current);
+        *current = Arc::new(known);
+    }
+}
+
+/// Reads the files when they change, until there is nobody to know of it.
+async fn look(credentials: std::sync::Weak<Credentials>, mut watch: Watch) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut told: Option<Instant> = None;
+    loop {
+        ticks.tick().await;
+        let Some(credentials) = credentials.upgrade() else { return };
+        let looked = tokio::task::spawn_blocking(move || {
+            let config = credentials.config.lock().clone();
+            let changed = watch.look_at(known::files(&config));
+            // A file that has flaws is told of again and again, for somebody is kept out.
+            let again = told.is_some_and(|told| told.elapsed() >= TELL_EVERY);
+            if changed || again {
+                let (known, flaws) = Known::read(&config);
+                for Flaw(error) in &flaws {
+                    tracing::error!("nobody is let in by what cannot be read: {error}");
+                }
+                told = (!flaws.is_empty()).then(Instant::now);
+                credentials.put(known);
+                if changed {
                     tracing::info!("the changed tokens and users are in force");
                 }
-                Err(error) => tracing::warn!(%error, "the former tokens and users stay in force"),
             }
+            (watch, told)
+        });
+        match looked.await {
+            Ok(looked) => (watch, told) = looked,
+            // The process ends.
+            Err(_) => return,
         }
-        current.1.clone()
     }
 }
 
-impl Loaded {
-    fn read(config: &AuthConfig) -> Result<Loaded, StartError> {
-        let tokens = config.tokens.iter().map(KnownToken::read).collect::<Result<_, _>>()?;
-        let users = match &config.users_file {
-            Some(path) => Users::read(path)?,
-            None => Users::default(),
-        };
-        Ok(Loaded { tokens, users })
-    }
-
-    /// Compares with every token, so that the time tells nothing. With `name`, only the token of that name fits.
-    fn token(&self, presented: &str, name: Option<&str>) -> Option<Identity> {
-        let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
-        let mut found = None;
-        for token in &self.tokens {
-            let fits = bool::from(token.hash.ct_eq(&hash));
-            if fits && name.is_none_or(|name| name == token.name) {
-                found = Some(token);
-            }
+/// Hashes are no secrets, but a token's own file is one.
+fn warn_of_readers(config: &AuthConfig) {
+    use std::os::unix::fs::MetadataExt as _;
+    for path in known::files(config) {
+        if std::fs::metadata(&path).is_ok_and(|about| about.mode() & 0o077 != 0) {
+            let path = path.display();
+            tracing::warn!("other users of this machine can read {path}, which has logins; chmod 600 {path}");
         }
-        found.map(|token| Identity {
-            name: token.name.clone(),
-            roles: token.roles.clone(),
-        })
     }
 }
 
-impl KnownToken {
-    fn read(token: &Token) -> Result<KnownToken, StartError> {
-        let hash = match &token.secret {
-            TokenSecret::Sha256(hash) => *hash,
-            TokenSecret::File(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| StartError::Unreadable {
-                    key: "auth.tokens",
-                    path: path.clone(),
-                    error,
-                })?;
-                let text = text.trim();
-                if text.is_empty() {
-                    let (name, path) = (&token.name, path.display());
-                    let problem =
-                        format!("auth.tokens: the file {path} of token \"{name}\" is empty; write the token into it");
-                    return Err(StartError::Auth { problem });
-                }
-                Sha256::digest(text.as_bytes()).into()
-            }
-        };
-        Ok(KnownToken {
-            name: token.name.clone(),
-            hash,
-            roles: token.roles.clone(),
-        })
-    }
-}
-
-fn files(config: &AuthConfig) -> Vec<std::path::PathBuf> {
-    let of_tokens = config.tokens.iter().filter_map(|token| match &token.secret {
-        TokenSecret::File(path) => Some(path.clone()),
-        TokenSecret::Sha256(_) => None,
-    });
-    of_tokens.chain(config.users_file.clone()).collect()
-}
-
-fn random() -> Result<[u8; 32], StartError> {
+fn random() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    let read =
-        std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
-    match read {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(StartError::Unreadable {
-            key: "auth",
-            path: "/dev/urandom".into(),
-            error,
-        }),
-    }
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use thalweg_config::{AuthConfig, ListenerConfig, Role};
+use thalweg_config::{ListenerConfig, ListenerNames, Protection, Role, exposure};
+use thalweg_telemetry::{Names, Origins};
 use tokio::net::TcpListener;
 
-use crate::auth::{Credentials, Stranger};
+use crate::auth::{Credentials, Logins, Stranger};
 use crate::tls::{Tls, TlsFiles, TlsNames};
 use crate::{StartError, listen};
 
@@ -17,6 +18,7 @@ pub struct Door {
     pub address: SocketAddr,
     pub tls: Option<Arc<Tls>>,
     pub admission: Admission,
+    pub(crate) origins: Arc<Origins>,
 }
 
 /// Who may do what: everybody everything where there are no logins, since then only this machine can ask, or the configuration
@@ -31,12 +33,15 @@ pub enum Denied {
     Stranger(String),
     /// It is somebody who may not do this.
     Lacks(String),
+    /// So many passwords are being checked that he has to come again.
+    Busy,
 }
 
 impl Door {
-    /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise.
-    pub async fn open(config: &ListenerConfig, auth: &AuthConfig) -> Result<Door, StartError> {
-        let credentials = Credentials::load(auth, None)?.map(Arc::new);
+    /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise
+    /// ([`exposure`]).
+    pub async fn open(config: &ListenerConfig, logins: &Logins) -> Result<Door, StartError> {
+        let credentials = logins.of_all_listeners();
         let tls = match (config.cert_file.clone(), config.key_file.clone()) {
             (Some(cert), Some(key)) => Some(Arc::new(Tls::open(TlsFiles {
                 cert,
@@ -51,19 +56,29 @@ impl Door {
             _ => None,
         };
         let (listener, address) = listen::bind(config.section, &config.address).await?;
-        let is_protected = credentials.is_some() || tls.is_some() || config.insecure;
-        if !is_protected && !address.ip().to_canonical().is_loopback() {
-            return Err(StartError::Unprotected {
-                section: config.section,
-                address: address.to_string(),
-                port: address.port(),
-            });
-        }
+        let protection = Protection {
+            has_tls: tls.is_some(),
+            has_login: credentials.is_some(),
+            is_insecure: config.insecure,
+        };
+        exposure(address.ip(), protection).map_err(|exposed| StartError::Exposed {
+            text: exposed.explain(address, &ListenerNames::of_section(config.section)),
+        })?;
+        // Everybody may everything where everybody is let in, and else only this machine can ask.
+        let names = match credentials.is_none() && !config.insecure {
+            true => Names::Own,
+            false => Names::Any,
+        };
+        let origins = Arc::new(Origins {
+            names,
+            ..Origins::of_own_machine(&config.address)
+        });
         Ok(Door {
             listener,
             address,
             tls,
             admission: Admission(credentials),
+            origins,
         })
     }
 }
@@ -72,13 +87,15 @@ impl Admission {
     /// Whether whoever sent these headers has a role.
     pub async fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), Denied> {
         let Some(credentials) = &self.0 else { return Ok(()) };
-        let identity = credentials.identify(headers).await.map_err(|stranger| {
-            Denied::Stranger(match stranger {
-                Stranger::Silent => "send a token of auth.tokens (Authorization: Bearer …)".to_owned(),
-                Stranger::Wrong => "the token, or the user and password, are wrong".to_owned(),
-            })
+        let identity = credentials.identify(headers).await.map_err(|why| {
+            let stranger = |text: &str| Denied::Stranger(text.to_owned());
+            match why {
+                Stranger::Silent => stranger("send a token of auth (Authorization: Bearer …)"),
+                Stranger::Wrong => stranger("the token, or the user and password, are wrong"),
+                Stranger::Busy => Denied::Busy,
+            }
         })?;
-        if identity.roles.contains(&role) {
+        if identity.may(role) {
             return Ok(());
         }
         let (name, role) = (identity.name, role.as_str());
@@ -92,7 +109,7 @@ impl Admission {
 mod tests {
     use axum::http::{HeaderValue, header};
     use sha2::{Digest as _, Sha256};
-    use thalweg_config::{Pos, Token, TokenSecret};
+    use thalweg_config::{AuthConfig, Pos, Token, TokenSecret};
 
     use super::*;
 
@@ -107,28 +124,30 @@ mod tests {
         }
     }
 
-    fn auth(roles: &[Role]) -> AuthConfig {
+    fn logins(roles: &[Role]) -> Logins {
         let token = Token {
             name: "edge".to_owned(),
             secret: TokenSecret::Sha256(Sha256::digest(b"secret").into()),
             roles: roles.to_vec(),
             pos: Pos::WHOLE_FILE,
         };
-        AuthConfig {
+        let auth = AuthConfig {
             tokens: vec![token],
-            users_file: None,
-        }
+            ..AuthConfig::default()
+        };
+        Logins::load(&auth, None).unwrap()
     }
 
     #[tokio::test]
     async fn without_protection_only_this_machine_is_served() {
-        let open = |address: &'static str, auth: AuthConfig| async move { Door::open(&config(address), &auth).await };
-        let none = AuthConfig {
-            tokens: Vec::new(),
-            users_file: None,
-        };
+        let open = |address: &'static str, logins: Logins| async move { Door::open(&config(address), &logins).await };
+        let none = Logins::none();
         assert!(open("127.0.0.1:0", none.clone()).await.is_ok());
-        assert!(open("0.0.0.0:0", auth(&[Role::Write])).await.is_ok());
+        let in_the_clear = open("0.0.0.0:0", logins(&[Role::Write])).await.err().unwrap().to_string();
+        assert!(
+            in_the_clear.contains("without TLS; set it to 127.0.0.1:"),
+            "{in_the_clear}"
+        );
         let error = open("0.0.0.0:0", none).await.err().unwrap().to_string();
         assert!(error.starts_with("ingest.otlp.grpc.address 0.0.0.0:"), "{error}");
         assert!(
@@ -139,14 +158,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_role_is_needed_where_there_are_logins() {
-        let door = Door::open(&config("127.0.0.1:0"), &auth(&[Role::Write])).await.unwrap();
+        let door = Door::open(&config("127.0.0.1:0"), &logins(&[Role::Write])).await.unwrap();
         let mut headers = HeaderMap::new();
         let silent = door.admission.admit(&headers, Role::Write).await.unwrap_err();
         assert!(matches!(silent, Denied::Stranger(_)));
         headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer secret"));
         assert_eq!(door.admission.admit(&headers, Role::Write).await, Ok(()));
-        let lacks = door.admission.admit(&headers, Role::Read).await.unwrap_err();
-        assert!(matches!(lacks, Denied::Lacks(text) if text.starts_with("\"edge\" lacks the role read")));
+        assert_eq!(door.admission.admit(&headers, Role::Read).await, Ok(()));
+        let lacks = door.admission.admit(&headers, Role::Admin).await.unwrap_err();
+        assert!(matches!(lacks, Denied::Lacks(text) if text.starts_with("\"edge\" lacks the role admin")));
         headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer other"));
         assert!(door.admission.admit(&headers, Role::Write).await.is_err());
     }

@@ -22,15 +22,8 @@ pub enum StartError {
         address: String,
         error: std::io::Error,
     },
-    #[error(
-        "{section}.address {address} can be reached by other hosts without TLS or a login; set it to 127.0.0.1:{port}, or add auth.tokens or {section}.cert_file and {section}.key_file, or allow it with {section}.insecure: true"
-    )]
-    Unprotected {
-        /// Where the listener is configured, as `http`.
-        section: &'static str,
-        address: String,
-        port: u16,
-    },
+    #[error("{text}")]
+    Exposed { text: String },
     #[error("{key}: cannot read {path}: {error}; correct the path or the file's permissions")]
     Unreadable {
         key: &'static str,

@@ -19,6 +19,7 @@ mod listen;
 mod options;
 mod page;
 mod refusal;
+mod revoked;
 mod routes;
 mod serve;
 mod status;
@@ -30,13 +31,14 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
-use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard};
+use thalweg_telemetry::{HttpRoutes, Metrics, Origins, StatusBoard};
 
 use tokio::net::TcpListener;
 
+pub use auth::{Logins, Replaced, lines as login_lines};
 pub use door::{Admission, Denied, Door};
 pub use error::StartError;
-pub use options::{ConfigText, ConsoleOptions, Limits, Manners};
+pub use options::{ConfigText, ConsoleOptions, Limits, Manners, Refusal};
 pub use serve::Running;
 pub use tls::{Tls, TlsFiles, TlsNames};
 
@@ -51,11 +53,16 @@ impl Console {
         board: StatusBoard,
         routes: Vec<Arc<dyn HttpRoutes>>,
     ) -> Result<Running, StartError> {
-        let credentials = auth::Credentials::load(&options.auth, options.http.basic_auth.as_ref())?;
+        let logins = match &options.logins {
+            Some(logins) => logins.clone(),
+            None => Logins::load(&options.auth, options.http.basic_auth.as_ref())?,
+        };
+        let credentials = logins.credentials();
         let tls = Tls::load(&options.http)?.map(Arc::new);
         let (listener, address) = listen::bind("http", &options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
-        let guard = guard::Guard::new(&options.http, credentials, trust)?;
+        let origins = Arc::new(routes::origins(&options.http, &routes)?);
+        let guard = guard::Guard::new(credentials, trust, origins.clone());
         let state = status::State::new(&options, board, metrics, &routes)?;
         let router = routes::build(&options, &state, guard, &routes)?;
         let meters = serve::Meters::register(&state.metrics);
@@ -67,6 +74,7 @@ impl Console {
             limits: options.limits,
             manners: options.manners,
             meters,
+            origins,
             state: Some(state),
         }))
     }
@@ -79,9 +87,11 @@ impl Console {
         router: &Router,
         limits: Limits,
         manners: &Manners,
+        origins: Origins,
         metrics: &Metrics,
     ) -> io::Result<Vec<Running>> {
         let meters = serve::Meters::register(metrics);
+        let origins = Arc::new(origins);
         let begin = |listener: TcpListener| {
             Ok(Running::begin(serve::Listener {
                 address: listener.local_addr()?,
@@ -91,6 +101,7 @@ impl Console {
                 limits,
                 manners: manners.clone(),
                 meters: meters.clone(),
+                origins: origins.clone(),
                 state: None,
             }))
         };
@@ -114,6 +125,7 @@ impl Console {
                 limits,
                 manners: Manners::default(),
                 meters: meters.clone(),
+                origins: door.origins,
                 state: None,
             })
         };

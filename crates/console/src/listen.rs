@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use thalweg_config::HttpConfig;
+use thalweg_config::{HttpConfig, ListenerNames, Protection, exposure};
 use tokio::net::TcpListener;
 
 use crate::StartError;
@@ -13,10 +13,10 @@ use crate::StartError;
 pub enum Trust {
     /// Nothing: there are credentials.
     Nobody,
+    /// The same, but other hosts come in the clear, and get only the paths of the reference system with them.
+    Unencrypted,
     /// This machine everything, other hosts only the paths of the reference system.
     ThisMachine,
-    /// This machine everything, other hosts everything but profiles and configuration: they came through TLS.
-    Encrypted,
     /// Everyone everything, as `http.insecure` says.
     Everyone,
 }
@@ -47,33 +47,33 @@ pub async fn bind(section: &'static str, address: &str) -> Result<(TcpListener, 
     })
 }
 
-/// One address that other hosts reach is refused when nothing protects it. All addresses at once are honoured, because
-/// the reference system listens that way by default, but then other hosts get no more than they got there.
+/// What other hosts reach needs TLS and a login ([`exposure`]). All addresses at once are bound without, too, because the
+/// reference system listens that way by default, but then other hosts get no more than they got there.
 pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Result<Trust, StartError> {
-    let ip = bound.ip().to_canonical();
-    if login {
-        return Ok(Trust::Nobody);
+    let protection = Protection {
+        has_tls: tls,
+        has_login: login,
+        is_insecure: http.insecure,
+    };
+    match exposure(bound.ip(), protection) {
+        Ok(()) if login => Ok(Trust::Nobody),
+        Ok(()) if http.insecure => Ok(Trust::Everyone),
+        Ok(()) => Ok(Trust::ThisMachine),
+        Err(exposed) if !bound.ip().to_canonical().is_unspecified() => {
+            let text = exposed.explain(bound, &ListenerNames::of_section("http"));
+            Err(StartError::Exposed { text })
+        }
+        Err(_) => {
+            tracing::warn!(
+                address = %bound,
+                "other hosts can connect without TLS and a login and get only /ping, /ready, /version, /endpoints, /metrics and /stats; add http.cert_file, http.key_file and auth.tokens, or set http.insecure: true, for more"
+            );
+            Ok(match login {
+                true => Trust::Unencrypted,
+                false => Trust::ThisMachine,
+            })
+        }
     }
-    if http.insecure {
-        return Ok(Trust::Everyone);
-    }
-    if tls {
-        return Ok(Trust::Encrypted);
-    }
-    if !ip.is_loopback() && !ip.is_unspecified() {
-        return Err(StartError::Unprotected {
-            section: "http",
-            address: bound.to_string(),
-            port: bound.port(),
-        });
-    }
-    if ip.is_unspecified() {
-        tracing::warn!(
-            address = %bound,
-            "other hosts can connect without TLS or a login and get only /ping, /ready, /version, /endpoints, /metrics and /stats; add auth.tokens or set http.insecure: true for more"
-        );
-    }
-    Ok(Trust::ThisMachine)
 }
 
 /// Where a browser on this machine finds the console.
@@ -101,12 +101,20 @@ mod tests {
         let cases = [
             ("127.0.0.1:1", false, false, false, Some(Trust::ThisMachine)),
             ("[::1]:1", false, false, false, Some(Trust::ThisMachine)),
+            ("127.0.0.1:1", false, true, false, Some(Trust::Nobody)),
+            ("127.0.0.1:1", false, false, true, Some(Trust::ThisMachine)),
             ("0.0.0.0:1", false, false, false, Some(Trust::ThisMachine)),
             ("[::]:1", false, false, false, Some(Trust::ThisMachine)),
+            ("[::]:1", false, false, true, Some(Trust::ThisMachine)),
+            ("[::]:1", false, true, false, Some(Trust::Unencrypted)),
+            ("[::]:1", false, true, true, Some(Trust::Nobody)),
+            ("[::]:1", true, true, false, Some(Trust::Nobody)),
+            ("[::]:1", true, false, false, Some(Trust::Everyone)),
             ("192.0.2.7:1", false, false, false, None),
+            ("192.0.2.7:1", false, true, false, None),
+            ("192.0.2.7:1", false, false, true, None),
+            ("192.0.2.7:1", false, true, true, Some(Trust::Nobody)),
             ("192.0.2.7:1", true, false, false, Some(Trust::Everyone)),
-            ("192.0.2.7:1", false, true, false, Some(Trust::Nobody)),
-            ("192.0.2.7:1", false, false, true, Some(Trust::Encrypted)),
             ("192.0.2.7:1", true, true, true, Some(Trust::Nobody)),
         ];
         for (address, insecure, login, tls, expected) in cases {
@@ -125,7 +133,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("set it to 127.0.0.1:4195, or add auth.tokens"),
+                .contains("set it to 127.0.0.1:4195, or add http.cert_file and http.key_file, and auth.tokens"),
             "{error}"
         );
     }

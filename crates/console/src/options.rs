@@ -5,11 +5,15 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode};
 use thalweg_config::{AuthConfig, HttpConfig};
 
+use crate::Logins;
+
 /// Filled by whoever starts the console.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConsoleOptions {
     pub http: HttpConfig,
     pub auth: AuthConfig,
+    /// Those of `auth` and of `http.basic_auth`, where other listeners have them, too.
+    pub logins: Option<Logins>,
     /// As `/version` tells them.
     pub version: String,
     pub built: String,
@@ -31,6 +35,7 @@ impl ConsoleOptions {
         ConsoleOptions {
             http,
             auth,
+            logins: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             built: String::new(),
             config: ConfigText::default(),
@@ -102,5 +107,8 @@ pub struct Manners {
     /// The header `Server` of every answer.
     pub server: Option<HeaderValue>,
     /// JSON in place of a sentence for what is refused before any path sees it.
-    pub refusal: Option<fn(StatusCode) -> String>,
+    pub refusal: Option<Refusal>,
 }
+
+/// Makes JSON of a status, and of what is to be said of it if that is known.
+pub type Refusal = fn(StatusCode, Option<&str>) -> String;

@@ -91,19 +91,24 @@ pub fn in_form(form: Option<Form>, mut response: Response) -> Response {
         },
         None => return response,
     };
-    let status = response.status().as_u16();
-    let body = json!({
-        "type": format!("urn:thalweg:error:{}", refused.code),
-        "title": refused.code.replace('_', " "),
-        "status": status,
-        "detail": refused.text,
-        "code": refused.code,
-    });
+    let body = problem(response.status(), refused.code, &refused.text);
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
     let media_type = HeaderValue::from_static("application/problem+json");
     parts.headers.insert(header::CONTENT_TYPE, media_type);
-    Response::from_parts(parts, body.to_string().into())
+    Response::from_parts(parts, body.into())
+}
+
+/// As `application/problem+json`.
+pub fn problem(status: StatusCode, code: &str, text: &str) -> String {
+    let body = json!({
+        "type": format!("urn:thalweg:error:{code}"),
+        "title": code.replace('_', " "),
+        "status": status.as_u16(),
+        "detail": text,
+        "code": code,
+    });
+    body.to_string()
 }
 
 #[cfg(test)]

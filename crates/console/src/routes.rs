@@ -10,7 +10,8 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use thalweg_telemetry::{Access, HttpRoutes, Mount};
+use thalweg_config::HttpConfig;
+use thalweg_telemetry::{Access, HttpRoutes, Links, Mount, Names, Origins, host_of};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -22,6 +23,12 @@ use crate::{ConsoleOptions, StartError, debug, health, page, refusal, status};
 
 /// Smaller answers cost more to compress than to send.
 const COMPRESS_ABOVE_BYTES: u16 = 4096;
+
+/// The status page and all that it is made of.
+const PAGES: [&str; 2] = ["/", "/console/"];
+
+/// What shows something at no more cost than a page.
+const PLAIN: [&str; 6] = ["/ping", "/ready", "/version", "/endpoints", "/metrics", "/stats"];
 
 pub fn build(
     options: &ConsoleOptions,
@@ -42,6 +49,7 @@ pub fn build(
         limits: options.limits,
         own: Arc::new(others.iter().flat_map(|other| other.own_body_limits()).collect()),
     };
+    let allowed = &guard.origins().allowed.clone();
     let mut all = Router::new();
     let mut under_root_path = Router::new();
     for (mount, owner) in mounts {
@@ -72,9 +80,30 @@ pub fn build(
     let all = all
         .fallback(not_found)
         .layer((from_fn_with_state(rules, around), DefaultBodyLimit::disable()));
-    Ok(match cors(guard.origins()) {
+    Ok(match cors(allowed) {
         Some(cors) => all.layer(cors),
         None => all,
+    })
+}
+
+/// Whose pages may send requests, and what a link on any page may open.
+pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Origins, StartError> {
+    let allowed = match http.cors.enabled {
+        true => http.cors.allowed_origins.clone(),
+        false => Vec::new(),
+    };
+    if let Some(origin) = allowed.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
+        return Err(StartError::Origin { origin: origin.clone() });
+    }
+    let root = root_path(&http.root_path)?.unwrap_or_default();
+    let under_root = PLAIN.map(|path| format!("{root}{path}"));
+    let links = PAGES.iter().chain(&PLAIN).copied().chain(under_root.iter().map(String::as_str));
+    Ok(Origins {
+        allowed,
+        own_name: host_of(&http.address).map(str::to_ascii_lowercase),
+        links: Links::new(links),
+        tokens_in_address: others.iter().flat_map(|other| other.tokens_in_address()).collect(),
+        names: Names::Any,
     })
 }
 
@@ -265,5 +294,13 @@ mod tests {
         for wrong in ["benthos", "/{x}", "/*y", "/a b", "/a//b", "/ä"] {
             assert!(root_path(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_origin_that_cannot_be_a_header_is_refused_at_start() {
+        let mut http = thalweg_config::Config::default().http;
+        http.cors.enabled = true;
+        http.cors.allowed_origins = vec!["https://a\nb".to_owned()];
+        assert!(matches!(origins(&http, &[]), Err(StartError::Origin { .. })));
     }
 }

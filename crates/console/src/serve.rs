@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderValue, Response, StatusCode, Version, header};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -21,7 +21,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus::{IntCounter, IntGauge};
-use thalweg_telemetry::{LogLimiter, Metrics, Verdict};
+use thalweg_telemetry::{Foreign, LogLimiter, Metrics, Origins, Verdict};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -31,11 +31,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::exchange::{self, Exchange};
 use crate::guard::Peer;
+use crate::options::Refusal;
+use crate::refusal::problem;
 use crate::status::State;
 use crate::streams::{Close, Streams};
 use crate::tls::Tls;
 use crate::transport::{Patience, Protocol, Refuse, Transport, detect};
 use crate::{Limits, Manners, history, listen};
+
+/// Below it refusals are problems.
+const API: &str = "/api/";
 
 /// Clients beyond the limit that are told so; more than these are closed without a word.
 const REFUSALS_MAX: usize = 64;
@@ -65,6 +70,8 @@ pub struct Listener {
     pub limits: Limits,
     pub manners: Manners,
     pub meters: Meters,
+    /// Whose pages may send requests.
+    pub origins: Arc<Origins>,
     /// Whose past is recorded while it serves.
     pub state: Option<Arc<State>>,
 }
@@ -86,6 +93,7 @@ impl Running {
             manners: listener.manners,
             refuse,
             meters: listener.meters,
+            origins: listener.origins,
             stop: stop.clone(),
             cut: cut.clone(),
             connections: Arc::new(Semaphore::new(listener.limits.connections_max)),
@@ -184,6 +192,7 @@ struct Server {
     /// Makes the answers that the protocol would give by itself.
     refuse: Option<Refuse>,
     meters: Meters,
+    origins: Arc<Origins>,
     stop: CancellationToken,
     /// Ends connections that did not end by themselves.
     cut: CancellationToken,
@@ -335,16 +344,19 @@ impl Server {
         let server = self.manners.server.clone();
         // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
         let (refusal, head_bytes_max) = (self.manners.refusal, self.limits.header_bytes_max);
+        let (origins, is_encrypted) = (self.origins.clone(), self.tls.is_some());
         match protocol {
             Protocol::Http1 => {
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (exchange, server) = (exchange.clone(), server.clone());
-                    let refused = refusal.filter(|_| head_bytes(&request) > head_bytes_max);
+                    let too_large = refusal.filter(|_| head_bytes(&request) > head_bytes_max);
+                    let foreign = || cross_site(origins.judge(&request, is_encrypted).err()?, &request, refusal);
+                    let refused = too_large.map(head_too_large).or_else(foreign);
                     let waits = request.headers().contains_key(header::EXPECT);
                     let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone(), waits));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = match refused {
-                        Some(refusal) => Err(head_too_large(refusal)),
+                        Some(refused) => Err(refused),
                         None => Ok(router.call(request)),
                     };
                     async move {
@@ -363,10 +375,21 @@ impl Server {
                 let opened = streams.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (stream, server) = (opened.open(), server.clone());
+                    let foreign = || cross_site(origins.judge(&request, is_encrypted).err()?, &request, refusal);
+                    let refused = foreign();
                     let mut request = request.map(|body| stream.request(body));
                     request.extensions_mut().insert(Peer(peer));
-                    let answer = router.call(request);
-                    async move { Ok::<_, Infallible>(stream.answer(signed(answer.await?, server))) }
+                    let answer = match refused {
+                        Some(refused) => Err(refused),
+                        None => Ok(router.call(request)),
+                    };
+                    async move {
+                        let response = match answer {
+                            Ok(answer) => answer.await?,
+                            Err(refused) => refused,
+                        };
+                        Ok::<_, Infallible>(stream.answer(signed(response, server)))
+                    }
                 });
                 // As with the encrypted ones: most connections speak HTTP/1.
                 Box::pin(self.http2(io, service, &streams)).await
@@ -438,14 +461,36 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
     request.method().as_str().len() + uri + "  HTTP/1.1\r\n\r\n".len() + headers
 }
 
-fn head_too_large(refusal: fn(StatusCode) -> String) -> Response<Body> {
+fn head_too_large(refusal: Refusal) -> Response<Body> {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-    let mut response = Response::new(Body::from(refusal(status)));
+    let mut response = Response::new(Body::from(refusal(status, None)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
+}
+
+/// A refusal of what a page of another site may have sent, as what serves the path answers.
+fn cross_site<B>(foreign: Foreign, request: &Request<B>, refusal: Option<Refusal>) -> Option<Response<Body>> {
+    let (status, code) = match foreign {
+        Foreign::Host(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+        _ => (StatusCode::FORBIDDEN, "not_authorized"),
+    };
+    let (path, text) = (request.uri().path(), foreign.to_string());
+    let (kind, body) = match refusal {
+        _ if path.starts_with(API) => ("application/problem+json", problem(status, code, &text)),
+        Some(refusal) => ("application/json", refusal(status, Some(&text))),
+        None => ("text/plain; charset=utf-8", format!("{text}\n")),
+    };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if status == StatusCode::BAD_REQUEST && request.version() < Version::HTTP_2 {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Some(response)
 }
 
 fn signed(mut response: Response<Body>, server: Option<HeaderValue>) -> Response<Body> {
@@ -456,7 +501,7 @@ fn signed(mut response: Response<Body>, server: Option<HeaderValue>) -> Response
 }
 
 /// Makes whole answers of the JSON that a component has for what nobody but the listener sees.
-fn refuser(refusal: fn(StatusCode) -> String, manners: &Manners) -> Refuse {
+fn refuser(refusal: Refusal, manners: &Manners) -> Refuse {
     let server = manners.server.as_ref().and_then(|server| server.to_str().ok());
     let server = server.map_or_else(String::new, |server| format!("server: {server}\r\n"));
     Arc::new(move |status| {
@@ -469,7 +514,7 @@ fn refuser(refusal: fn(StatusCode) -> String, manners: &Manners) -> Refuse {
             StatusCode::SERVICE_UNAVAILABLE => format!("{server}retry-after: 1\r\n"),
             _ => server.clone(),
         };
-        whole(status, "application/json", &more, &refusal(status))
+        whole(status, "application/json", &more, &refusal(status, None))
     })
 }
 

@@ -176,6 +176,14 @@ impl Server {
         problem.answer()
     }
 
+    /// Whose tokens are looked at; where everybody is let in, one in the address proves nothing.
+    pub fn tokens_in_address(&self) -> Vec<String> {
+        match self.options.test_mode {
+            true => Vec::new(),
+            false => ["/rpc", "/subscribe", "/import", backup::PATH].map(str::to_owned).to_vec(),
+        }
+    }
+
     /// All paths of a server of its own.
     pub fn router(self: &Arc<Server>) -> Router {
         let (rpc, subscribe, import, backup) = (self.clone(), self.clone(), self.clone(), self.clone());
@@ -225,11 +233,12 @@ fn log_answer(method: &Method, path: &'static str, response: &Response<Body>) {
 }
 
 /// What a listener says in place of a path, when it refuses a request by itself.
-pub fn refusal(status: StatusCode) -> String {
+pub fn refusal(status: StatusCode, text: Option<&str>) -> String {
     let problem = match status {
+        StatusCode::FORBIDDEN => Problem::new(status, "AUTH_UNAUTHORIZED", text.unwrap_or("Not authorized")),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::invalid("Request header too large"),
         StatusCode::SERVICE_UNAVAILABLE => Problem::unavailable("Too many connections"),
-        _ => Problem::invalid("Malformed HTTP request"),
+        _ => Problem::invalid(text.unwrap_or("Malformed HTTP request")),
     };
     Problem { status, ..problem }.text()
 }

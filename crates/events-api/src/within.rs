@@ -61,6 +61,10 @@ impl HttpRoutes for Within {
         PATHS.into_iter().map(own).collect()
     }
 
+    fn tokens_in_address(&self) -> Vec<String> {
+        self.0.tokens_in_address()
+    }
+
     fn own_body_limits(&self) -> Vec<&'static str> {
         vec!["/rpc", "/import"]
     }

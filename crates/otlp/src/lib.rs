@@ -62,6 +62,8 @@ impl Default for ReceiverOptions {
 /// Why somebody may not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
+    /// He has to come again.
+    Busy,
     NotAuthenticated(String),
     NotAuthorized(String),
 }

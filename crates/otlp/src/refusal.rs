@@ -145,6 +145,7 @@ impl From<AppendRefused> for Refusal {
 impl From<Denied> for Refusal {
     fn from(denied: Denied) -> Refusal {
         match denied {
+            Denied::Busy => Refusal::pressure(Duration::from_secs(1)),
             Denied::NotAuthenticated(text) => Refusal::new(
                 StatusCode::UNAUTHORIZED,
                 Code::Unauthenticated,

@@ -28,7 +28,8 @@ const RETRY_AFTER_SECONDS: &str = "1";
 /// Both methods only read.
 pub fn router(engine: Engine) -> Router {
     Router::new()
-        .route(PATH, get(by_url).post(by_body))
+        // A query costs as much when nobody wants its rows.
+        .route(PATH, get(by_url).post(by_body).head(async || StatusCode::METHOD_NOT_ALLOWED))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(engine)
 }

@@ -61,6 +61,10 @@ impl Problem {
         Problem::new(404, "not_found", detail)
     }
 
+    pub fn no_such_method(detail: impl Into<String>) -> Problem {
+        Problem::new(405, "method_not_allowed", detail)
+    }
+
     /// A defect of this program.
     pub fn internal() -> Problem {
         Problem::new(

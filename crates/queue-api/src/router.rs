@@ -104,6 +104,9 @@ async fn choose(
     if let (Some(action), Some((_, name)), true) = (&action, names.last_mut(), with_actions) {
         name.truncate(name.len() - action.len() - 1);
     }
+    if endpoint.is_stream() && *request.method() == Method::HEAD {
+        return Err(Problem::no_such_method("a stream of messages is opened with GET"));
+    }
     let (parts, body) = request.into_parts();
     let call = Call {
         shared,

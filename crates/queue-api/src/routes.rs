@@ -82,6 +82,11 @@ impl Endpoint {
         self.method == *method && known.len() == given.len() && known.iter().zip(&given).all(fits)
     }
 
+    /// A stream of messages takes them for its consumer: asking only for its head would do that for nobody.
+    pub fn is_stream(&self) -> bool {
+        self.answers.iter().any(|(_, schema)| *schema == "Events")
+    }
+
     /// A request that changes something goes on when its client leaves, so that it is not half done. One that only waits or
     /// reads ends with its client.
     pub fn outlives_client(&self) -> bool {

@@ -8,6 +8,7 @@ use std::thread::JoinHandle as ThreadHandle;
 use std::time::Duration;
 
 use opcua::server::{Server, ServerHandle};
+use thalweg_kit::files;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -110,7 +111,8 @@ async fn build(
     space: &Arc<Space>,
     events: &Events,
 ) -> Result<(Server, ServerHandle), Error> {
-    std::fs::create_dir_all(&options.pki_dir).map_err(|source| Error::Pki {
+    // The library writes a private key into it.
+    files::create_folders(&options.pki_dir).map_err(|source| Error::Pki {
         path: options.pki_dir.clone(),
         source,
     })?;

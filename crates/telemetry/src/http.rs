@@ -42,6 +42,11 @@ pub trait HttpRoutes: Send + Sync {
         None
     }
 
+    /// Paths whose token can stand in the address, which no page of another site knows.
+    fn tokens_in_address(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Paths that limit the size of bodies themselves.
     fn own_body_limits(&self) -> Vec<&'static str> {
         Vec::new()

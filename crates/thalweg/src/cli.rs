@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::auth::AuthCommand;
 use crate::events::args::EventsOptions;
 use crate::lake::args::LakeCommand;
 use crate::parquet::ParquetCommand;
@@ -56,6 +57,9 @@ pub enum Command {
     Log(LogCommand),
     /// Make, show, fill and empty queues of a running process
     Queue(Box<QueueOptions>),
+    /// Make, show and take away tokens and users
+    #[command(subcommand)]
+    Auth(AuthCommand),
     /// Run the event store alone, or ask one: append, follow, export, import, verify
     Events(Box<EventsOptions>),
 }
@@ -78,6 +82,16 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
+    /// A file as it is.
+    pub fn of(file: PathBuf) -> FileOptions {
+        FileOptions {
+            file: Some(file),
+            config: None,
+            set: Vec::new(),
+            chilled: false,
+        }
+    }
+
     pub fn path(&self) -> anyhow::Result<PathBuf> {
         let given = self.file.as_ref().or(self.config.as_ref());
         given

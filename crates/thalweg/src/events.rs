@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::CommandFactory as _;
-use thalweg_assemble::{EventsPlace, EventsServer, ServeEvents, TlsFiles, TlsNames};
+use thalweg_assemble::{EventsPlace, EventsServer, MadeToken, ServeEvents, TlsFiles, TlsNames};
 use thalweg_log::Durability;
 use thalweg_telemetry::logging;
 
@@ -96,9 +96,7 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
                 return Ok(code);
             }
         };
-        if let Some(token) = &server.new_token {
-            out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}"));
-        }
+        say_token(server.new_token.as_ref());
         while signals.next().await == Asked::Reload {
             server.reload();
         }
@@ -108,6 +106,18 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
     });
     runtime.shutdown_background();
     stopped
+}
+
+/// Where the token of a new store is.
+pub fn say_token(made: Option<&MadeToken>) {
+    match made {
+        Some(MadeToken::Text(token)) => out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}")),
+        Some(MadeToken::Kept(path)) => tracing::info!(
+            "the token of the namespace default was made; it is in {}, which only this user can read",
+            path.display()
+        ),
+        None => {}
+    }
 }
 
 fn settings(options: &ServeOptions) -> Result<ServeEvents> {
@@ -128,6 +138,9 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
         .unwrap_or_else(|| thalweg_config::memory_bytes() / 2);
     Ok(ServeEvents {
         port: options.port,
+        address: options.address.clone().filter(|address| !address.is_empty()),
+        allowed_origins: options.allow_origin.clone(),
+        token_out: options.token_out.clone(),
         place: if test_mode {
             EventsPlace::Memory
         } else {

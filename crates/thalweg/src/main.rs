@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod aligned;
+mod auth;
 mod check;
 mod cli;
 mod demo;
@@ -41,6 +42,7 @@ pub static MALLOC_CONF: &[u8] = b"prof:true,prof_active:true,lg_prof_sample:21\0
 const BUILT: &str = env!("THALWEG_BUILT");
 
 fn main() -> ExitCode {
+    thalweg_kit::files::keep_own_rights();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Parquet(command) => parquet::main(&command),
         Command::Log(command) => log::main(&command),
         Command::Queue(options) => queue::main(&options),
+        Command::Auth(command) => auth::main(&command),
         Command::Events(options) => events::main(&options),
     };
     match result {

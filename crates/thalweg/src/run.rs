@@ -21,9 +21,7 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
         if let Some(address) = process.url() {
             tracing::info!("status page at {address}");
         }
-        if let Some(token) = &process.new_events_token {
-            out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}"));
-        }
+        crate::events::say_token(process.new_events_token.as_ref());
         tokio::select! {
             () = until_stopped(signals, &process, options) => tracing::info!("stopping: what is in flight is being delivered"),
             () = process.ended() => {}

@@ -1,6 +1,7 @@
 //! Opening an event store where it is kept, and the namespace that always exists with its token.
 
-use std::path::Path;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use thalweg_events::{
     DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
 };
 use thalweg_events_postgres::{PostgresOptions, PostgresStore};
+use thalweg_kit::files;
 use thalweg_log::disk::{Folder, Ram};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
@@ -214,8 +216,47 @@ pub(super) fn given_token(text: &str) -> Result<Token> {
     }
 }
 
-/// The namespace that always exists, and its token. Returns the token's text if it was made now.
-pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Result<Option<String>> {
+/// Where a token goes that is made at the first start. What a process writes beside a terminal ends up in journals, which many can
+/// read and which are kept for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenTo {
+    Terminal,
+    /// A file that only the user of the process can read.
+    File(PathBuf),
+    Nowhere,
+}
+
+impl TokenTo {
+    /// A terminal, if somebody sits at one, else a file, if there is a place for it.
+    pub fn seen(file: Option<PathBuf>) -> TokenTo {
+        match (std::io::stderr().is_terminal(), file) {
+            (true, _) => TokenTo::Terminal,
+            (false, Some(file)) => TokenTo::File(file),
+            (false, None) => TokenTo::Nowhere,
+        }
+    }
+
+    /// In a data folder.
+    pub fn file_in(data_dir: &Path) -> PathBuf {
+        data_dir.join("keys/default.token")
+    }
+}
+
+/// A token that was made now.
+#[derive(Clone, PartialEq, Eq)]
+pub enum MadeToken {
+    /// To be said at the terminal.
+    Text(String),
+    /// It is in this file.
+    Kept(PathBuf),
+}
+
+/// The namespace that always exists, and its token. Returns where the token is, if it was made now.
+pub(super) async fn make_default(
+    store: &dyn Store,
+    given: Option<Token>,
+    to: &TokenTo,
+) -> Result<Option<MadeToken>> {
     let exists = match store.namespace(DEFAULT).await {
         Ok(_) => true,
         Err(EventsError::NamespaceNotFound(_)) => false,
@@ -226,6 +267,8 @@ pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Res
             Some(_) => None,
             None => Some(new_token(DEFAULT)?),
         };
+        // Before it counts: nobody could ever find out what it was.
+        let handed = made.as_ref().map(|(_, text)| hand_over(text, to)).transpose()?;
         let digest = given
             .as_ref()
             .or(made.as_ref().map(|(token, _)| token))
@@ -238,9 +281,13 @@ pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Res
             scopes: Scopes::ALL,
         };
         match store.create(new).await {
-            Ok(_) => return Ok(made.map(|(_, text)| text)),
+            Ok(_) => return Ok(handed),
             // Another server on the same database was faster, and tells its token.
-            Err(EventsError::NamespaceExists(_)) => {}
+            Err(EventsError::NamespaceExists(_)) => {
+                if let Some(MadeToken::Kept(path)) = handed {
+                    let _ = std::fs::remove_file(path);
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -254,4 +301,26 @@ pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Res
         store.create_token(DEFAULT, token).await?;
     }
     Ok(None)
+}
+
+fn hand_over(text: &str, to: &TokenTo) -> Result<MadeToken> {
+    match to {
+        TokenTo::Terminal => Ok(MadeToken::Text(text.to_owned())),
+        TokenTo::File(path) => {
+            let write = || -> std::io::Result<()> {
+                if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                    files::create_folders(folder)?;
+                }
+                files::write_whole(path, format!("{text}\n").as_bytes())
+            };
+            let shown = path.display();
+            write().with_context(|| {
+                format!("cannot write the token of the namespace {DEFAULT} to {shown}; make the folder writable, or give a token (--token)")
+            })?;
+            Ok(MadeToken::Kept(path.clone()))
+        }
+        TokenTo::Nowhere => bail!(
+            "the namespace {DEFAULT} is new, and there is no terminal to show its token at; give one (--token), or a file for it (--token-out)"
+        ),
+    }
 }

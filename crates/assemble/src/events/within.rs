@@ -14,7 +14,7 @@ use thalweg_events_flow::SharedStore;
 use thalweg_log::{Durability, Log};
 use thalweg_telemetry::{HttpRoutes, Metrics};
 
-use super::opening::{Keeps, embedded, given_token, make_default, open_in_memory, open_postgres};
+use super::opening::{Keeps, MadeToken, TokenTo, embedded, given_token, make_default, open_in_memory, open_postgres};
 
 const MESSAGE_BYTES: &str = "16MiB";
 const MESSAGE_BYTES_MAX: u64 = 24 << 20;
@@ -124,7 +124,7 @@ pub(crate) struct EventsStore {
 
 impl EventsStore {
     /// Opens the store, if the configuration has use for it, on the log with its durability. What the lake takes is kept of deleted
-    /// namespaces. Returns the token of the namespace `default`, if that was made now.
+    /// namespaces. Returns where the token of the namespace `default` is, if that was made now.
     pub async fn start(
         &self,
         section: &Section,
@@ -132,7 +132,7 @@ impl EventsStore {
         data_dir: &Path,
         keeps: Keeps,
         metrics: &Arc<Metrics>,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<MadeToken>> {
         if !section.is_on(self.shared.is_wanted()) {
             return Ok(None);
         }
@@ -151,7 +151,8 @@ impl EventsStore {
             }
             (None, None) => anyhow::bail!("the event store needs the log, which was not opened"),
         };
-        let new_token = make_default(store.as_ref(), section.token.clone()).await?;
+        let to = TokenTo::seen(Some(TokenTo::file_in(data_dir)));
+        let new_token = make_default(store.as_ref(), section.token.clone(), &to).await?;
         tracing::info!(
             backend = store.backend(),
             durability = store.durability(),

@@ -51,12 +51,13 @@ fn refused(error: QueueError) -> AppendRefused {
 }
 
 /// The logins of the process: whoever sends needs the role `write`.
-pub(super) struct Logins(pub thalweg_console::Admission);
+pub(super) struct Senders(pub thalweg_console::Admission);
 
-impl Admission for Logins {
+impl Admission for Senders {
     fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), Denied>> {
         Box::pin(async move {
             self.0.admit(headers, Role::Write).await.map_err(|denied| match denied {
+                thalweg_console::Denied::Busy => Denied::Busy,
                 thalweg_console::Denied::Stranger(why) => Denied::NotAuthenticated(why),
                 thalweg_console::Denied::Lacks(why) => Denied::NotAuthorized(why),
             })

@@ -164,7 +164,7 @@ pub enum Role {
 }
 
 impl Role {
-    const NAMES: [&'static str; 3] = ["read", "write", "admin"];
+    pub const NAMES: [&'static str; 3] = ["read", "write", "admin"];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -174,6 +174,11 @@ impl Role {
         }
     }
 
+    /// Whoever may administer may write, and whoever may write may read.
+    pub fn includes(self, needed: Role) -> bool {
+        self >= needed
+    }
+
     pub fn parse(name: &str) -> Option<Role> {
         [Role::Read, Role::Write, Role::Admin]
             .into_iter()
@@ -181,13 +186,23 @@ impl Role {
     }
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthConfig {
     pub tokens: Vec<Token>,
+    /// Lines `name:sha256:role,…`.
+    pub tokens_file: Option<PathBuf>,
+    /// Lines `user:argon2id-hash:role,…`.
     pub users_file: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone)]
+impl AuthConfig {
+    /// Whether somebody has to say who he is.
+    pub fn is_given(&self) -> bool {
+        !self.tokens.is_empty() || self.tokens_file.is_some() || self.users_file.is_some()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
     pub name: String,
     pub secret: TokenSecret,
@@ -220,12 +235,14 @@ impl AuthConfig {
             }
             tokens.push(token);
         }
-        let users_file = f
-            .opt_string("users_file")
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from);
+        let mut file = |key| f.opt_string(key).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let (tokens_file, users_file) = (file("tokens_file"), file("users_file"));
         f.finish();
-        AuthConfig { tokens, users_file }
+        AuthConfig {
+            tokens,
+            tokens_file,
+            users_file,
+        }
     }
 }
 
@@ -255,6 +272,10 @@ impl Token {
         f.finish();
         let roles = read_roles(entry, roles, diags);
         let given = entry.get("name").is_some();
+        if given && !is_login_name(&name) {
+            let text = "a name has 1 to 128 characters, none of them a colon, a space or a control character";
+            diags.error(entry, text);
+        }
         given.then_some(Token {
             name,
             secret: secret?,
@@ -262,6 +283,12 @@ impl Token {
             pos: entry.pos(),
         })
     }
+}
+
+/// What can stand in a line of a file, and in a login by name.
+pub fn is_login_name(name: &str) -> bool {
+    let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != ':';
+    (1..=128).contains(&name.chars().count()) && name.chars().all(plain) && !name.starts_with('#')
 }
 
 fn read_roles(entry: &Node, node: Option<Node>, diags: &Diagnostics) -> Vec<Role> {

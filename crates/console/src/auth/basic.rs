@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thalweg_config::{BasicAuth, Role};
+use tokio_util::sync::CancellationToken;
 
 use super::Identity;
 use crate::StartError;
@@ -43,7 +44,9 @@ impl Login {
         let right = bool::from(self.hash.ct_eq(&hash)) && self.username == username;
         right.then(|| Identity {
             name: username.to_owned(),
-            roles: vec![Role::Read, Role::Write, Role::Admin],
+            roles: vec![Role::Admin],
+            // The section is read at the start alone.
+            ended: CancellationToken::new(),
         })
     }
 }

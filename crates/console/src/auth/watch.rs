@@ -1,11 +1,14 @@
 //! Notices when files change, without asking the file system more than once per second.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-type Stamp = Option<(SystemTime, u64)>;
+/// Where a file is and when it or its name was changed: one that is put in its place in the same moment and has the same length
+/// is another one, too.
+type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
 pub struct Watch {
     files: Vec<PathBuf>,
@@ -24,9 +27,18 @@ impl Watch {
         }
     }
 
-    /// Whether a file has another length or time of change than at the last look.
+    /// Whether a file is another one than at the last look.
     pub fn changed(&mut self) -> bool {
         self.looked.elapsed() >= LOOK_EVERY && self.look()
+    }
+
+    /// The same of these files, at once.
+    pub fn look_at(&mut self, files: Vec<PathBuf>) -> bool {
+        if files == self.files {
+            return self.look();
+        }
+        *self = Watch::new(files);
+        true
     }
 
     fn look(&mut self) -> bool {
@@ -41,7 +53,8 @@ impl Watch {
 fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     let stamp = |file: &PathBuf| {
         let about = std::fs::metadata(file).ok()?;
-        Some((about.modified().ok()?, about.len()))
+        let (written, changed) = ((about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec()));
+        Some((about.dev(), about.ino(), about.len(), written, changed))
     };
     files.iter().map(stamp).collect()
 }
@@ -64,5 +77,20 @@ mod tests {
         assert!(watch.look());
         std::fs::write(&file, "ab").unwrap();
         assert!(watch.look());
+    }
+
+    #[test]
+    fn a_file_of_the_same_length_and_time_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, new) = (folder.path().join("file"), folder.path().join("new"));
+        std::fs::write(&file, "a").unwrap();
+        let time = std::fs::metadata(&file).unwrap().modified().unwrap();
+        let mut watch = Watch::new(vec![file.clone()]);
+        std::fs::write(&new, "b").unwrap();
+        std::fs::File::open(&new).unwrap().set_modified(time).unwrap();
+        std::fs::rename(&new, &file).unwrap();
+        assert!(watch.look());
+        assert!(watch.look_at(vec![new.clone()]), "other files");
+        assert!(!watch.look_at(vec![new]));
     }
 }

@@ -1,6 +1,7 @@
 use std::net::{IpAddr, UdpSocket};
 
 use thalweg_config::Role;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::support::{Answer, connect, exchange, fetch, options, send, start_with, token};
@@ -32,8 +33,10 @@ async fn unprotected_on_all_addresses_other_hosts_get_only_the_paths_of_the_refe
         assert_eq!(from_outside(local, port, path).await.status, 200, "{path}");
     }
     let Some(ip) = outside_address() else { return };
-    // Whoever asks: the path itself says who may do what, here that it is no GET.
-    assert_eq!(from_outside(ip, port, "/own").await.status, 405);
+    // Its tokens would be sent in the clear.
+    assert_eq!(from_outside(ip, port, "/own").await.status, 403);
+    // Whoever asks from here: the path itself says who may do what, here that it is no GET.
+    assert_eq!(from_outside(local, port, "/own").await.status, 405);
     for path in [
         "/ping",
         "/ready",
@@ -74,7 +77,7 @@ async fn one_outside_address_without_protection_is_refused_at_start() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("can be reached by other hosts without TLS or a login"),
+        error.contains("can be reached by other hosts without TLS and a login"),
         "{error}"
     );
 
@@ -84,6 +87,9 @@ async fn one_outside_address_without_protection_is_refused_at_start() {
 
     outside.http.insecure = false;
     outside.auth.tokens = vec![token("reader", &[Role::Read])];
+    let error = crate::support::try_start(outside.clone(), Vec::new()).await.err().unwrap();
+    assert!(error.to_string().contains("without TLS; set it to"), "{error}");
+    outside.http.insecure = true;
     let running = start_with(outside).await;
     assert_eq!(from_outside(ip, running.address().port(), "/").await.status, 401);
     assert_eq!(from_outside(ip, running.address().port(), "/ping").await.status, 200);
@@ -95,7 +101,7 @@ async fn with_tokens_everything_but_health_needs_a_role() {
     guarded.http.debug_endpoints = true;
     guarded.auth.tokens = vec![
         token("reader", &[Role::Read]),
-        token("writer", &[Role::Read, Role::Write]),
+        token("writer", &[Role::Write]),
         token("admin", &[Role::Admin]),
     ];
     let running = start_with(guarded).await;
@@ -105,12 +111,12 @@ async fn with_tokens_everything_but_health_needs_a_role() {
         ("GET", "/ready", [200, 200, 200, 200]),
         ("GET", "/version", [200, 200, 200, 200]),
         ("GET", "/open", [200, 200, 200, 200]),
-        ("GET", "/", [401, 200, 200, 403]),
-        ("GET", "/metrics", [401, 200, 200, 403]),
-        ("GET", "/benthos/metrics", [401, 200, 200, 403]),
-        ("GET", "/api/v1/status", [401, 200, 200, 403]),
-        ("POST", "/echo", [401, 403, 200, 403]),
-        ("POST", "/benthos/post", [401, 403, 200, 403]),
+        ("GET", "/", [401, 200, 200, 200]),
+        ("GET", "/metrics", [401, 200, 200, 200]),
+        ("GET", "/benthos/metrics", [401, 200, 200, 200]),
+        ("GET", "/api/v1/status", [401, 200, 200, 200]),
+        ("POST", "/echo", [401, 403, 200, 200]),
+        ("POST", "/benthos/post", [401, 403, 200, 200]),
         ("GET", "/debug/stack", [401, 403, 403, 200]),
         ("GET", "/debug/config/json", [401, 403, 403, 200]),
         ("GET", "/benthos/debug/config/yaml", [401, 403, 403, 200]),
@@ -170,10 +176,65 @@ async fn users_of_the_users_file_come_with_basic_and_changes_need_no_restart() {
     while send(&running, "POST", "/echo", &[ada], "x").await.status != 200 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    // A file that cannot be used changes nothing.
+    // A line that cannot be read lets nobody in, and a file that is gone neither.
     std::fs::write(&file, "nonsense\n").unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
-    assert_eq!(send(&running, "POST", "/echo", &[ada], "x").await.status, 200);
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 401 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    std::fs::write(&file, line("read,write")).unwrap();
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 200 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    std::fs::remove_file(&file).unwrap();
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 401 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_revoked_token_holds_open_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    let line = |name: &str| {
+        use sha2::Digest as _;
+        let digits: String = sha2::Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{name}:{digits}:read\n")
+    };
+    std::fs::write(&file, [line("goes"), line("stays")].concat()).unwrap();
+    let mut guarded = options();
+    guarded.auth.tokens_file = Some(file.clone());
+    let running = start_with(guarded).await;
+    let open = async |path: &str, token: &str| {
+        let mut stream = connect(&running).await;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut first = [0; 16];
+        if path != "/waits" {
+            stream.read_exact(&mut first).await.unwrap();
+        }
+        stream
+    };
+    let mut gone = [open("/events", "goes").await, open("/parts", "goes").await, open("/waits", "goes").await];
+    let mut stays = open("/events", "stays").await;
+    std::fs::write(&file, line("stays")).unwrap();
+    let mut ends = Vec::new();
+    for stream in &mut gone {
+        let mut rest = Vec::new();
+        let read = stream.read_to_end(&mut rest);
+        let _end = tokio::time::timeout(std::time::Duration::from_secs(30), read).await.expect("it ends");
+        ends.push(String::from_utf8(rest).unwrap());
+    }
+    // A stream of events is at its end; part of an answer is never taken for the whole; who waits is told.
+    assert!(ends[0].ends_with("0\r\n\r\n"), "{}", ends[0]);
+    assert!(!ends[1].ends_with("0\r\n\r\n"), "{}", ends[1]);
+    assert!(ends[2].starts_with("HTTP/1.1 401"), "{}", ends[2]);
+    let mut more = [0; 1];
+    let read = tokio::time::timeout(std::time::Duration::from_millis(300), stays.read_exact(&mut more)).await;
+    assert!(read.is_err() || read.is_ok_and(|read| read.is_ok()), "the other goes on");
+    assert_eq!(send(&running, "GET", "/metrics", &["authorization: Bearer goes"], "").await.status, 401);
+    assert_eq!(send(&running, "GET", "/metrics", &["authorization: Bearer stays"], "").await.status, 200);
 }
 
 fn password_hash() -> String {
@@ -228,12 +289,45 @@ async fn only_allowed_origins_may_read_and_write_from_other_pages() {
         "{}",
         refused.text()
     );
-    assert_eq!(
-        send(&running, "GET", "/metrics", &[foe], "")
-            .await
-            .header("access-control-allow-origin"),
-        None
-    );
+    let read = send(&running, "GET", "/metrics", &[foe], "").await;
+    assert_eq!((read.status, read.header("access-control-allow-origin")), (403, None));
+}
+
+#[tokio::test]
+async fn what_another_page_makes_a_browser_send_is_refused_on_every_method() {
+    let running = start_with(options()).await;
+    let image = ["sec-fetch-site: same-site", "sec-fetch-mode: no-cors", "sec-fetch-dest: image"];
+    let link = ["sec-fetch-site: cross-site", "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
+    let typed = ["sec-fetch-site: none", "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
+    for (method, path, headers, expected) in [
+        ("GET", "/api/v1/status", &image, 403),
+        ("HEAD", "/api/v1/status", &image, 403),
+        ("GET", "/ping", &image, 403),
+        ("GET", "/open", &image, 403),
+        ("GET", "/open", &link, 403),
+        ("GET", "/", &link, 200),
+        ("GET", "/console/main.js", &link, 200),
+        ("GET", "/benthos/ready", &link, 200),
+        ("GET", "/api/v1/status", &typed, 200),
+    ] {
+        let answer = send(&running, method, path, headers, "").await;
+        assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
+    }
+    let refused = send(&running, "GET", "/api/v1/status", &image, "").await;
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert!(refused.text().contains("a page of another site may not send this"), "{}", refused.text());
+}
+
+#[tokio::test]
+async fn a_request_with_two_hosts_is_refused_and_its_connection_closed() {
+    let running = start_with(options()).await;
+    for hosts in ["host: localhost\r\nhost: evil.example\r\n", "host: localhost\r\nHost: localhost\r\n", ""] {
+        let mut stream = connect(&running).await;
+        let request = format!("GET /ping HTTP/1.1\r\n{hosts}\r\n");
+        let answer = exchange(&mut stream, request.as_bytes()).await.unwrap();
+        assert_eq!(answer.status, 400, "{hosts:?}");
+        assert_eq!(answer.header("connection"), Some("close"), "{hosts:?}");
+    }
 }
 
 #[tokio::test]

@@ -74,11 +74,21 @@ impl StatusSource for FakeSource {
 /// length of a body of any size.
 pub struct Extra;
 
+/// A body whose end does not come.
+fn begun() -> axum::body::Body {
+    use futures::StreamExt as _;
+    let first = futures::stream::once(async { Ok::<_, std::io::Error>("data: begun\n\n") });
+    axum::body::Body::from_stream(first.chain(futures::stream::pending()))
+}
+
 impl HttpRoutes for Extra {
     fn mounts(&self) -> Vec<Mount> {
         let guarded = Router::new()
             .route("/echo", post(async |body: String| body))
-            .route("/api/sql", post(async || "[]"));
+            .route("/api/sql", post(async || "[]"))
+            .route("/events", get(async || ([("content-type", "text/event-stream")], begun())))
+            .route("/parts", get(async || begun()))
+            .route("/waits", get(std::future::pending::<String>));
         let of_reference = Router::new().route("/post", post(async |body: String| body));
         let open = Router::new().route("/open", get(async || "open"));
         let own = Router::new().route("/own", post(async |body: String| body.len().to_string()));

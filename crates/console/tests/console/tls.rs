@@ -4,7 +4,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles, TlsNames};
-use thalweg_telemetry::Metrics;
+use thalweg_telemetry::{Metrics, Origins};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
@@ -173,6 +173,7 @@ async fn serve(tls: &Arc<Tls>) -> Running {
         &router,
         limits,
         &Manners::default(),
+        Origins::default(),
         &metrics,
     )
     .unwrap();

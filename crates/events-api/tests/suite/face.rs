@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use thalweg_console::{Console, Limits, Manners, Running};
 use thalweg_events_api::{EventsApiOptions, Server, refusal};
-use thalweg_telemetry::Metrics;
+use thalweg_telemetry::{Metrics, Origins};
 use tokio::net::TcpListener;
 
 use crate::client::{Answer, Client, Pokes};
@@ -119,7 +119,7 @@ pub async fn serve(server: &Arc<Server>, limits: Limits, metrics: &Metrics) -> (
         server: "Thalweg/1.2.3".parse().ok(),
         refusal: Some(refusal),
     };
-    let running = Console::serve(None, vec![listener], &server.router(), limits, &manners, metrics).unwrap();
+    let running = Console::serve(None, vec![listener], &server.router(), limits, &manners, Origins::default(), metrics).unwrap();
     server.count_connections(running[0].connections());
     (running, address)
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
+use thalweg_kit::files;
+
 use super::error::FileError;
 use crate::opening;
 
@@ -42,7 +44,7 @@ impl Quarantine {
                 source,
             };
             if self.file.is_none() {
-                self.file = Some(BufWriter::new(File::create(path).map_err(failed)?));
+                self.file = Some(BufWriter::new(files::private().write(true).create(true).truncate(true).open(path).map_err(failed)?));
             }
             if let Some(file) = &mut self.file {
                 write(file, line, why, text).map_err(failed)?;
@@ -76,7 +78,7 @@ impl Quarantine {
         let to = folder.join(format!("{stem}-{id}.jsonl"));
         let keep = || -> io::Result<()> {
             file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-            std::fs::create_dir_all(&folder)?;
+            files::create_folders(&folder)?;
             std::fs::rename(&from, &to)?;
             File::open(&folder)?.sync_all()
         };

@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use thalweg_kit::files;
+
 const LOCK: &str = "lock";
 /// So often a new lock is taken for one of a process that has ended, at most: each time somebody has to come between two steps.
 const ATTEMPTS_MAX: usize = 100;
@@ -26,10 +28,10 @@ fn parent(lake: &Path) -> PathBuf {
 impl Staging {
     pub fn new(lake: &Path) -> io::Result<Staging> {
         let parent = parent(lake);
-        std::fs::create_dir_all(&parent)?;
+        files::create_folders(&parent)?;
         let (name, lock, held) = new_lock(&parent)?;
         let path = parent.join(name);
-        std::fs::create_dir(&path)?;
+        files::create_folder(&path)?;
         Ok(Staging {
             path,
             lock,
@@ -76,7 +78,7 @@ fn new_lock(parent: &Path) -> io::Result<(String, PathBuf, File)> {
     for _ in 0..ATTEMPTS_MAX {
         let name = uuid::Uuid::new_v4().to_string();
         let lock = parent.join(&name).with_extension(LOCK);
-        let held = File::create_new(&lock)?;
+        let held = files::private().read(true).write(true).create_new(true).open(&lock)?;
         held.lock()?;
         if is_at(&held, &lock) {
             return Ok((name, lock, held));

@@ -10,11 +10,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thalweg_kit::files;
 use thalweg_log::{Log, Offset, PartitionId};
 
 use super::Feed;
 use super::events::{EventStore, application};
-use crate::store::{Site, write_whole_file};
+use crate::store::Site;
 use crate::tables::TableSpec;
 
 /// By how a table names the partitions.
@@ -52,8 +53,8 @@ fn keep(site: &Site, table: &TableSpec, mut ends: Ends) -> io::Result<()> {
     // Of several starts the first one counts.
     ends.extend(read(&path)?);
     let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    write_whole_file(&path, &serde_json::to_vec(&ends)?)
+    files::create_folders(folder)?;
+    files::write_whole(&path, &serde_json::to_vec(&ends)?)
 }
 
 /// What is kept of a table.

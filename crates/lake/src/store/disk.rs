@@ -4,9 +4,11 @@
 //! can fail, delay or forget each of them. Nothing is durable before the `sync_` step that covers it has returned.
 
 use std::fmt::Debug;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
+
+use thalweg_kit::files;
 
 /// What the store does to a disk. All calls block.
 pub trait Disk: Debug + Send + Sync + 'static {
@@ -40,11 +42,11 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir(path)
+        files::create_folder_as_above(path)
     }
 
     fn create_file(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).open(path)
+        files::as_above(path).write(true).create_new(true).open(path)
     }
 
     fn write(&self, file: &mut File, _path: &Path, bytes: &[u8]) -> io::Result<()> {

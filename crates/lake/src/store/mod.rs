@@ -13,7 +13,6 @@ mod pace;
 mod site;
 mod spool;
 mod upload;
-mod whole_file;
 
 use std::fmt::{Debug, Display, Formatter};
 use std::io;
@@ -38,7 +37,6 @@ pub(crate) use pace::Pace;
 pub(crate) use site::Remote;
 pub use site::{Scratch, Site};
 pub(crate) use spool::{Growing, LocalFile, PART_BYTES};
-pub use whole_file::write_whole_file;
 
 type StorePath = object_store::path::Path;
 

@@ -13,12 +13,13 @@ use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt as _};
+use thalweg_kit::files;
 use thalweg_log::clock::{Clock, SystemClock};
 
 use super::lease::{ClaimError, Holder, Lease};
 use super::pace::Pace;
 use super::spool::{PART_BYTES, Spool};
-use super::{StorePath, SyncedStore, write_whole_file};
+use super::{StorePath, SyncedStore};
 use crate::delta::{DeltaError, DeltaLog};
 
 /// What is put aside goes to this machine's disk after so long.
@@ -347,7 +348,7 @@ fn holder_id(scratch: &Path) -> Option<String> {
         return Some(id.to_string());
     }
     let id = uuid::Uuid::new_v4().to_string();
-    std::fs::create_dir_all(scratch).ok()?;
-    write_whole_file(&path, id.as_bytes()).ok()?;
+    files::create_folders(scratch).ok()?;
+    files::write_whole(&path, id.as_bytes()).ok()?;
     Some(id)
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use parking_lot::Mutex;
+use thalweg_kit::files;
 
 use super::fault::generic;
 use super::pace::Pace;
@@ -299,9 +300,9 @@ impl Growing {
 
 fn create(path: &Path) -> std::io::Result<File> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
+        files::create_folders(parent)?;
     }
-    File::create(path)
+    files::private().write(true).create(true).truncate(true).open(path)
 }
 
 /// On the disk of a folder, or of the nearest one above it that is there.

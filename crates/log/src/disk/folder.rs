@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use thalweg_kit::files;
+
 use super::{Disk, DiskFile, Space};
 
 #[derive(Debug)]
@@ -16,10 +18,10 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder, made if it is missing.
+    /// The folder, made if it is missing. What is made is the user's alone.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Folder> {
         let path = path.into();
-        std::fs::create_dir_all(&path)?;
+        files::create_folders(&path)?;
         let names = File::open(&path)?;
         Ok(Folder { path, names })
     }
@@ -49,8 +51,7 @@ impl Disk for Folder {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let mut options = OpenOptions::new();
-        let file = options
+        let file = files::private()
             .read(true)
             .write(true)
             .create_new(true)

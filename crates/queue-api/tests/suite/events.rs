@@ -174,6 +174,15 @@ fn what_a_stream_sent_and_nobody_acked_is_read_again_when_the_client_left() {
 }
 
 #[test]
+fn asking_for_the_head_of_a_stream_takes_nothing() {
+    let server = Server::start();
+    server.create("q");
+    let head = server.open("HEAD", "/queues/q/groups/g/events", &[], "").unwrap();
+    assert_eq!(head.status(), 405);
+    assert_eq!(server.get("/queues/q/groups").json["groups"], json!([]));
+}
+
+#[test]
 fn a_paused_group_has_no_events() {
     let server = Server::start();
     server.create("q");

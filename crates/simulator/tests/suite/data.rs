@@ -25,7 +25,8 @@ async fn http(simulator: &Simulator, request: &str) -> String {
     let address = simulator.stats_url().strip_prefix("http://").unwrap();
     let address = address.strip_suffix("/sim/stats").unwrap();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let (line, headers) = request.split_once(" HTTP/1.1").unwrap_or((request, ""));
+    let request = format!("{line} HTTP/1.1{headers}\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -103,6 +104,8 @@ async fn what_is_held_changes_from_the_moment_on_at_which_it_is_let_go() {
         let answer = http(&simulator, "POST /sim/start").await;
         assert_eq!(answer.split(' ').nth(1), Some(status), "{why}");
     }
+    let from_a_page = http(&simulator, "POST /sim/start HTTP/1.1\r\norigin: https://evil.example").await;
+    assert_eq!(from_a_page.split(' ').nth(1), Some("403"), "{from_a_page}");
     client.wait_for_values(10, 5).await;
     assert_no_holes(&client.counters(), 1);
     assert!(

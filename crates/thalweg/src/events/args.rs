@@ -241,6 +241,10 @@ pub struct ServeOptions {
     /// Listening port
     #[arg(long, value_name = "N", default_value_t = 8080, env = "THALWEG_EVENTS_PORT")]
     pub port: u16,
+    /// Address to listen on, as 0.0.0.0 or ::; this machine's own addresses if it is not given. What other hosts reach needs TLS, or
+    /// --insecure
+    #[arg(long, value_name = "HOST", env = "THALWEG_EVENTS_ADDRESS")]
+    pub address: Option<String>,
     /// Where everything is kept
     #[arg(long, value_name = "DIR", env = "THALWEG_EVENTS_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
@@ -251,9 +255,12 @@ pub struct ServeOptions {
     /// Kind of the database; the address says it already
     #[arg(long, value_name = "TYPE", env = "THALWEG_EVENTS_DB_TYPE")]
     pub db_type: Option<DbType>,
-    /// Token of the namespace `default`; a random one is printed when that is first made
+    /// Token of the namespace `default`; a random one is made with it at the first start, and shown at a terminal or kept in a file
     #[arg(long, value_name = "TOKEN", env = "THALWEG_EVENTS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// File for a token that is made when nobody sits at a terminal; keys/default.token of the data folder if it is not given
+    #[arg(long, value_name = "FILE", env = "THALWEG_EVENTS_TOKEN_OUT")]
+    pub token_out: Option<PathBuf>,
     /// Keep everything in memory, and let everybody do everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
           value_parser = boolean, env = "THALWEG_EVENTS_TEST_MODE")]
@@ -318,7 +325,10 @@ pub struct ServeOptions {
         env = "THALWEG_EVENTS_TLS_CLIENT_CA"
     )]
     pub tls_client_ca: Option<PathBuf>,
-    /// In test mode, also other machines may do everything
+    /// In test mode, an origin whose pages may ask, as http://localhost:3000; * is all
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "THALWEG_EVENTS_ALLOW_ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// Other hosts may reach it without TLS, and in test mode do everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
           value_parser = boolean, env = "THALWEG_EVENTS_INSECURE")]
     pub insecure: bool,

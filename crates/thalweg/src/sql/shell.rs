@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use thalweg_assemble::sql::{Format, Session, is_broken_pipe, write};
+use thalweg_kit::files;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -224,7 +225,7 @@ impl Lines {
             return;
         }
         if let Some(history) = self.history.clone() {
-            let folder = history.parent().map_or(Ok(()), std::fs::create_dir_all);
+            let folder = history.parent().map_or(Ok(()), files::create_folders);
             let kept = folder
                 .map_err(ReadlineError::from)
                 .and_then(|()| self.editor.append_history(&history));

@@ -1,0 +1,4 @@
+//! Small things that every crate needs and none owns.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod files;

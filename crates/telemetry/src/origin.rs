@@ -1,0 +1,282 @@
+//! Whether a web page of another site may have sent a request.
+//!
+//! A browser on an operator's machine sends requests for any page that it shows, with the operator's address and with a login
+//! that it remembers. So every listener judges every request, whatever its method, before a path sees it: browsers say
+//! where a request comes from (`Origin`, `Sec-Fetch-Site`, `Referer`), and where that is another place, only what costs
+//! little and tells nothing is answered. A page that has its own name point at this machine says nothing of that, so without
+//! a login the name in the request must be one that no outsider can have.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use axum::http::{HeaderName, Method, Request, Version, header};
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+const REQUESTED_WITH: HeaderName = HeaderName::from_static("x-requested-with");
+
+/// Of what they say of themselves, all that page scripts cannot send to another origin without asking first.
+const BROWSERS: &[u8] = b"Mozilla/";
+
+/// Whose pages may send requests to a listener, and under which names it answers.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    /// Names as `https://grafana.example`; `*` is all.
+    pub allowed: Vec<String>,
+    /// Where the name in a request matters, the one that is ours beside those that nobody else can have.
+    pub own_name: Option<String>,
+    pub names: Names,
+    /// What a link on any page may open.
+    pub links: Links,
+    /// Paths whose token can stand in the address (`?token=`); there it is proof that no page could have sent the request.
+    pub tokens_in_address: Vec<String>,
+}
+
+/// Under which names a listener answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// Any: a login is asked for, a path decides by itself, or everyone may do everything.
+    #[default]
+    Any,
+    /// Those that no outsider can have point at this machine.
+    Own,
+}
+
+/// What costs as little as a page and does nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Links(Vec<String>);
+
+/// Why a request is not answered, as a sentence with the cure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// The name of the host is missing, there twice, or no name.
+    Host(&'static str),
+    /// A name that an outsider may have had point at this machine.
+    Name,
+    /// A page of this origin, as far as that is known.
+    Page(Option<String>),
+    /// A browser that does not say what page it was.
+    Silent,
+}
+
+impl Links {
+    /// Paths as they are; one that ends in a slash is all that is below it.
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Links {
+        Links(paths.into_iter().map(str::to_owned).collect())
+    }
+
+    fn have(&self, path: &str) -> bool {
+        let is = |link: &String| match link.len() > 1 && link.ends_with('/') {
+            true => path.starts_with(link.as_str()),
+            false => path == link,
+        };
+        self.0.iter().any(is)
+    }
+}
+
+impl Origins {
+    /// Of a listener without a login at this address.
+    pub fn of_own_machine(address: &str) -> Origins {
+        Origins {
+            own_name: host_of(address).map(str::to_ascii_lowercase),
+            names: Names::Own,
+            ..Origins::default()
+        }
+    }
+
+    /// Looks at the head of a request. `is_encrypted`: it came over TLS.
+    pub fn judge<B>(&self, request: &Request<B>, is_encrypted: bool) -> Result<(), Foreign> {
+        let headers = request.headers();
+        let host = host(request)?;
+        if self.names == Names::Own && !self.has_name(host) {
+            return Err(Foreign::Name);
+        }
+        // Nothing that a browser adds by itself, and no page of another origin may add it.
+        let is_bearer = |value: &[u8]| value.len() > 7 && value[..7].eq_ignore_ascii_case(b"bearer ");
+        if headers
+            .get(header::AUTHORIZATION)
+            .is_some_and(|value| is_bearer(value.as_bytes()))
+            || self.has_token(request.uri().path(), request.uri().query())
+        {
+            return Ok(());
+        }
+        self.comes_from(request, host, is_encrypted)
+    }
+
+    fn comes_from<B>(&self, request: &Request<B>, host: Option<&str>, is_encrypted: bool) -> Result<(), Foreign> {
+        let headers = request.headers();
+        let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if let Some(origin) = text(&header::ORIGIN) {
+            return match self.allows(origin) || is_of(origin, host) {
+                true => Ok(()),
+                false => Err(Foreign::Page(Some(origin.to_owned()))),
+            };
+        }
+        let is_read = *request.method() == Method::GET || *request.method() == Method::HEAD;
+        let is_link = is_read && self.links.have(request.uri().path());
+        let referer = text(&header::REFERER).and_then(origin_of);
+        let from = || Err(Foreign::Page(referer.map(str::to_owned)));
+        match text(&FETCH_SITE) {
+            Some("same-origin" | "none") => return Ok(()),
+            // Of a site are all its ports, so a page of another service on this machine is of the same site, too.
+            Some(_) => {
+                let is_opened = text(&FETCH_MODE) == Some("navigate") && text(&FETCH_DEST) == Some("document");
+                return match is_link && is_opened || self.allows("*") {
+                    true => Ok(()),
+                    false => from(),
+                };
+            }
+            None => {}
+        }
+        if is_link || self.allows("*") {
+            return Ok(());
+        }
+        match referer {
+            Some(origin) if self.allows(origin) || is_of(origin, host) => return Ok(()),
+            Some(_) => return from(),
+            None => {}
+        }
+        // Browsers say where a request comes from only where they trust the connection.
+        let says = is_encrypted || host.is_none_or(is_loopback);
+        let is_browser = text(&header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(BROWSERS));
+        match says || !is_browser || headers.contains_key(REQUESTED_WITH) {
+            true => Ok(()),
+            false => Err(Foreign::Silent),
+        }
+    }
+
+    fn allows(&self, origin: &str) -> bool {
+        self.allowed.iter().any(|allowed| allowed == "*" || allowed == origin)
+    }
+
+    fn has_token(&self, path: &str, query: Option<&str>) -> bool {
+        let is_given = |part: &str| part.strip_prefix("token=").is_some_and(|token| !token.is_empty());
+        query.is_some_and(|query| query.split('&').any(is_given))
+            && self.tokens_in_address.iter().any(|known| known == path)
+    }
+
+    /// Whether a name is one that nobody but the owner of this machine can have point at it: a name with a dot can be made to by
+    /// whoever owns its domain, but for those of domains that are kept.
+    pub fn has_name(&self, host: Option<&str>) -> bool {
+        let Some(name) = host.map(bare) else { return true };
+        is_address(&name)
+            || !name.contains('.')
+            || name.ends_with(".localhost")
+            || name.ends_with(".internal")
+            || Some(&name) == self.own_name.as_ref()
+    }
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Foreign::Host(problem) => write!(f, "{problem}"),
+            Foreign::Name => write!(
+                f,
+                "without a login this listener answers only under localhost, an IP address or the host of its address; use one of them, or configure a login"
+            ),
+            Foreign::Page(Some(origin)) => write!(
+                f,
+                "a page of {} may not send this; add its origin to http.cors.allowed_origins, or send a token (Authorization: Bearer …)",
+                origin.chars().take(200).collect::<String>()
+            ),
+            Foreign::Page(None) => write!(
+                f,
+                "a page of another site may not send this; open the address yourself, or send a token (Authorization: Bearer …)"
+            ),
+            Foreign::Silent => write!(
+                f,
+                "this browser does not say which page sends this; use HTTPS or localhost, or send the header X-Requested-With or a token (Authorization: Bearer …)"
+            ),
+        }
+    }
+}
+
+/// The one host that a request names, with its port.
+fn host<B>(request: &Request<B>) -> Result<Option<&str>, Foreign> {
+    let mut given = request.headers().get_all(header::HOST).iter();
+    let (first, more) = (given.next(), given.next());
+    if more.is_some() {
+        return Err(Foreign::Host("the request has more than one header Host; send one"));
+    }
+    let named = match first.map(|value| value.to_str()) {
+        None => None,
+        Some(Ok(value)) if value.is_empty() || is_host(value) => Some(value),
+        Some(_) => {
+            return Err(Foreign::Host(
+                "the header Host is no name of a host; send host or host:port",
+            ));
+        }
+    };
+    let of_address = request.uri().authority().map(|authority| authority.as_str());
+    match (of_address, named) {
+        (Some(address), Some(host)) if !address.eq_ignore_ascii_case(host) => {
+            Err(Foreign::Host("the address and the header Host name two hosts; send one"))
+        }
+        (Some(address), _) => Ok(Some(address)),
+        (None, None) if request.version() == Version::HTTP_11 => {
+            Err(Foreign::Host("the request has no header Host; send it"))
+        }
+        (None, named) => Ok(named.filter(|host| !host.is_empty())),
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte);
+    text.bytes().all(plain)
+}
+
+/// The scheme is not compared: behind a proxy that ends TLS it is another one.
+fn is_of(origin: &str, host: Option<&str>) -> bool {
+    let Some((scheme, own)) = origin.split_once("://") else {
+        return false;
+    };
+    let Some(host) = host else {
+        return false;
+    };
+    let usual = match scheme {
+        "https" => ":443",
+        _ => ":80",
+    };
+    own.trim_end_matches(usual).eq_ignore_ascii_case(host.trim_end_matches(usual))
+}
+
+/// Of an address of a page.
+fn origin_of(referer: &str) -> Option<&str> {
+    let (scheme, rest) = referer.split_once("://")?;
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    referer.get(..scheme.len() + "://".len() + end)
+}
+
+/// Without its port and what else does not name it.
+fn bare(host: &str) -> String {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        // An address of IPv6 in brackets ends with one.
+        Some((name, port)) if is_port(port) => name,
+        _ => host,
+    };
+    let name = name.trim_matches(['[', ']']).trim_end_matches('.');
+    name.to_ascii_lowercase()
+}
+
+fn is_address(name: &str) -> bool {
+    name.parse::<IpAddr>().is_ok()
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = bare(host);
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// The host of `host:port`, if it is there.
+pub fn host_of(address: &str) -> Option<&str> {
+    let (host, port) = address.rsplit_once(':')?;
+    (port.parse::<u16>().is_ok() && !host.is_empty()).then_some(host)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! `thalweg auth`: the logins of the files that `auth` names. A running process sees a change within a second.
+
+use std::fs::File;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use thalweg_config::{Role, is_login_name};
+use thalweg_console::login_lines::{Kind, Line, Lines, Secret, new_token};
+use thalweg_kit::files;
+
+use crate::{check, cli, out};
+
+#[derive(Subcommand)]
+pub enum AuthCommand {
+    /// Make a token and print it, this once; with --user, take a password instead
+    Add(Add),
+    /// Show who may do what
+    List(Place),
+    /// Take a token or a user away; what it holds open ends
+    Remove(Remove),
+    /// Print the hash of a token or, with --user, of a password, which is read from the terminal or the standard input
+    Hash(Hash),
+}
+
+/// Which files.
+#[derive(Args)]
+pub struct Place {
+    /// The configuration whose auth.tokens_file and auth.users_file it is about
+    #[arg(short = 'c', long = "config", value_name = "FILE", conflicts_with_all = ["tokens", "users"])]
+    config: Option<PathBuf>,
+    /// The file of tokens itself
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// The file of users itself
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Add {
+    name: String,
+    /// read, write or admin; each has those before it
+    #[arg(long, value_name = "ROLE", value_delimiter = ',', required = true)]
+    roles: Vec<String>,
+    /// A user with a password, for browsers and MQTT
+    #[arg(long)]
+    user: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+pub struct Remove {
+    name: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+pub struct Hash {
+    /// Of a password, by argon2id
+    #[arg(long)]
+    user: bool,
+}
+
+impl Place {
+    /// Those that are named, or that the configuration names.
+    fn files(&self) -> Result<Vec<(PathBuf, Kind)>> {
+        let (tokens, users) = match &self.config {
+            None => (self.tokens.clone(), self.users.clone()),
+            Some(config) => {
+                let options = cli::FileOptions::of(config.clone());
+                let checked = check::load(&options)?.context("the configuration has errors")?;
+                let auth = checked.config.auth;
+                (auth.tokens_file, auth.users_file)
+            }
+        };
+        let all = [(tokens, Kind::Tokens), (users, Kind::Users)];
+        let all = all.into_iter().filter_map(|(path, kind)| Some((path?, kind))).collect::<Vec<_>>();
+        ensure!(
+            !all.is_empty(),
+            "which file? name it with --tokens or --users, or a configuration that has auth.tokens_file or auth.users_file with -c"
+        );
+        Ok(all)
+    }
+
+    fn file(&self, wanted: Kind) -> Result<PathBuf> {
+        let found = self.files()?.into_iter().find(|(_, kind)| *kind == wanted);
+        let (flag, key) = match wanted {
+            Kind::Tokens => ("--tokens", "auth.tokens_file"),
+            Kind::Users => ("--users", "auth.users_file"),
+        };
+        let found = found.with_context(|| format!("which file? name it with {flag}, or set {key} in the configuration"))?;
+        Ok(found.0)
+    }
+}
+
+pub fn main(command: &AuthCommand) -> Result<ExitCode> {
+    match command {
+        AuthCommand::Add(options) => add(options)?,
+        AuthCommand::List(place) => list(place)?,
+        AuthCommand::Remove(options) => remove(options)?,
+        AuthCommand::Hash(options) => {
+            let secret = match options.user {
+                true => Secret::of_password(&ask("password")?)?,
+                false => Secret::of_token(&ask("token")?),
+            };
+            out::line(secret)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add(options: &Add) -> Result<()> {
+    let name = &options.name;
+    ensure!(
+        is_login_name(name),
+        "{name:?} is no name: it has 1 to 128 characters, none of them a colon, a space or a control character"
+    );
+    let role = |role: &String| {
+        let hint = || thalweg_config::nearest(role, Role::NAMES);
+        Role::parse(role).with_context(|| format!("\"{role}\" is no role{}", hint()))
+    };
+    let roles: Vec<Role> = options.roles.iter().map(role).collect::<Result<_>>()?;
+    let kind = if options.user { Kind::Users } else { Kind::Tokens };
+    let path = options.place.file(kind)?;
+    // Before somebody types a password for nothing.
+    ensure!(!has(&path, kind, name)?, "{}", taken(name, &path));
+    let (secret, token) = match kind {
+        Kind::Users => (Secret::of_password(&ask("password")?)?, None),
+        Kind::Tokens => {
+            let token = new_token()?;
+            (Secret::of_token(&token), Some(token))
+        }
+    };
+    let line = Line {
+        name: name.clone(),
+        secret,
+        roles,
+    };
+    change(&path, |text| {
+        ensure!(!names(text, kind).contains(name), "{}", taken(name, &path));
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        Ok(format!("{text}{end}{line}\n"))
+    })?;
+    if let Some(token) = token {
+        out::complain(format_args!("the token of {name}, which is shown this once:"));
+        out::line(token)?;
+    }
+    Ok(())
+}
+
+fn taken(name: &str, path: &Path) -> String {
+    let path = path.display();
+    format!("{path} has \"{name}\" already; remove it first (thalweg auth remove {name}), or take another name")
+}
+
+fn remove(options: &Remove) -> Result<()> {
+    let (name, mut is_gone) = (&options.name, false);
+    let all = options.place.files()?;
+    for (path, kind) in &all {
+        if !has(path, *kind, name)? {
+            continue;
+        }
+        change(path, |text| {
+            let is_other = |line: &&str| Line::parse(line.trim(), *kind).map_or(true, |line| line.name != *name);
+            let kept: Vec<&str> = text.lines().filter(is_other).collect();
+            Ok(kept.iter().flat_map(|line| [line, "\n"]).collect())
+        })?;
+        is_gone = true;
+        out::complain(format_args!("{name} is taken out of {}", path.display()));
+    }
+    if !is_gone {
+        let paths: Vec<String> = all.iter().map(|(path, _)| path.display().to_string()).collect();
+        bail!("there is no \"{name}\" in {}; thalweg auth list shows who is there", paths.join(" and "));
+    }
+    Ok(())
+}
+
+fn list(place: &Place) -> Result<()> {
+    for (path, kind) in place.files()? {
+        let found = read(&path)?.map(|text| Lines::parse(&text, kind)).unwrap_or_default();
+        for (line, problem) in &found.wrong {
+            out::complain(format_args!("{}:{line}: {problem}", path.display()));
+        }
+        let width = found.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+        for line in found.lines {
+            let roles: Vec<&str> = line.roles.iter().map(|role| role.as_str()).collect();
+            let what = match kind {
+                Kind::Tokens => "token",
+                Kind::Users => "user ",
+            };
+            let roles = if roles.is_empty() { "no roles".to_owned() } else { roles.join(", ") };
+            if !out::line(format_args!("{:width$}  {what}  {roles}", line.name))? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names(text: &str, kind: Kind) -> Vec<String> {
+    Lines::parse(text, kind).lines.into_iter().map(|line| line.name).collect()
+}
+
+fn has(path: &Path, kind: Kind, name: &str) -> Result<bool> {
+    Ok(read(path)?.is_some_and(|text| names(&text, kind).iter().any(|known| known == name)))
+}
+
+/// `None` if it is not there.
+fn read(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Puts another text in the place of the file, as a whole, one process at a time.
+fn change(path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> {
+    let shown = path.display();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let lock = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
+    let _held = lock.with_context(|| format!("cannot lock the folder of {shown}"))?;
+    let text = edit(&read(path)?.unwrap_or_default())?;
+    files::write_whole(path, text.as_bytes()).with_context(|| format!("cannot write {shown}"))
+}
+
+/// A secret that is typed, unseen and twice, or the first line of the standard input.
+fn ask(what: &str) -> Result<String> {
+    let secret = match std::io::stdin().is_terminal() {
+        false => first_line()?,
+        true => {
+            let first = unseen(what)?;
+            ensure!(unseen(&format!("{what} again"))? == first, "the two are not the same");
+            first
+        }
+    };
+    ensure!(!secret.is_empty(), "the {what} is empty");
+    Ok(secret)
+}
+
+fn first_line() -> Result<String> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).context("cannot read the standard input")?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn unseen(what: &str) -> Result<String> {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let terminal = std::io::stdin();
+    let before = tcgetattr(&terminal).context("cannot ask the terminal")?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    silent.local_modes.insert(LocalModes::ECHONL);
+    let _ = write!(std::io::stderr().lock(), "{what}: ");
+    tcsetattr(&terminal, OptionalActions::Flush, &silent).context("cannot silence the terminal")?;
+    let line = first_line();
+    tcsetattr(&terminal, OptionalActions::Now, &before).context("cannot restore the terminal")?;
+    line
+}
