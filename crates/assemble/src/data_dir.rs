@@ -60,7 +60,11 @@ impl DataDir {
         let held = DataDir::take_as(path, "data folder", "--data-dir")?;
         only_restored(path)?;
         let begin = || -> std::io::Result<()> {
-            let mark = files::private().write(true).create(true).truncate(true).open(path.join(RESTORING))?;
+            let mark = files::private()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(path.join(RESTORING))?;
             mark.sync_all()?;
             File::open(path)?.sync_all()?;
             remove_parts(path)
@@ -87,7 +91,9 @@ impl DataDir {
     pub fn take_log(path: &Path) -> Result<DataDir> {
         let held = DataDir::take_as(path, "folder of the log", "log.dirs")?;
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         close_to_others(path, &names);
         Ok(held)

@@ -98,7 +98,15 @@ impl EventsServer {
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
         let server = Server::starting(api_options(options), metrics.clone());
-        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners(), origins(options, &server), &metrics)?;
+        let listeners = Console::serve(
+            tls.clone(),
+            listeners,
+            &server.router(),
+            limits(),
+            &manners(),
+            origins(options, &server),
+            &metrics,
+        )?;
         if let Some(first) = listeners.first() {
             server.count_connections(first.connections());
         }

@@ -6,9 +6,7 @@ use anyhow::{Result, anyhow};
 use tempfile::{NamedTempFile, TempDir};
 use thalweg_config::Fields;
 use thalweg_kit::files;
-use thalweg_lake::store::{
-    ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore,
-};
+use thalweg_lake::store::{ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
 use crate::checked::Checked;

@@ -208,9 +208,7 @@ impl Process {
             lake.open_events(store).await?;
         }
         if let Some(section) = &settings.ingest {
-            ingest
-                .start(section, &lake, &logins, &metrics, &lake_metrics)
-                .await?;
+            ingest.start(section, &lake, &logins, &metrics, &lake_metrics).await?;
             lake.set_opening(false);
         }
         let mut environment = FlowEnvironment {

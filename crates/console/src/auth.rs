@@ -99,7 +99,9 @@ impl Logins {
 
     /// Those of the section `auth`, which hold at every listener.
     pub(crate) fn of_all_listeners(&self) -> Option<Arc<Credentials>> {
-        self.0.clone().filter(|credentials| credentials.config.lock().is_given())
+        self.0
+            .clone()
+            .filter(|credentials| credentials.config.lock().is_given())
     }
 
     /// Takes another section `auth`, from now on and without a restart. After an error, which is that of a file, the former is in
@@ -124,6 +126,12 @@ impl Logins {
         credentials.put(known);
         Ok(Replaced::Done)
     }
+}
+
+/// What is wrong with the files of a section `auth`.
+pub(crate) fn flaws(config: &AuthConfig) -> Vec<StartError> {
+    let (_, flaws) = Known::read(config);
+    flaws.into_iter().map(|Flaw(error)| error).collect()
 }
 
 /// What became of another section `auth`.
@@ -249,7 +257,9 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: Watch) {
     let mut told: Option<Instant> = None;
     loop {
         ticks.tick().await;
-        let Some(credentials) = credentials.upgrade() else { return };
+        let Some(credentials) = credentials.upgrade() else {
+            return;
+        };
         let looked = tokio::task::spawn_blocking(move || {
             let config = credentials.config.lock().clone();
             let changed = watch.look_at(known::files(&config));

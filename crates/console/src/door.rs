@@ -143,7 +143,11 @@ mod tests {
         let open = |address: &'static str, logins: Logins| async move { Door::open(&config(address), &logins).await };
         let none = Logins::none();
         assert!(open("127.0.0.1:0", none.clone()).await.is_ok());
-        let in_the_clear = open("0.0.0.0:0", logins(&[Role::Write])).await.err().unwrap().to_string();
+        let in_the_clear = open("0.0.0.0:0", logins(&[Role::Write]))
+            .await
+            .err()
+            .unwrap()
+            .to_string();
         assert!(
             in_the_clear.contains("without TLS; set it to 127.0.0.1:"),
             "{in_the_clear}"
@@ -158,7 +162,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_role_is_needed_where_there_are_logins() {
-        let door = Door::open(&config("127.0.0.1:0"), &logins(&[Role::Write])).await.unwrap();
+        let door = Door::open(&config("127.0.0.1:0"), &logins(&[Role::Write]))
+            .await
+            .unwrap();
         let mut headers = HeaderMap::new();
         let silent = door.admission.admit(&headers, Role::Write).await.unwrap_err();
         assert!(matches!(silent, Denied::Stranger(_)));

@@ -97,7 +97,11 @@ pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Orig
     }
     let root = root_path(&http.root_path)?.unwrap_or_default();
     let under_root = PLAIN.map(|path| format!("{root}{path}"));
-    let links = PAGES.iter().chain(&PLAIN).copied().chain(under_root.iter().map(String::as_str));
+    let links = PAGES
+        .iter()
+        .chain(&PLAIN)
+        .copied()
+        .chain(under_root.iter().map(String::as_str));
     Ok(Origins {
         allowed,
         own_name: host_of(&http.address).map(str::to_ascii_lowercase),

@@ -73,13 +73,16 @@ impl Place {
             None => (self.tokens.clone(), self.users.clone()),
             Some(config) => {
                 let options = cli::FileOptions::of(config.clone());
-                let checked = check::load(&options)?.context("the configuration has errors")?;
+                let checked = check::load_without_listeners(&options)?.context("the configuration has errors")?;
                 let auth = checked.config.auth;
                 (auth.tokens_file, auth.users_file)
             }
         };
         let all = [(tokens, Kind::Tokens), (users, Kind::Users)];
-        let all = all.into_iter().filter_map(|(path, kind)| Some((path?, kind))).collect::<Vec<_>>();
+        let all = all
+            .into_iter()
+            .filter_map(|(path, kind)| Some((path?, kind)))
+            .collect::<Vec<_>>();
         ensure!(
             !all.is_empty(),
             "which file? name it with --tokens or --users, or a configuration that has auth.tokens_file or auth.users_file with -c"
@@ -93,7 +96,8 @@ impl Place {
             Kind::Tokens => ("--tokens", "auth.tokens_file"),
             Kind::Users => ("--users", "auth.users_file"),
         };
-        let found = found.with_context(|| format!("which file? name it with {flag}, or set {key} in the configuration"))?;
+        let found =
+            found.with_context(|| format!("which file? name it with {flag}, or set {key} in the configuration"))?;
         Ok(found.0)
     }
 }
@@ -143,7 +147,11 @@ fn add(options: &Add) -> Result<()> {
     };
     change(&path, |text| {
         ensure!(!names(text, kind).contains(name), "{}", taken(name, &path));
-        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        let end = if text.is_empty() || text.ends_with('\n') {
+            ""
+        } else {
+            "\n"
+        };
         Ok(format!("{text}{end}{line}\n"))
     })?;
     if let Some(token) = token {
@@ -175,7 +183,10 @@ fn remove(options: &Remove) -> Result<()> {
     }
     if !is_gone {
         let paths: Vec<String> = all.iter().map(|(path, _)| path.display().to_string()).collect();
-        bail!("there is no \"{name}\" in {}; thalweg auth list shows who is there", paths.join(" and "));
+        bail!(
+            "there is no \"{name}\" in {}; thalweg auth list shows who is there",
+            paths.join(" and ")
+        );
     }
     Ok(())
 }
@@ -186,14 +197,23 @@ fn list(place: &Place) -> Result<()> {
         for (line, problem) in &found.wrong {
             out::complain(format_args!("{}:{line}: {problem}", path.display()));
         }
-        let width = found.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+        let width = found
+            .lines
+            .iter()
+            .map(|line| line.name.chars().count())
+            .max()
+            .unwrap_or(0);
         for line in found.lines {
             let roles: Vec<&str> = line.roles.iter().map(|role| role.as_str()).collect();
             let what = match kind {
                 Kind::Tokens => "token",
                 Kind::Users => "user ",
             };
-            let roles = if roles.is_empty() { "no roles".to_owned() } else { roles.join(", ") };
+            let roles = if roles.is_empty() {
+                "no roles".to_owned()
+            } else {
+                roles.join(", ")
+            };
             if !out::line(format_args!("{:width$}  {what}  {roles}", line.name))? {
                 return Ok(());
             }
@@ -203,7 +223,11 @@ fn list(place: &Place) -> Result<()> {
 }
 
 fn names(text: &str, kind: Kind) -> Vec<String> {
-    Lines::parse(text, kind).lines.into_iter().map(|line| line.name).collect()
+    Lines::parse(text, kind)
+        .lines
+        .into_iter()
+        .map(|line| line.name)
+        .collect()
 }
 
 fn has(path: &Path, kind: Kind, name: &str) -> Result<bool> {
@@ -222,7 +246,10 @@ fn read(path: &Path) -> Result<Option<String>> {
 /// Puts another text in the place of the file, as a whole, one process at a time.
 fn change(path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> {
     let shown = path.display();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let lock = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
     let _held = lock.with_context(|| format!("cannot lock the folder of {shown}"))?;
     let text = edit(&read(path)?.unwrap_or_default())?;
@@ -245,7 +272,10 @@ fn ask(what: &str) -> Result<String> {
 
 fn first_line() -> Result<String> {
     let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).context("cannot read the standard input")?;
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .context("cannot read the standard input")?;
     Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 

@@ -252,11 +252,7 @@ pub enum MadeToken {
 }
 
 /// The namespace that always exists, and its token. Returns where the token is, if it was made now.
-pub(super) async fn make_default(
-    store: &dyn Store,
-    given: Option<Token>,
-    to: &TokenTo,
-) -> Result<Option<MadeToken>> {
+pub(super) async fn make_default(store: &dyn Store, given: Option<Token>, to: &TokenTo) -> Result<Option<MadeToken>> {
     let exists = match store.namespace(DEFAULT).await {
         Ok(_) => true,
         Err(EventsError::NamespaceNotFound(_)) => false,

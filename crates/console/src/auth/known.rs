@@ -67,7 +67,12 @@ impl Known {
             let Some(path) = path else { continue };
             match Lines::read(path, kind) {
                 Ok(lines) => {
-                    flaws.extend(lines.wrong.into_iter().map(|(line, problem)| wrong_line(path, line, &problem)));
+                    flaws.extend(
+                        lines
+                            .wrong
+                            .into_iter()
+                            .map(|(line, problem)| wrong_line(path, line, &problem)),
+                    );
                     for line in lines.lines {
                         known.add(line);
                     }
@@ -226,7 +231,10 @@ mod tests {
     #[test]
     fn what_is_the_same_goes_on_and_what_is_not_ends() {
         let before = known(&[("a", "1"), ("b", "2"), ("c", "3")]);
-        let held: Vec<Identity> = ["1", "2", "3"].iter().map(|token| before.token(token, None).unwrap()).collect();
+        let held: Vec<Identity> = ["1", "2", "3"]
+            .iter()
+            .map(|token| before.token(token, None).unwrap())
+            .collect();
         let mut after = known(&[("c", "3"), ("b", "other")]);
         after.tokens[0].roles = vec![Role::Read];
         after.succeed(&before);

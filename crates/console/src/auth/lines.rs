@@ -28,7 +28,9 @@ impl Secret {
     pub fn of_password(password: &str) -> std::io::Result<Secret> {
         let failed = |error: argon2::password_hash::Error| std::io::Error::other(error.to_string());
         let salt = SaltString::encode_b64(&super::random()?[..16]).map_err(failed)?;
-        let hash = Argon2::default().hash_password(password.as_bytes(), &salt).map_err(failed)?;
+        let hash = Argon2::default()
+            .hash_password(password.as_bytes(), &salt)
+            .map_err(failed)?;
         Ok(Secret::Password(hash.serialize()))
     }
 }
@@ -119,18 +121,22 @@ impl Line {
             return Err("the name before the first colon is missing".to_owned());
         }
         if !is_login_name(name) {
-            return Err(format!("{name:?} is no name; it has 1 to 128 characters, none of them a space"));
+            return Err(format!(
+                "{name:?} is no name; it has 1 to 128 characters, none of them a space"
+            ));
         }
         let secret = match kind {
             Kind::Tokens => {
                 let digits = sha256(hash.trim());
-                let digits = digits.ok_or_else(|| format!("the token of \"{name}\" must be the 64 hexadecimal digits of its SHA-256"));
+                let digits = digits
+                    .ok_or_else(|| format!("the token of \"{name}\" must be the 64 hexadecimal digits of its SHA-256"));
                 Secret::Token(digits?)
             }
             Kind::Users => {
                 let hash = PasswordHashString::new(hash.trim()).ok();
                 let hash = hash.filter(|hash| Algorithm::try_from(hash.algorithm()) == Ok(Algorithm::Argon2id));
-                let hash = hash.ok_or_else(|| format!("the password of \"{name}\" must be an argon2id hash ($argon2id$v=19$…)"));
+                let hash = hash
+                    .ok_or_else(|| format!("the password of \"{name}\" must be an argon2id hash ($argon2id$v=19$…)"));
                 Secret::Password(hash?)
             }
         };
@@ -176,7 +182,11 @@ mod tests {
         let found = Lines::parse(&text, Kind::Tokens);
         assert_eq!(found.wrong, []);
         let written: Vec<String> = found.lines.iter().map(ToString::to_string).collect();
-        let expected = [format!("edge:{digits}:write"), format!("ops:{digits}:read,admin"), format!("none:{digits}:")];
+        let expected = [
+            format!("edge:{digits}:write"),
+            format!("ops:{digits}:read,admin"),
+            format!("none:{digits}:"),
+        ];
         assert_eq!(written, expected);
         let user = format!("ada:{PASSWORD}:read");
         let found = Lines::parse(&user, Kind::Users);
@@ -189,13 +199,25 @@ mod tests {
         for (kind, wrong, part) in [
             (Kind::Tokens, "edge".to_owned(), "expected name:sha256:role,role"),
             (Kind::Tokens, "edge:abc:read".to_owned(), "64 hexadecimal digits"),
-            (Kind::Tokens, format!("edge:{}:read", "é".repeat(64)), "64 hexadecimal digits"),
+            (
+                Kind::Tokens,
+                format!("edge:{}:read", "é".repeat(64)),
+                "64 hexadecimal digits",
+            ),
             (Kind::Tokens, format!("a b:{digits}:read"), "is no name"),
             (Kind::Tokens, format!("good:{digits}:read"), "has a line already"),
             (Kind::Users, "ada".to_owned(), "expected user:argon2id-hash:role,role"),
             (Kind::Users, "ada:secret".to_owned(), "must be an argon2id hash"),
-            (Kind::Users, format!("ada:{PASSWORD}:reed"), "\"reed\" is no role, did you mean \"read\"?"),
-            (Kind::Users, format!(":{PASSWORD}"), "the name before the first colon is missing"),
+            (
+                Kind::Users,
+                format!("ada:{PASSWORD}:reed"),
+                "\"reed\" is no role, did you mean \"read\"?",
+            ),
+            (
+                Kind::Users,
+                format!(":{PASSWORD}"),
+                "the name before the first colon is missing",
+            ),
         ] {
             let good = match kind {
                 Kind::Tokens => format!("good:{digits}:read"),

@@ -36,9 +36,16 @@ async fn tokens_are_known_as_bearer_and_by_name_as_basic() {
         ..AuthConfig::default()
     };
     let credentials = Credentials::load(&config, None).unwrap().unwrap();
-    for presented in [authorization("Bearer abc"), authorization("bearer  abc"), basic("reader:abc")] {
+    for presented in [
+        authorization("Bearer abc"),
+        authorization("bearer  abc"),
+        basic("reader:abc"),
+    ] {
         let identity = credentials.identify(&presented).await.unwrap();
-        assert_eq!((identity.name.as_str(), &identity.roles[..]), ("reader", &[Role::Read][..]));
+        assert_eq!(
+            (identity.name.as_str(), &identity.roles[..]),
+            ("reader", &[Role::Read][..])
+        );
     }
     assert_eq!(
         credentials
@@ -48,7 +55,10 @@ async fn tokens_are_known_as_bearer_and_by_name_as_basic() {
             .name,
         "ops"
     );
-    assert_eq!(credentials.identify(&HeaderMap::new()).await.unwrap_err(), Stranger::Silent);
+    assert_eq!(
+        credentials.identify(&HeaderMap::new()).await.unwrap_err(),
+        Stranger::Silent
+    );
     for wrong in [
         "Bearer abcd",
         "Bearer",
@@ -63,7 +73,10 @@ async fn tokens_are_known_as_bearer_and_by_name_as_basic() {
             "{wrong}"
         );
     }
-    assert_eq!(credentials.identify(&basic("ops:abc")).await.unwrap_err(), Stranger::Wrong);
+    assert_eq!(
+        credentials.identify(&basic("ops:abc")).await.unwrap_err(),
+        Stranger::Wrong
+    );
 }
 
 #[tokio::test]
@@ -76,7 +89,10 @@ async fn a_user_of_the_legacy_section_has_all_roles() {
     let credentials = Credentials::load(&AuthConfig::default(), Some(&user)).unwrap().unwrap();
     let ada = credentials.identify(&basic("ada:pump")).await.unwrap();
     assert!(Role::NAMES.iter().all(|name| ada.may(Role::parse(name).unwrap())));
-    assert_eq!(credentials.identify(&basic("ada:pumps")).await.unwrap_err(), Stranger::Wrong);
+    assert_eq!(
+        credentials.identify(&basic("ada:pumps")).await.unwrap_err(),
+        Stranger::Wrong
+    );
     let old = BasicAuth {
         algorithm: "bcrypt".to_owned(),
         ..user
@@ -142,9 +158,21 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 #[tokio::test]
 async fn what_is_taken_from_a_file_is_out_and_what_it_holds_open_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let (tokens, users, own) = (folder.path().join("tokens"), folder.path().join("users"), folder.path().join("own"));
-    std::fs::write(&tokens, [token_line("edge", "e", "write"), token_line("ops", "o", "admin")].concat()).unwrap();
-    std::fs::write(&users, [password_line("ada", "read"), password_line("bob", "read")].concat()).unwrap();
+    let (tokens, users, own) = (
+        folder.path().join("tokens"),
+        folder.path().join("users"),
+        folder.path().join("own"),
+    );
+    std::fs::write(
+        &tokens,
+        [token_line("edge", "e", "write"), token_line("ops", "o", "admin")].concat(),
+    )
+    .unwrap();
+    std::fs::write(
+        &users,
+        [password_line("ada", "read"), password_line("bob", "read")].concat(),
+    )
+    .unwrap();
     std::fs::write(&own, "from-file\n").unwrap();
     let config = AuthConfig {
         tokens: vec![token("own", TokenSecret::File(own.clone()), &[Role::Read])],
@@ -176,7 +204,10 @@ async fn what_is_taken_from_a_file_is_out_and_what_it_holds_open_ends() {
 
     // Another role is another login.
     std::fs::write(&tokens, token_line("ops", "o", "read")).unwrap();
-    eventually("ops may only read", async || !credentials.identify(ops).await.unwrap().may(Role::Admin)).await;
+    eventually("ops may only read", async || {
+        !credentials.identify(ops).await.unwrap().may(Role::Admin)
+    })
+    .await;
     assert!(held[1].ended.is_cancelled());
 
     // Emptied, deleted, and no file at all.
@@ -205,7 +236,10 @@ async fn what_is_taken_from_a_file_is_out_and_what_it_holds_open_ends() {
 #[tokio::test]
 async fn another_section_is_in_force_at_once_or_says_that_it_needs_a_restart() {
     let section = |tokens: &[&str]| AuthConfig {
-        tokens: tokens.iter().map(|name| token(name, sha256(name), &[Role::Read])).collect(),
+        tokens: tokens
+            .iter()
+            .map(|name| token(name, sha256(name), &[Role::Read]))
+            .collect(),
         ..AuthConfig::default()
     };
     let logins = Logins::load(&section(&["a", "b"]), None).unwrap();
@@ -222,8 +256,14 @@ async fn another_section_is_in_force_at_once_or_says_that_it_needs_a_restart() {
         ..section(&["d"])
     };
     assert!(logins.replace(&missing).is_err());
-    assert!(credentials.identify(&authorization("Bearer c")).await.is_ok(), "the former is in force");
-    assert_eq!(Logins::none().replace(&section(&["a"])).unwrap(), Replaced::NeedsRestart);
+    assert!(
+        credentials.identify(&authorization("Bearer c")).await.is_ok(),
+        "the former is in force"
+    );
+    assert_eq!(
+        Logins::none().replace(&section(&["a"])).unwrap(),
+        Replaced::NeedsRestart
+    );
     assert_eq!(Logins::none().replace(&section(&[])).unwrap(), Replaced::Nothing);
 }
 
@@ -245,8 +285,14 @@ async fn so_many_wrong_passwords_keep_no_token_out_and_hold_nothing_up() {
             tokio::spawn(async move { credentials.identify(&basic(&format!("ada:{n}"))).await.unwrap_err() })
         })
         .collect();
-    eventually("all places are taken", async || credentials.password_places.available_permits() == 0).await;
-    assert_eq!(credentials.identify(&basic("ada:pump")).await.unwrap_err(), Stranger::Busy);
+    eventually("all places are taken", async || {
+        credentials.password_places.available_permits() == 0
+    })
+    .await;
+    assert_eq!(
+        credentials.identify(&basic("ada:pump")).await.unwrap_err(),
+        Stranger::Busy
+    );
     assert!(credentials.identify(&authorization("Bearer t")).await.is_ok());
     drop(all);
     for one in waiting {

@@ -87,7 +87,10 @@ async fn one_outside_address_without_protection_is_refused_at_start() {
 
     outside.http.insecure = false;
     outside.auth.tokens = vec![token("reader", &[Role::Read])];
-    let error = crate::support::try_start(outside.clone(), Vec::new()).await.err().unwrap();
+    let error = crate::support::try_start(outside.clone(), Vec::new())
+        .await
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("without TLS; set it to"), "{error}");
     outside.http.insecure = true;
     let running = start_with(outside).await;
@@ -197,7 +200,10 @@ async fn what_a_revoked_token_holds_open_ends() {
     let file = folder.path().join("tokens");
     let line = |name: &str| {
         use sha2::Digest as _;
-        let digits: String = sha2::Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits: String = sha2::Sha256::digest(name)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         format!("{name}:{digits}:read\n")
     };
     std::fs::write(&file, [line("goes"), line("stays")].concat()).unwrap();
@@ -216,14 +222,20 @@ async fn what_a_revoked_token_holds_open_ends() {
         }
         stream
     };
-    let mut gone = [open("/events", "goes").await, open("/parts", "goes").await, open("/waits", "goes").await];
+    let mut gone = [
+        open("/events", "goes").await,
+        open("/parts", "goes").await,
+        open("/waits", "goes").await,
+    ];
     let mut stays = open("/events", "stays").await;
     std::fs::write(&file, line("stays")).unwrap();
     let mut ends = Vec::new();
     for stream in &mut gone {
         let mut rest = Vec::new();
         let read = stream.read_to_end(&mut rest);
-        let _end = tokio::time::timeout(std::time::Duration::from_secs(30), read).await.expect("it ends");
+        let _end = tokio::time::timeout(std::time::Duration::from_secs(30), read)
+            .await
+            .expect("it ends");
         ends.push(String::from_utf8(rest).unwrap());
     }
     // A stream of events is at its end; part of an answer is never taken for the whole; who waits is told.
@@ -232,9 +244,22 @@ async fn what_a_revoked_token_holds_open_ends() {
     assert!(ends[2].starts_with("HTTP/1.1 401"), "{}", ends[2]);
     let mut more = [0; 1];
     let read = tokio::time::timeout(std::time::Duration::from_millis(300), stays.read_exact(&mut more)).await;
-    assert!(read.is_err() || read.is_ok_and(|read| read.is_ok()), "the other goes on");
-    assert_eq!(send(&running, "GET", "/metrics", &["authorization: Bearer goes"], "").await.status, 401);
-    assert_eq!(send(&running, "GET", "/metrics", &["authorization: Bearer stays"], "").await.status, 200);
+    assert!(
+        read.is_err() || read.is_ok_and(|read| read.is_ok()),
+        "the other goes on"
+    );
+    assert_eq!(
+        send(&running, "GET", "/metrics", &["authorization: Bearer goes"], "")
+            .await
+            .status,
+        401
+    );
+    assert_eq!(
+        send(&running, "GET", "/metrics", &["authorization: Bearer stays"], "")
+            .await
+            .status,
+        200
+    );
 }
 
 fn password_hash() -> String {
@@ -296,9 +321,21 @@ async fn only_allowed_origins_may_read_and_write_from_other_pages() {
 #[tokio::test]
 async fn what_another_page_makes_a_browser_send_is_refused_on_every_method() {
     let running = start_with(options()).await;
-    let image = ["sec-fetch-site: same-site", "sec-fetch-mode: no-cors", "sec-fetch-dest: image"];
-    let link = ["sec-fetch-site: cross-site", "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
-    let typed = ["sec-fetch-site: none", "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
+    let image = [
+        "sec-fetch-site: same-site",
+        "sec-fetch-mode: no-cors",
+        "sec-fetch-dest: image",
+    ];
+    let link = [
+        "sec-fetch-site: cross-site",
+        "sec-fetch-mode: navigate",
+        "sec-fetch-dest: document",
+    ];
+    let typed = [
+        "sec-fetch-site: none",
+        "sec-fetch-mode: navigate",
+        "sec-fetch-dest: document",
+    ];
     for (method, path, headers, expected) in [
         ("GET", "/api/v1/status", &image, 403),
         ("HEAD", "/api/v1/status", &image, 403),
@@ -315,13 +352,21 @@ async fn what_another_page_makes_a_browser_send_is_refused_on_every_method() {
     }
     let refused = send(&running, "GET", "/api/v1/status", &image, "").await;
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-    assert!(refused.text().contains("a page of another site may not send this"), "{}", refused.text());
+    assert!(
+        refused.text().contains("a page of another site may not send this"),
+        "{}",
+        refused.text()
+    );
 }
 
 #[tokio::test]
 async fn a_request_with_two_hosts_is_refused_and_its_connection_closed() {
     let running = start_with(options()).await;
-    for hosts in ["host: localhost\r\nhost: evil.example\r\n", "host: localhost\r\nHost: localhost\r\n", ""] {
+    for hosts in [
+        "host: localhost\r\nhost: evil.example\r\n",
+        "host: localhost\r\nHost: localhost\r\n",
+        "",
+    ] {
         let mut stream = connect(&running).await;
         let request = format!("GET /ping HTTP/1.1\r\n{hosts}\r\n");
         let answer = exchange(&mut stream, request.as_bytes()).await.unwrap();

@@ -86,7 +86,10 @@ impl HttpRoutes for Extra {
         let guarded = Router::new()
             .route("/echo", post(async |body: String| body))
             .route("/api/sql", post(async || "[]"))
-            .route("/events", get(async || ([("content-type", "text/event-stream")], begun())))
+            .route(
+                "/events",
+                get(async || ([("content-type", "text/event-stream")], begun())),
+            )
             .route("/parts", get(async || begun()))
             .route("/waits", get(std::future::pending::<String>));
         let of_reference = Router::new().route("/post", post(async |body: String| body));

@@ -326,7 +326,12 @@ pub struct ServeOptions {
     )]
     pub tls_client_ca: Option<PathBuf>,
     /// In test mode, an origin whose pages may ask, as http://localhost:3000; * is all
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', env = "THALWEG_EVENTS_ALLOW_ORIGIN")]
+    #[arg(
+        long,
+        value_name = "ORIGIN",
+        value_delimiter = ',',
+        env = "THALWEG_EVENTS_ALLOW_ORIGIN"
+    )]
     pub allow_origin: Vec<String>,
     /// Other hosts may reach it without TLS, and in test mode do everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
