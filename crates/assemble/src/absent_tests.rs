@@ -111,7 +111,8 @@ async fn told(label: &str, ends: &str) {
     process.stop().await;
 }
 
-const RESOURCES: &str = "input_resources: [{label: absent, queue: {name: nobody-made}}]\noutput_resources: [{label: absent, queue: {name: nobody-made}}]\n";
+const INPUT_RESOURCES: &str = "input_resources: [{label: absent, queue: {name: nobody-made}}]\n";
+const OUTPUT_RESOURCES: &str = "output_resources: [{label: absent, queue: {name: nobody-made}}]\n";
 const MESSAGES: &str = "generate: {interval: 10ms, mapping: 'root.a = 1'}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,7 +130,7 @@ async fn whatever_is_not_there_is_told_of() {
             format!("in_{name}")
         };
         let (own, resources) = match name {
-            "resource" => (String::new(), RESOURCES),
+            "resource" => (String::new(), INPUT_RESOURCES),
             "broker" => (String::new(), ""),
             _ => (format!("label: {label}, "), ""),
         };
@@ -148,7 +149,7 @@ async fn whatever_is_not_there_is_told_of() {
             format!("out_{name}")
         };
         let (own, resources) = match name {
-            "resource" => (String::new(), RESOURCES),
+            "resource" => (String::new(), OUTPUT_RESOURCES),
             "broker" => (String::new(), ""),
             _ => (format!("label: {label}, "), ""),
         };

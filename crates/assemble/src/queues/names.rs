@@ -120,16 +120,16 @@ mod tests {
     #[test]
     fn a_slip_in_the_name_of_a_queue_is_an_error_at_its_place() {
         for (flow, place) in [
-            ("input: {queue: {name: ordrs}}\noutput: {drop: {}}", "1:24"),
-            ("input: {queue: {name: dlq.ordrs}}\noutput: {drop: {}}", "1:24"),
-            ("input: {stdin: {}}\noutput: {queue: {name: ordrs}}", "2:25"),
+            ("input: {queue: {name: ordrs}}\noutput: {drop: {}}", "1:23"),
+            ("input: {queue: {name: dlq.ordrs}}\noutput: {drop: {}}", "1:23"),
+            ("input: {stdin: {}}\noutput: {queue: {name: ordrs}}", "2:24"),
             (
                 "input: {stdin: {}}\noutput: {broker: {outputs: [{drop: {}}, {queue: {name: ordrs}}]}}",
-                "2:57",
+                "2:56",
             ),
             (
                 "input: {stdin: {}}\noutput: {drop: {}}\ndead_letter: {queue: {name: ordrs}}",
-                "3:30",
+                "3:29",
             ),
             (
                 "input: {stdin: {}}\noutput: {drop: {}}\ninput_resources: [{label: a, queue: {name: ordrs}}]",

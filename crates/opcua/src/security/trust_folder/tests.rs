@@ -1,11 +1,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::Null;
 use x509_cert::ext::pkix::KeyUsages;
 
 use super::*;
-use crate::security::test_pki::{ANY_USAGE, CLIENT_AUTH, DAY, Design, Hash, NOW, SERVER_AUTH, URI, extension};
+use crate::security::test_pki::{ANY_USAGE, CLIENT_AUTH, DAY, Design, Hash, NOW, SERVER_AUTH, URI, extension, time};
 
 /// A trust folder with what a test puts there.
 pub(super) struct Folder(tempfile::TempDir);
@@ -246,4 +247,166 @@ fn a_list_of_the_issuer_is_found_however_its_name_is_written() {
     refused(folder.check(&[&server.signed_by(&root)]), "was revoked");
     let folder = Folder::with(&[("trusted", &root.self_signed())]);
     folder.check(&[&server.signed_by(&written)]).unwrap();
+}
+
+#[test]
+fn a_list_of_changes_and_one_of_a_part_revoke_what_they_name() {
+    // IssuingDistributionPoint with onlyContainsUserCerts, and with indirectCRL.
+    let scope = |field: u8| RawDer(vec![0x30, 3, field, 1, 0xFF]);
+    let root = Design::authority("root", 0);
+    let server = Design::server(2);
+    let der = server.signed_by(&root);
+    let number = RawDer(vec![2, 1, 1]);
+    for (serial, extensions, part) in [
+        (
+            server.serial,
+            vec![extension("2.5.29.27", true, &number)],
+            "was revoked",
+        ),
+        (
+            server.serial,
+            vec![extension("2.5.29.28", true, &scope(0x81))],
+            "was revoked",
+        ),
+        (
+            server.serial,
+            vec![extension("2.5.29.20", false, &number)],
+            "was revoked",
+        ),
+        (server.serial, vec![extension("1.2.3.4", false, &number)], "was revoked"),
+        (99, vec![extension("2.5.29.28", true, &scope(0x81))], ""),
+        (
+            99,
+            vec![extension("2.5.29.28", true, &scope(0x84))],
+            "of other issuers too",
+        ),
+        (99, vec![extension("2.5.29.28", true, &number)], "of other issuers too"),
+        (
+            99,
+            vec![extension("1.2.3.4", true, &number)],
+            "the critical extension 1.2.3.4",
+        ),
+    ] {
+        let list = root.revokes(&[serial], extensions);
+        let folder = Folder::with(&[("trusted", &root.self_signed()), ("crl", &list)]);
+        let error = folder.check(&[&der]).err().unwrap_or_default();
+        assert!(
+            error.contains(part) && error.is_empty() == part.is_empty(),
+            "{part:?}: {error}"
+        );
+    }
+}
+
+/// DER that is there already.
+struct RawDer(Vec<u8>);
+
+impl x509_cert::der::Encode for RawDer {
+    fn encoded_len(&self) -> x509_cert::der::Result<x509_cert::der::Length> {
+        self.0.len().try_into()
+    }
+
+    fn encode(&self, writer: &mut impl x509_cert::der::Writer) -> x509_cert::der::Result<()> {
+        writer.write(&self.0)
+    }
+}
+
+/// A list of changes may take one back; that it was revoked before is then said nowhere.
+#[test]
+fn what_a_list_of_changes_takes_back_is_not_revoked_by_it() {
+    use x509_cert::Version;
+    use x509_cert::crl::{RevokedCert, TbsCertList};
+    use x509_cert::serial_number::SerialNumber;
+    let root = Design::authority("root", 0);
+    let server = Design::server(2);
+    let taken_back = extension("2.5.29.21", false, &RawDer(vec![0x0A, 1, 8]));
+    for (is_delta, is_refused) in [(true, false), (false, true)] {
+        let delta = is_delta.then(|| vec![extension("2.5.29.27", true, &RawDer(vec![2, 1, 1]))]);
+        let plain = root.revokes(&[], Vec::new());
+        let algorithm = x509_cert::crl::CertificateList::from_der(&plain)
+            .unwrap()
+            .signature_algorithm;
+        let list = root.sign_list(TbsCertList {
+            version: Version::V2,
+            signature: algorithm,
+            issuer: root.subject(),
+            this_update: time(NOW - DAY),
+            next_update: None,
+            revoked_certificates: Some(vec![RevokedCert {
+                serial_number: SerialNumber::from(server.serial),
+                revocation_date: time(NOW - DAY),
+                crl_entry_extensions: Some(vec![taken_back.clone()]),
+            }]),
+            crl_extensions: delta,
+        });
+        let folder = Folder::with(&[("trusted", &root.self_signed()), ("crl", &list)]);
+        assert_eq!(
+            folder.check(&[&server.signed_by(&root)]).is_err(),
+            is_refused,
+            "delta: {is_delta}"
+        );
+    }
+}
+
+/// A new key of an authority is vouched for by its old one, which may take that back.
+#[test]
+fn a_list_revokes_what_an_authority_issued_to_itself() {
+    let root = Design::authority("root", 0);
+    let rolled = Design::authority("root", 1);
+    let server = Design::server(2).signed_by(&rolled);
+    let list = root.revokes(&[rolled.serial], Vec::new());
+    let folder = Folder::with(&[("trusted", &root.self_signed()), ("issuers", &rolled.signed_by(&root))]);
+    folder.check(&[&server]).unwrap();
+    folder.put("crl", "root.crl", &list);
+    refused(folder.check(&[&server]), "was revoked");
+}
+
+#[test]
+fn a_crowd_of_namesakes_costs_a_bounded_search_and_hides_no_trusted_one() {
+    let root = Design::authority("root", 0);
+    let server = Design::server(2).signed_by(&root);
+    let folder = Folder::with(&[]);
+    for serial in 0..130 {
+        let namesake = Design {
+            serial,
+            ..Design::authority("root", 1)
+        };
+        folder.put("issuers", &format!("{serial}.der"), &namesake.self_signed());
+    }
+    refused(
+        folder.check(&[&server]),
+        "too many certificates have the names of its issuers",
+    );
+    folder.put("trusted", "root.der", &root.self_signed());
+    folder.check(&[&server]).unwrap();
+}
+
+/// Each bit of a certificate is covered by its signature, by what is compared with it, or by the frame around them.
+#[test]
+fn a_certificate_with_one_bit_changed_is_not_taken_and_harms_nothing() {
+    let root = Design::authority("root", 0);
+    let server = Design::server(2).signed_by(&root);
+    let contents = Contents {
+        trusted: vec![Parsed::from_der(&root.self_signed()).unwrap()],
+        issuers: Vec::new(),
+        lists: Vec::new(),
+    };
+    let verdict = |der: &[u8]| {
+        let certificates = x509::first_certificates(der, 2);
+        let leaf = certificates.first().ok_or("it is none")?;
+        let check = Check {
+            certificates: &certificates,
+            url: "opc.tcp://plc:4840/",
+            host: "plc",
+            application_uri: URI,
+            policy: SecurityPolicy::Basic256Sha256,
+            now: Duration::from_secs(NOW),
+        };
+        contents.verdict(&check, leaf)
+    };
+    verdict(&server).unwrap();
+    for bit in 0..server.len() * 8 {
+        let mut changed = server.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(verdict(&changed).is_err(), "bit {bit}");
+    }
 }
