@@ -132,11 +132,17 @@ impl Random {
 
 /// Fields of a listener, most of them right. Port 0 takes any.
 fn listener(random: &mut Random, addresses: &[&str]) -> String {
+    const GOOD: &str = ", cert_file: DIR/tls.crt, key_file: DIR/tls.key";
     let tls = random.one_of(&[
         "",
         "",
-        ", cert_file: DIR/tls.crt, key_file: DIR/tls.key",
-        ", cert_file: DIR/tls.crt, key_file: DIR/tls.key",
+        "",
+        "",
+        GOOD,
+        GOOD,
+        GOOD,
+        GOOD,
+        GOOD,
         ", cert_file: DIR/missing, key_file: DIR/tls.key",
         ", cert_file: DIR/tls.crt, key_file: DIR/empty",
         ", cert_file: DIR/nonsense, key_file: DIR/tls.key",
@@ -159,9 +165,13 @@ fn configuration(random: &mut Random) -> String {
         "",
         "",
         ", cors: {enabled: true, allowed_origins: [\"https://a.example\"]}",
+        ", cors: {enabled: true, allowed_origins: [\"https://a.example\"]}",
         ", cors: {enabled: true, allowed_origins: [\"a\\nb\"]}",
     ]);
     let root = random.one_of(&[
+        "",
+        "",
+        "",
         "",
         "",
         "",
@@ -178,6 +188,7 @@ fn configuration(random: &mut Random) -> String {
     let auth = random.one_of(&[
         "",
         "",
+        token,
         token,
         token,
         "tokens: [{name: a, file: DIR/token, roles: [read]}]",
