@@ -282,7 +282,7 @@ fn differences(path: &[&Made]) -> Vec<Difference> {
             Difference::AuthorityAsServer,
             design.constraints.is_some_and(|(ca, _)| ca),
         ),
-        (Difference::NoConstraints, authorities.iter().any(|made| is_open(made))),
+        (Difference::NoConstraints, authorities.iter().any(is_open)),
         (
             Difference::ApplicationAsAuthority,
             authorities.iter().any(|made| made.design.uri.is_some()),
