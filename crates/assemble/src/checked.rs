@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use thalweg_config::{
-    ComponentKind, ComponentNode, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Node, Source, load,
-    load_path, process_environment,
+    ComponentKind, ComponentNode, Config, Diagnostics, ListenerConfig, LoadOptions, Loaded, LogFormat, LogLevel, Node,
+    Pos, Source, load, load_path, process_environment,
 };
+use thalweg_console::Place;
 use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
 use thalweg_telemetry::logging;
 
@@ -82,6 +83,7 @@ impl Checked {
             lake: components.lake.is_wanted(),
         };
         let settings = Settings::read(&config, used, &diagnostics);
+        components.store.check_names(&settings.store, &diagnostics);
         nothing_to_run(&config, &diagnostics);
         if settings.events.needs_log(used.events) || settings.ingest.is_some() {
             components.store.want();
@@ -97,6 +99,20 @@ impl Checked {
             settings,
             flows,
             dead_letter,
+        }
+    }
+
+    /// Finds what the listeners would refuse at a start, on this machine and for this user: files of logins and of TLS, addresses,
+    /// origins. Only who starts a process, or asks whether it would start, needs it: `thalweg auth` makes such files.
+    pub fn verify_listeners(&self) {
+        let ingest = self.settings.ingest.iter();
+        let doors: Vec<&ListenerConfig> = ingest.flat_map(|ingest| [&ingest.grpc, &ingest.http]).collect();
+        for refused in thalweg_console::verify(&self.config.http, &self.config.auth, &doors) {
+            let pos = match refused.place {
+                Place::Pos(pos) => pos,
+                Place::Field(field) => place_of(&field, &self.config.root),
+            };
+            self.diagnostics.error_at(pos, refused.text);
         }
     }
 
@@ -186,6 +202,18 @@ fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
     }
 }
 
+/// Where a field is, or the nearest above it that is given.
+fn place_of(field: &str, root: &Node) -> Pos {
+    let mut node = root;
+    for name in field.split('.') {
+        match node.get(name) {
+            Some(below) => node = below,
+            None => break,
+        }
+    }
+    node.pos()
+}
+
 /// Single fields of the same kind.
 fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
     let find = |section: &str, field: &str| config.root.get(section).and_then(|node| node.get(field)).cloned();
@@ -200,6 +228,9 @@ fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
         diagnostics.error(&stack, format!("a script can have at most {mebibytes}MiB of stack"));
     }
 }
+
+#[cfg(test)]
+mod listener_tests;
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,8 @@
 //! flows, tables and the HTTP listener in order, and stops them in the opposite one.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(test)]
+mod absent_tests;
 pub mod bulk;
 mod checked;
 mod clock;

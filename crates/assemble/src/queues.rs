@@ -3,6 +3,7 @@
 
 mod buffer;
 mod input;
+mod names;
 mod output;
 mod webhook;
 
@@ -25,6 +26,7 @@ use crate::clock::WatchedClock;
 use crate::log::{OpenLog, is_damage};
 use crate::log_memory::LogMemory;
 
+use names::UsedName;
 use webhook::Webhooks;
 
 /// The log and the queues of the process.
@@ -34,6 +36,8 @@ pub(crate) struct Store {
     wanted: AtomicBool,
     /// Buffers of flows: queue and flow.
     buffers: Mutex<Vec<(String, String)>>,
+    /// Queues that inputs and outputs name.
+    used: Mutex<Vec<UsedName>>,
     opened: OnceCell<Opened>,
 }
 
@@ -159,6 +163,19 @@ impl Store {
         }
         buffers.push((queue.to_owned(), flow.to_owned()));
         None
+    }
+
+    /// A resource is read as often as it is named, and counts once.
+    fn uses(&self, used: UsedName) {
+        let mut all = self.used.lock();
+        if !all.contains(&used) {
+            all.push(used);
+        }
+    }
+
+    /// Whether the queues that the flows use are those that the file declares; mistakes go to the diagnostics.
+    pub fn check_names(&self, section: &Section, diagnostics: &Diagnostics) {
+        names::check(&self.used.lock(), &section.queues, diagnostics);
     }
 
     pub fn clock(&self) -> Option<&Arc<WatchedClock>> {

@@ -37,7 +37,7 @@ pub use exposure::{Exposed, ListenerNames, Protection, exposure, is_loopback, li
 pub use fields::Fields;
 pub use load::{LoadOptions, Loaded, load, load_path, process_environment};
 pub use machine::memory_bytes;
-pub use names::nearest;
+pub use names::{closest, is_slip, nearest};
 pub use node::{Key, Kind, Mapping, Node};
 pub use source::{Pos, Source};
 pub use units::{parse_duration, parse_size};

@@ -1,6 +1,6 @@
 //! What a user probably meant: the nearest valid name, or the list of all valid ones.
 
-use strsim::levenshtein;
+use strsim::{damerau_levenshtein, levenshtein};
 
 /// Largest edit distance at which a name is offered.
 const DISTANCE_MAX: usize = 3;
@@ -24,7 +24,7 @@ pub fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S
 
 /// The candidate with the fewest edits, at most three, that shares something with `name`.
 /// A difference in case alone counts nothing.
-pub(crate) fn closest<'c, S: AsRef<str>>(name: &str, candidates: &'c [S]) -> Option<&'c str> {
+pub fn closest<'c, S: AsRef<str>>(name: &str, candidates: &'c [S]) -> Option<&'c str> {
     let length = name.chars().count();
     let lower = name.to_lowercase();
     candidates
@@ -44,6 +44,44 @@ pub(crate) fn closest<'c, S: AsRef<str>>(name: &str, candidates: &'c [S]) -> Opt
         .map(|(_, _, candidate)| candidate)
 }
 
+/// Whether a name is another one with a slip of the hand in it: one letter too many, missing or wrong, or two in the wrong
+/// order. Names that differ in digits or in a part of one or two letters, as `line-1` and `line-2`, are rather two things of
+/// one kind.
+pub fn is_slip(name: &str, meant: &str) -> bool {
+    const LETTERS_MIN: usize = 4;
+    let longest = name.chars().count().max(meant.chars().count());
+    let shortest = name.chars().count().min(meant.chars().count());
+    // The lengths are compared first: the distance takes their product.
+    if longest - shortest > 1 || longest < LETTERS_MIN || damerau_levenshtein(name, meant) != 1 {
+        return false;
+    }
+    let (parts, others) = (parts(name), parts(meant));
+    parts.len() != others.len()
+        || parts
+            .iter()
+            .zip(&others)
+            .filter(|(part, other)| part != other)
+            .all(|(part, other)| {
+                let is_short = |part: &str| part.chars().count() <= 2 || part.chars().all(|c| c.is_ascii_digit());
+                !is_short(part) && !is_short(other)
+            })
+}
+
+/// Runs of letters and of digits.
+fn parts(name: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for word in name.split(|c: char| !c.is_alphanumeric()) {
+        let mut rest = word;
+        while let Some(first) = rest.chars().next() {
+            let is_other = |c: char| c.is_ascii_digit() != first.is_ascii_digit();
+            let (part, behind) = rest.split_at(rest.find(is_other).unwrap_or(rest.len()));
+            parts.push(part);
+            rest = behind;
+        }
+    }
+    parts
+}
+
 /// An outside text in double quotes, escaped and cut to a length that fits one line.
 pub(crate) fn quoted(text: &str) -> String {
     if text.chars().nth(QUOTED_CHARS_MAX).is_none() {
@@ -56,6 +94,31 @@ pub(crate) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slip_is_told_from_another_of_the_kind() {
+        for (name, meant, expected) in [
+            ("ordrs", "orders", true),
+            ("orderss", "orders", true),
+            ("ordesr", "orders", true),
+            ("oders", "orders", true),
+            ("plant-ordres", "plant-orders", true),
+            ("plantorders", "plant-orders", true),
+            ("orders", "orders", false),
+            ("invoices", "orders", false),
+            ("line-1", "line-2", false),
+            ("line1", "line2", false),
+            ("line", "line2", true),
+            ("line-10", "line-1", false),
+            ("orders-a", "orders-b", false),
+            ("orders.eu", "orders.us", false),
+            ("in", "on", false),
+            ("", "a", false),
+        ] {
+            assert_eq!(is_slip(name, meant), expected, "{name} for {meant}");
+        }
+        assert!(!is_slip(&"a".repeat(1 << 20), "a"));
+    }
 
     #[test]
     fn suggestions() {

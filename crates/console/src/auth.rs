@@ -128,6 +128,12 @@ impl Logins {
     }
 }
 
+/// What is wrong with the files of a section `auth`.
+pub(crate) fn flaws(config: &AuthConfig) -> Vec<StartError> {
+    let (_, flaws) = Known::read(config);
+    flaws.into_iter().map(|Flaw(error)| error).collect()
+}
+
 /// What became of another section `auth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {

@@ -27,6 +27,7 @@ mod status;
 mod streams;
 mod tls;
 mod transport;
+mod verify;
 
 use std::io;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, Limits, Manners, Refusal};
 pub use serve::Running;
 pub use tls::{Tls, TlsFiles, TlsNames};
+pub use verify::{Place, Refused, verify};
 
 /// The HTTP side of a process.
 pub struct Console;

@@ -50,19 +50,11 @@ pub async fn bind(section: &'static str, address: &str) -> Result<(TcpListener, 
 /// What other hosts reach needs TLS and a login ([`exposure`]). All addresses at once are bound without, too, because the
 /// reference system listens that way by default, but then other hosts get no more than they got there.
 pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Result<Trust, StartError> {
-    let protection = Protection {
-        has_tls: tls,
-        has_login: login,
-        is_insecure: http.insecure,
-    };
-    match exposure(bound.ip(), protection) {
+    check_address(http, bound, login, tls)?;
+    match exposure(bound.ip(), protection_of(http, login, tls)) {
         Ok(()) if login => Ok(Trust::Nobody),
         Ok(()) if http.insecure => Ok(Trust::Everyone),
         Ok(()) => Ok(Trust::ThisMachine),
-        Err(exposed) if !bound.ip().to_canonical().is_unspecified() => {
-            let text = exposed.explain(bound, &ListenerNames::of_section("http"));
-            Err(StartError::Exposed { text })
-        }
         Err(_) => {
             tracing::warn!(
                 address = %bound,
@@ -73,6 +65,25 @@ pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Re
                 false => Trust::ThisMachine,
             })
         }
+    }
+}
+
+/// Whether an address may be bound at all.
+pub fn check_address(http: &HttpConfig, address: SocketAddr, login: bool, tls: bool) -> Result<(), StartError> {
+    match exposure(address.ip(), protection_of(http, login, tls)) {
+        Err(exposed) if !address.ip().to_canonical().is_unspecified() => {
+            let text = exposed.explain(address, &ListenerNames::of_section("http"));
+            Err(StartError::Exposed { text })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn protection_of(http: &HttpConfig, has_login: bool, has_tls: bool) -> Protection {
+    Protection {
+        has_tls,
+        has_login,
+        is_insecure: http.insecure,
     }
 }
 

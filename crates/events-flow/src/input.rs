@@ -68,6 +68,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Share
     store.want();
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let namespace = fields.string("namespace", thalweg_events::DEFAULT);
+    crate::check_namespace(&namespace, fields.pos_of("namespace"), context.diagnostics);
     let of = of(&mut fields);
     let start = start(&mut fields);
     let types = fields.string_list("types");

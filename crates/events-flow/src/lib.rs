@@ -13,6 +13,7 @@ mod prepare;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use thalweg_config::{Diagnostics, Pos, is_slip};
 use thalweg_events::Store;
 use thalweg_flow::Registry;
 
@@ -57,4 +58,15 @@ impl SharedStore {
 pub fn register(registry: &mut Registry, store: &Arc<SharedStore>) {
     input::register(registry, store.clone());
     output::register(registry, store.clone());
+}
+
+/// Every namespace but one is made through the API, at any time; a slip in the name of that one would wait for ever.
+fn check_namespace(name: &str, pos: Pos, diagnostics: &Diagnostics) {
+    let usual = thalweg_events::DEFAULT;
+    if is_slip(name, usual) {
+        let text = format!(
+            "events.namespace: did you mean \"{usual}\"? The flow waits until a namespace \"{name}\" is made through the API"
+        );
+        diagnostics.warn_at(pos, text);
+    }
 }

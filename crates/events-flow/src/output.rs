@@ -40,6 +40,7 @@ fn parse(
     store.want();
     let mut fields = ConfigFields::new(&node.body, context.diagnostics);
     let namespace = fields.string("namespace", thalweg_events::DEFAULT);
+    crate::check_namespace(&namespace, fields.pos_of("namespace"), context.diagnostics);
     let (stream, kind) = (fields.required_node("stream"), fields.required_node("type"));
     let (metadata, id) = (fields.node("metadata"), fields.node("id"));
     let expected = fields.node("expected_version");

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError, Component};
-use crate::input::{Connection, InputError, OpenBatches, SinkClosed};
+use crate::connection::Connection;
+use crate::input::{InputError, OpenBatches, SinkClosed};
 use crate::output::Output;
 use crate::shard::Shards;
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BoxFuture;
 use crate::backoff::Pauses;
 use crate::component::Component;
-use crate::input::Connection;
+use crate::connection::Connection;
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError};
 
 /// How long a step that cannot be interrupted may take after the shutdown time is over.
@@ -100,14 +100,10 @@ impl Driven {
                 match self.output.open(&context).await {
                     Ok(()) => return Ok(()),
                     Err(OpenError::Permanent(why)) => {
-                        self.connection.failed(&why);
+                        self.connection.given_up(&why);
                         return Err(Unopened::Never(why));
                     }
-                    Err(OpenError::Temporary(why)) => {
-                        self.connection.failed(&why);
-                        self.component
-                            .warn_limited("open_failed", 1, || format!("cannot open, trying again: {why}"));
-                    }
+                    Err(OpenError::Temporary(why)) => self.connection.open_failed(&why),
                 }
                 tokio::time::sleep(pauses.after(false)).await;
             }
@@ -152,7 +148,7 @@ impl Driven {
                 Err(WriteError::Some(rejections)) => Driven::sort_out(&carried, rejections, &mut refused),
                 Err(WriteError::Permanent(why)) => {
                     self.metrics.error.inc_by(carried.len() as u64);
-                    self.connection.lost(&why);
+                    self.connection.given_up(&why);
                     return Err(why);
                 }
             };
@@ -161,9 +157,7 @@ impl Driven {
                 return Ok(refused);
             }
             self.metrics.error.inc_by(again.len() as u64);
-            self.connection.lost(&why);
-            self.component
-                .warn_limited("write_failed", 1, || format!("write failed, trying again: {why}"));
+            self.connection.write_failed(&why);
             tokio::time::sleep(pauses.after(again.len() < carried.len())).await;
             carried = again;
             let batch = carried.iter().filter_map(|&index| messages.get(index).cloned());

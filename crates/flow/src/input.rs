@@ -1,17 +1,17 @@
 //! What an input is, and the sink into which it puts its batches.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use parking_lot::RwLock;
 use thalweg_record::{Ack, Balance, Batch, Message, Outcome, SourceName};
-use thalweg_telemetry::{Detail, IntCounter, Timing};
+use thalweg_telemetry::{IntCounter, Timing};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
 use crate::component::Component;
+use crate::connection::Connection;
 use crate::shard::{Parts, Shards};
 
 /// A source of messages. Runs until its work is done or it is told to stop; connects and reconnects by itself.
@@ -34,116 +34,6 @@ pub struct InputContext {
     /// Cancelled when the input shall take in no more.
     pub stop: CancellationToken,
     pub connection: Connection,
-}
-
-/// Whether data can flow at one end, and what the component shows of itself. Clones share their state. A component made of
-/// several others is connected while all of them are.
-#[derive(Clone)]
-pub struct Connection {
-    inner: Arc<ConnectionInner>,
-}
-
-struct ConnectionInner {
-    connected: AtomicBool,
-    why_not: RwLock<String>,
-    details: RwLock<Option<DetailsFn>>,
-    children: RwLock<Vec<(Component, Connection)>>,
-    up: IntCounter,
-    failed: IntCounter,
-    lost: IntCounter,
-}
-
-type DetailsFn = Arc<dyn Fn() -> Vec<Detail> + Send + Sync>;
-
-impl Connection {
-    /// `direction` is `input` or `output`, as the metric names have it.
-    pub(crate) fn new(component: &Component, direction: &str) -> Connection {
-        let counter = |what: &str, help: &str| component.counter(&format!("{direction}_connection_{what}"), help);
-        Connection {
-            inner: Arc::new(ConnectionInner {
-                connected: AtomicBool::new(false),
-                why_not: RwLock::new("starting".to_owned()),
-                details: RwLock::new(None),
-                children: RwLock::default(),
-                up: counter("up", "Connections made."),
-                failed: counter("failed", "Attempts to connect that failed."),
-                lost: counter("lost", "Connections lost."),
-            }),
-        }
-    }
-
-    /// Data can flow. Counts a connection if it could not before.
-    pub fn up(&self) {
-        if !self.inner.connected.swap(true, Ordering::Relaxed) {
-            self.inner.up.inc();
-        }
-    }
-
-    /// An attempt failed; `why` is shown by `/ready`.
-    pub fn failed(&self, why: &str) {
-        self.inner.failed.inc();
-        self.down(why);
-    }
-
-    /// Data cannot flow at the moment. Counts a loss if it could before.
-    pub fn lost(&self, why: &str) {
-        if self.inner.connected.load(Ordering::Relaxed) {
-            self.inner.lost.inc();
-        }
-        self.down(why);
-    }
-
-    /// Still on the way to a connection; `why` says how far.
-    pub fn progress(&self, why: &str) {
-        self.down(why);
-    }
-
-    fn down(&self, why: &str) {
-        self.inner.connected.store(false, Ordering::Relaxed);
-        *self.inner.why_not.write() = why.to_owned();
-    }
-
-    pub fn is_up(&self) -> bool {
-        self.why_not().is_none()
-    }
-
-    /// Why data cannot flow; `None` if it can.
-    pub fn why_not(&self) -> Option<String> {
-        let children = self.inner.children.read();
-        let down = children
-            .iter()
-            .find_map(|(component, child)| Some(format!("{}: {}", component.title(), child.why_not()?)));
-        down.or_else(|| self.own_trouble())
-    }
-
-    /// As [`Connection::why_not`], but only what the other components that this one is made of do not tell themselves.
-    pub(crate) fn told_here(&self) -> Option<String> {
-        let children = self.inner.children.read();
-        if children.iter().any(|(_, child)| !child.is_up()) {
-            return None;
-        }
-        self.own_trouble()
-    }
-
-    fn own_trouble(&self) -> Option<String> {
-        let connected = self.inner.connected.load(Ordering::Relaxed);
-        (!connected).then(|| self.inner.why_not.read().clone())
-    }
-
-    /// From now on data can flow here only while it can flow there too.
-    pub(crate) fn follow(&self, children: Vec<(Component, Connection)>) {
-        *self.inner.children.write() = children;
-    }
-
-    /// What the console and the terminal show of this component; called about once per second.
-    pub fn show(&self, details: impl Fn() -> Vec<Detail> + Send + Sync + 'static) {
-        *self.inner.details.write() = Some(Arc::new(details));
-    }
-
-    pub fn details(&self) -> Vec<Detail> {
-        let details = self.inner.details.read().clone();
-        details.map(|details| details()).unwrap_or_default()
-    }
 }
 
 /// The flow takes no more: it is stopping or one of its stages died.

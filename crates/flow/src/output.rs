@@ -9,8 +9,8 @@ use crate::BoxFuture;
 use crate::backoff::Backoff;
 use crate::batching::Batching;
 use crate::component::Component;
+use crate::connection::Connection;
 use crate::context::StageContext;
-use crate::input::Connection;
 
 /// A destination of messages. Shared by all writes in flight.
 pub trait Output: Send + Sync {

@@ -173,7 +173,7 @@ pub async fn run(
     if let Left::ThreadEnded = pass_on(&mut fetched, &shared, &context).await {
         let why = ended.await.ok().and_then(Result::err);
         let why = why.unwrap_or_else(|| "the thread that reads from Kafka has failed; restart the process".to_owned());
-        context.connection.lost(&why);
+        context.connection.given_up(&why);
         return Err(InputError(why));
     }
     shared.draining.store(true, Ordering::Relaxed);

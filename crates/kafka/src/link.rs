@@ -73,14 +73,12 @@ impl Link {
         })
     }
 
-    /// Data cannot flow, for this reason: it is shown, and told in the log.
+    /// Data cannot flow, for this reason: the connection shows it, and tells it in the log.
     pub fn down(&self, why: &str) {
         match self.connection.is_up() {
             true => self.connection.lost(why),
             false => self.connection.failed(why),
         }
-        self.component
-            .warn_limited("unreachable", 1, || format!("waiting for Kafka: {why}"));
     }
 
     fn no_answer(&self, error: &KafkaError) -> String {

@@ -15,7 +15,8 @@ use crate::channel::{CallError, Channel, ChannelSecurity, OpenError};
 use crate::config::{ConnectionConfig, Identity, PolicyChoice};
 use crate::endpoint_url::EndpointUrl;
 use crate::security::{
-    ClientCertificates, Offer, Trust, advice, application_uri_of, as_given, choose, is_binary, leaf_certificate,
+    ClientCertificates, Offer, ServerCertificate, Trust, advice, application_uri_of, as_given, choose, is_binary,
+    leaf_certificate,
 };
 use crate::session::{Credentials, LoginError, REQUEST_TIMEOUT, Session};
 use crate::value::status;
@@ -54,7 +55,7 @@ impl ConnectError {
 pub(crate) struct Connector {
     config: ConnectionConfig,
     certificates: ClientCertificates,
-    trust: Trust,
+    trust: Arc<Trust>,
     warned_of_no_security: AtomicBool,
 }
 
@@ -63,7 +64,7 @@ impl Connector {
         Connector {
             config,
             certificates,
-            trust,
+            trust: Arc::new(trust),
             warned_of_no_security: AtomicBool::new(false),
         }
     }
@@ -119,7 +120,7 @@ impl Connector {
     pub async fn resume(&self, previous: &mut Option<Session>, name: &str) -> Result<(Session, bool), ConnectError> {
         if let Some(old) = previous.as_ref() {
             // A server keeps a session for as long as it likes; trust in its certificate may have ended meanwhile.
-            if let Err(error) = self.check_again(&old.credentials().offer) {
+            if let Err(error) = self.check_again(&old.credentials().offer).await {
                 *previous = None;
                 return Err(error);
             }
@@ -137,14 +138,40 @@ impl Connector {
         Ok((self.connect(name).await?, false))
     }
 
-    fn check_again(&self, offer: &Offer) -> Result<(), ConnectError> {
-        if offer.policy == SecurityPolicy::None {
-            return Ok(());
+    async fn check_again(&self, offer: &Offer) -> Result<(), ConnectError> {
+        match offer.policy {
+            SecurityPolicy::None => Ok(()),
+            _ => self.judge(offer, Trust::check_again).await,
         }
-        let host = &self.config.endpoint.host;
-        self.trust
-            .check_again(&offer.certificate, &offer.url, host, &offer.application_uri)
-            .map_err(ConnectError::new)
+    }
+
+    /// Away from the threads of the connections: files are read, and a list of revocations may be long.
+    async fn judge(
+        &self,
+        offer: &Offer,
+        judge: fn(&Trust, &ServerCertificate) -> Result<(), String>,
+    ) -> Result<(), ConnectError> {
+        let shown = ServerCertificate {
+            chain: offer.certificate.clone(),
+            url: offer.url.clone(),
+            host: self.config.endpoint.host.clone(),
+            application_uri: offer.application_uri.clone(),
+            policy: offer.policy,
+        };
+        let trust = self.trust.clone();
+        let judged = aside(move || judge(&trust, &shown)).await;
+        let failed = || Err("the server's certificate could not be judged".to_owned());
+        judged.unwrap_or_else(failed).map_err(ConnectError::new)
+    }
+
+    async fn trusted_certificate(&self) -> Option<Vec<u8>> {
+        let (trust, host) = (self.trust.clone(), self.config.endpoint.host.clone());
+        aside(move || trust.certificate_of(&host)).await.flatten()
+    }
+
+    async fn remembered_certificate(&self) -> Option<Vec<u8>> {
+        let (trust, url) = (self.trust.clone(), self.config.endpoint.to_string());
+        aside(move || trust.remembered_certificate_of(&url)).await.flatten()
     }
 
     /// A channel for a session that exists: secured exactly as its first one was.
@@ -166,7 +193,7 @@ impl Connector {
         let offers = match discover(&config.endpoint).await {
             Ok(offers) => offers,
             // A server that is not there is not there; one that only refuses discovery may still take a session.
-            Err(OpenError::Call(error)) => return self.offer_without_discovery(&error),
+            Err(OpenError::Call(error)) => return self.offer_without_discovery(&error).await,
             Err(error) => return Err(open_error(&error)),
         };
         let offer = choose(&offers, &config.security, &config.identity).map_err(ConnectError::new)?;
@@ -177,13 +204,15 @@ impl Connector {
     }
 
     /// The endpoint as it is configured, if all that the server was asked for is known without it.
-    fn offer_without_discovery(&self, error: &CallError) -> Result<Offer, ConnectError> {
+    async fn offer_without_discovery(&self, error: &CallError) -> Result<Offer, ConnectError> {
         let config = &self.config;
         let offer = if config.security.is_none() {
             self.unsecured_direct_offer()
         } else {
-            let trusted = self.trust.certificate_of(&config.endpoint.host);
-            let known = trusted.or_else(|| self.trust.remembered_certificate_of(&config.endpoint.to_string()));
+            let known = match self.trusted_certificate().await {
+                None => self.remembered_certificate().await,
+                trusted => trusted,
+            };
             known.and_then(|certificate| self.direct_offer_to(certificate)).ok_or_else(|| {
                 ConnectError::new(format!(
                     "discovery failed ({error}), and {} cannot be opened directly with security: that takes securityPolicy, and the server's certificate, alone in trusted/ of the trustFolder or remembered from an earlier connection",
@@ -221,7 +250,7 @@ impl Connector {
     /// A secured connection needs the server's certificate before it can say a word. If the trust folder has it, nobody
     /// is asked; else the server is, but for nothing else.
     async fn secured_direct_offer(&self) -> Result<Offer, ConnectError> {
-        let trusted = self.trust.certificate_of(&self.config.endpoint.host);
+        let trusted = self.trusted_certificate().await;
         if let Some(offer) = trusted.and_then(|certificate| self.direct_offer_to(certificate)) {
             return Ok(offer);
         }
@@ -271,10 +300,7 @@ impl Connector {
                     "the certificate of endpoint {url} cannot be read; check the server"
                 ))
             })?;
-            let host = &self.config.endpoint.host;
-            self.trust
-                .check(&offer.certificate, url, host, &offer.application_uri)
-                .map_err(ConnectError::new)?;
+            self.judge(&offer, Trust::check).await?;
             let own = self
                 .certificates
                 .for_policy(offer.policy)
@@ -362,6 +388,14 @@ impl Connector {
             )
         })
     }
+}
+
+/// Runs on a thread for work that waits for disks, and logs from there as from here. `None` if it panics.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    let span = tracing::Span::current();
+    let work = move || tracing::dispatcher::with_default(&dispatch, || span.in_scope(work));
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn open_error(error: &OpenError) -> ConnectError {

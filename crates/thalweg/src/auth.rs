@@ -73,7 +73,7 @@ impl Place {
             None => (self.tokens.clone(), self.users.clone()),
             Some(config) => {
                 let options = cli::FileOptions::of(config.clone());
-                let checked = check::load(&options)?.context("the configuration has errors")?;
+                let checked = check::load_without_listeners(&options)?.context("the configuration has errors")?;
                 let auth = checked.config.auth;
                 (auth.tokens_file, auth.users_file)
             }

@@ -7,8 +7,17 @@ use thalweg_assemble::Checked;
 use crate::cli::{CheckOptions, FileOptions};
 use crate::out;
 
-/// Reads and checks a file; prints what is to be said about it to stderr. `None` if it has errors.
+/// Reads and checks a file for a start; prints what is to be said about it to stderr. `None` if it has errors.
 pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
+    read(options, Checked::verify_listeners)
+}
+
+/// The same for who starts no listeners.
+pub fn load_without_listeners(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
+    read(options, |_| {})
+}
+
+fn read(options: &FileOptions, verify: fn(&Checked)) -> anyhow::Result<Option<Checked>> {
     let path = options.path()?;
     let set = options.set.iter().map(|pair| match pair.split_once('=') {
         Some((path, value)) => Ok((path.to_owned(), value.to_owned())),
@@ -21,6 +30,7 @@ pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
         chilled: options.chilled,
     };
     let checked = Checked::load(&path, &options);
+    verify(&checked);
     for diagnostic in checked.diagnostics.sorted() {
         out::complain(diagnostic);
     }

@@ -6,7 +6,7 @@ use crate::cli::FileOptions;
 use crate::{check, out};
 
 pub fn main(options: &FileOptions) -> anyhow::Result<ExitCode> {
-    let Some(checked) = check::load(options)? else {
+    let Some(checked) = check::load_without_listeners(options)? else {
         return Ok(ExitCode::FAILURE);
     };
     out::text_as_is(checked.config.to_yaml())?;

@@ -36,7 +36,8 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
 /// Reads the file again as often as it is asked to; returns when the process is to stop.
 async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOptions) {
     while signals.next().await == Asked::Reload {
-        let reloaded = match check::load(&options.file) {
+        // Logins are judged where they are replaced, and listeners stay as they are.
+        let reloaded = match check::load_without_listeners(&options.file) {
             Ok(Some(checked)) => process.reload(&checked).await,
             Ok(None) => Err(anyhow::anyhow!("it has errors")),
             Err(error) => Err(error),

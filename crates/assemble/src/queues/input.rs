@@ -16,6 +16,7 @@ use thalweg_queue::settings::{GroupMode, GroupSettings, Start};
 use thalweg_queue::{ClaimWant, Delivery, Group, MessageId, Queue, QueueError, Queues, Receipt, Verdict};
 use thalweg_record::{Batch, Message, Metadata, Outcome};
 
+use super::names::{Reader, UsedName};
 use super::{Store, want};
 
 /// A claim waits so long before it asks again.
@@ -83,6 +84,16 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
     };
     let known = ["claim_batch", "max_in_flight"];
     known.iter().for_each(|name| drop(fields.node(name)));
+    let named = if fields.has("group") { "group" } else { "name" };
+    store.uses(UsedName {
+        name: options.name.clone(),
+        pos: fields.pos_of("name"),
+        reader: Some(Reader {
+            group: options.group.clone(),
+            mode: options.mode,
+            pos: fields.pos_of(named),
+        }),
+    });
     fields.finish();
     Some(Arc::new(Spec {
         store: store.clone(),
@@ -136,8 +147,9 @@ impl Input for QueueInput {
                         queue.leave(&group, &self.consumer);
                         break;
                     }
+                    // An event and no outage: it is told each time, however soon the queue is back.
                     Ended::Deleted(what) => {
-                        context.connection.failed(&what);
+                        context.connection.progress(&what);
                         tracing::warn!(
                             queue = %queue.name(), group = %group.name(),
                             "{what}, while a flow reads it: it goes on with the one that has the name next"

@@ -16,6 +16,7 @@ use thalweg_mapping::Interpolation;
 use thalweg_queue::{NewMessage, Queue, QueueError};
 use thalweg_record::{DropReason, Message, Payload};
 
+use super::names::UsedName;
 use super::{Store, want};
 
 /// Batches that share one append, which costs the same for one message as for many.
@@ -50,6 +51,11 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
     {
         fields.error("name", error);
     }
+    store.uses(UsedName {
+        name: name.clone(),
+        pos: fields.pos_of("name"),
+        reader: None,
+    });
     let (key, delay, ttl) = (fields.node("key"), fields.node("delay"), fields.node("ttl"));
     let properties = fields.node("properties");
     let batching = Batching::read(&mut fields, context);

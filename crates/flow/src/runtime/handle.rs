@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chain::StageMetrics;
 use crate::component::Component;
+use crate::connection::Connection;
 use crate::driven::OutputMetrics;
-use crate::input::Connection;
 
 /// What a processor wants to show, said once.
 pub(crate) type Details = Arc<OnceLock<Vec<Detail>>>;
@@ -101,8 +101,12 @@ impl NodeCounters {
         }
     }
 
+    /// Also what goes on at its ends, unless it is the end (`all`).
     pub(crate) fn log_held_back(&self, all: bool) {
         self.component.log_held_back(all);
+        if !all {
+            self.connections.iter().for_each(Connection::remind);
+        }
     }
 
     pub fn status(&self) -> NodeStatus {

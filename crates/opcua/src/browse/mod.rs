@@ -172,7 +172,6 @@ impl Browser {
                 Err(why) => {
                     let wait = self.backoff.next();
                     self.connection.failed(&why);
-                    self.component.warn_limited("no_roots", 1, || why);
                     tokio::time::sleep(wait).await;
                 }
             }

@@ -168,7 +168,14 @@ async fn a_server_that_refuses_discovery_is_opened_directly_where_its_certificat
     let trusting = format!("{wish}\ntrustFolder: {}", folder.path().display());
     let remembering = connector(&server.url, wish, folder.path());
     assert!(remembering.offer().await.is_err(), "nothing is remembered yet");
-    remembering.trust.check(&der, &server.url, "127.0.0.1", "").unwrap();
+    let shown = ServerCertificate {
+        chain: der.clone(),
+        url: server.url.clone(),
+        host: "127.0.0.1".to_owned(),
+        application_uri: String::new(),
+        policy: SecurityPolicy::Basic256Sha256,
+    };
+    remembering.trust.check(&shown).unwrap();
     for known in [connector(&server.url, &trusting, folder.path()), remembering] {
         let (log, _guard) = Log::record();
         let offer = known.offer().await.unwrap();

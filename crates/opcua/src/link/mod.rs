@@ -291,9 +291,6 @@ impl Link {
                 Err(error) => error,
             };
             self.context.health.link_failed(self.number, &error.text);
-            self.context
-                .component
-                .warn_limited("connect", 1, || format!("cannot connect: {error}"));
             self.set_state(&error.text);
             let wait = error.pause(self.backoff.next(), self.context.config.connection.session_timeout);
             tokio::select! {
@@ -328,9 +325,6 @@ impl Link {
 
     fn lost(&mut self, why: &str) {
         self.context.health.link_lost(self.number, why);
-        self.context
-            .component
-            .warn_limited("connection_lost", 1, || format!("connection lost: {why}"));
         self.set_state(&format!("connection lost: {why}"));
         self.publisher.connection_lost();
         self.poller.connection_lost();

@@ -131,8 +131,6 @@ impl Keeper {
 
     fn failed(&self, error: &ConnectError) {
         self.connection.failed(&error.text);
-        self.component
-            .warn_limited("connect", 1, || format!("cannot connect: {error}"));
         self.set_state(&error.text);
     }
 
@@ -140,8 +138,6 @@ impl Keeper {
         self.server.send_replace(None);
         self.metrics.connected.set(0);
         self.connection.lost(why);
-        self.component
-            .warn_limited("connection_lost", 1, || format!("connection lost: {why}"));
         self.set_state(&format!("connection lost: {why}"));
     }
 

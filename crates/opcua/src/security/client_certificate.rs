@@ -28,6 +28,7 @@ use x509_cert::time::{Time, Validity};
 
 use super::kept_file::{Readers, keep};
 use super::key_pair::{KeyPair, to_pem};
+use super::policy_rules::{check_key, is_legacy};
 use super::x509::Parsed;
 
 const KEY_BITS: u32 = 2048;
@@ -63,7 +64,10 @@ impl ClientCertificates {
 
     /// The certificate for an endpoint's policy. Errors are sentences.
     pub async fn for_policy(&self, policy: SecurityPolicy) -> Result<OwnCertificate, String> {
-        let legacy = matches!(policy, SecurityPolicy::Basic256 | SecurityPolicy::Basic128Rsa15);
+        let legacy = is_legacy(policy);
+        if let Some(pair) = &self.configured {
+            check_key(policy, "clientCertificate", pair.certificate.key_length().ok())?;
+        }
         let cell = if legacy && self.configured.is_none() {
             &self.sha1
         } else {

@@ -7,6 +7,7 @@ use opcua::types::{
 };
 
 use super::choice::{Offer, policy_of_uri, strength, token_type};
+use super::policy_rules::check_key;
 use crate::config::Identity;
 
 /// What ActivateSession carries of the user.
@@ -45,6 +46,7 @@ pub(crate) fn login(
                     "the server offers no security policy for a login by certificate, so it cannot be signed; use a secured endpoint".to_owned(),
                 );
             }
+            check_key(effective, "userCertificate", pair.certificate.key_length().ok())?;
             let signature = create_signature_data(&pair.key, effective, &server.as_byte_string(), nonce);
             Ok(Login {
                 token: ExtensionObject::from_message(X509IdentityToken {
@@ -110,6 +112,8 @@ fn user_name(
             );
         }
         (effective, Some(certificate)) => {
+            // Its key alone hides the password where the channel does not.
+            check_key(effective, "the server's certificate", certificate.key_length().ok())?;
             let mut policy = policy.clone();
             policy.security_policy_uri = UAString::from(effective.to_uri());
             let certificate = Some(certificate.clone());

@@ -9,6 +9,9 @@ mod identity;
 mod kept_file;
 mod key_pair;
 mod pins;
+mod policy_rules;
+#[cfg(test)]
+mod test_pki;
 mod trust;
 mod trust_folder;
 mod x509;
@@ -18,7 +21,7 @@ pub(crate) use client_certificate::ClientCertificates;
 pub(crate) use fingerprint::{Fingerprint, sha256_hex};
 pub(crate) use identity::login;
 pub(crate) use key_pair::KeyPair;
-pub(crate) use trust::Trust;
+pub(crate) use trust::{ServerCertificate, Trust};
 
 /// The server's own certificate out of what may be a chain.
 pub(crate) fn leaf_certificate(chain: &[u8]) -> Option<Vec<u8>> {

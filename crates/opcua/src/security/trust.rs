@@ -4,15 +4,34 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use opcua::crypto::SecurityPolicy;
+
 use super::fingerprint::Fingerprint;
 use super::pins::Pins;
-use super::trust_folder::{Check, TrustFolder};
-use super::x509;
+use super::policy_rules::check_key;
+use super::trust_folder::{Check, SENT_MAX, TrustFolder};
+use super::x509::{self, Parsed};
+
+/// A certificate has one or two kilobytes. What is larger is not read, and kept nowhere.
+const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) struct Trust {
     fingerprint: Option<Fingerprint>,
     folder: Option<TrustFolder>,
     pins: Pins,
+}
+
+/// What an endpoint shows, and what it is judged by.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerCertificate {
+    /// The server's own certificate, perhaps with issuers behind it.
+    pub chain: Vec<u8>,
+    pub url: String,
+    /// As it is configured, whatever the server calls itself.
+    pub host: String,
+    pub application_uri: String,
+    /// Of the channel to be opened.
+    pub policy: SecurityPolicy,
 }
 
 impl Trust {
@@ -42,43 +61,57 @@ impl Trust {
         self.fingerprint.is_none() && self.folder.is_none()
     }
 
-    /// `chain` is what the endpoint announces: its certificate, perhaps with issuers. The error is one sentence.
-    pub fn check(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
-        let leaf = self.judge(chain, url, host, application_uri)?;
+    /// Reads files. The error is one sentence.
+    pub fn check(&self, shown: &ServerCertificate) -> Result<(), String> {
+        let leaf = self.judge(shown)?;
         match self.is_by_first_use() {
-            true => self.pins.check(url, &leaf),
+            true => self.pins.check(&shown.url, &leaf),
             false => Ok(()),
         }
     }
 
     /// The same for what was accepted before, when an earlier session is to be gone on with. Remembers nothing: if the
     /// operator has removed the memory for a new certificate, the old one must not get into its place.
-    pub fn check_again(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
-        let leaf = self.judge(chain, url, host, application_uri)?;
+    pub fn check_again(&self, shown: &ServerCertificate) -> Result<(), String> {
+        let leaf = self.judge(shown)?;
         match self.is_by_first_use() {
-            true => self.pins.check_again(url, &leaf),
+            true => self.pins.check_again(&shown.url, &leaf),
             false => Ok(()),
         }
     }
 
     /// By fingerprint and folder, as far as they are set; the server's own certificate.
-    fn judge(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<Vec<u8>, String> {
-        let certificates = x509::certificates(chain);
+    fn judge(&self, shown: &ServerCertificate) -> Result<Vec<u8>, String> {
+        let url = &shown.url;
+        let certificates = x509::first_certificates(&shown.chain, 1 + SENT_MAX);
         let leaf = certificates
             .first()
             .ok_or_else(|| format!("the endpoint {url} shows no certificate"))?;
+        if leaf.len() > CERTIFICATE_BYTES_MAX {
+            return Err(format!(
+                "the certificate of the endpoint {url} has {} bytes, and at most {CERTIFICATE_BYTES_MAX} are read; check the server",
+                leaf.len()
+            ));
+        }
         if let Some(fingerprint) = &self.fingerprint {
             fingerprint.check(leaf).map_err(|(expected, got)| {
                 format!("fingerprint mismatch for endpoint {url}: expected {expected}, got {got}")
             })?;
         }
+        // Before the folder, which would have it moved to trusted/ in vain.
+        check_key(
+            shown.policy,
+            "the server's certificate",
+            Parsed::from_der(leaf)?.key_bits(),
+        )?;
         if let Some(folder) = &self.folder {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             folder.check(&Check {
                 certificates: &certificates,
                 url,
-                host,
-                application_uri,
+                host: &shown.host,
+                application_uri: &shown.application_uri,
+                policy: shown.policy,
                 now,
             })?;
         }

@@ -5,17 +5,22 @@
 //! A certificate file that cannot be read trusts nobody; a revocation list that cannot be read would revoke nobody, so
 //! it refuses every server until it is repaired.
 
+mod path_building;
+mod path_validation;
+mod revocation;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use x509_cert::crl::CertificateList;
+use opcua::crypto::SecurityPolicy;
 
+pub(super) use self::path_building::SENT_MAX;
+use self::path_building::{Found, Pool, Refusal, Stage};
+use self::path_validation::{peculiarity, validate};
+use self::revocation::{Revocation, RevocationList};
 use super::kept_file::{Readers, keep};
 use super::sha256_hex;
 use super::x509::{self, Parsed};
-
-/// Longest chain from a server's certificate to an authority.
-const CHAIN_MAX: usize = 8;
 
 /// Larger files in the folder are no certificates.
 const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
@@ -36,6 +41,8 @@ pub(super) struct Check<'a> {
     pub url: &'a str,
     pub host: &'a str,
     pub application_uri: &'a str,
+    /// Of the channel to be opened.
+    pub policy: SecurityPolicy,
     /// Since 1970.
     pub now: Duration,
 }
@@ -45,11 +52,6 @@ struct Contents {
     trusted: Vec<Parsed>,
     issuers: Vec<Parsed>,
     lists: Vec<RevocationList>,
-}
-
-struct RevocationList {
-    file: PathBuf,
-    list: CertificateList,
 }
 
 impl TrustFolder {
@@ -102,20 +104,11 @@ impl TrustFolder {
     fn lists(&self) -> Result<Vec<RevocationList>, String> {
         let mut lists = Vec::new();
         for file in self.files("crl")? {
-            let unusable = |why: &str| {
-                format!(
-                    "the revocation list {} cannot be used ({why}); replace it by a valid one or remove it",
-                    file.path.display()
-                )
-            };
+            let unusable = |why: &str| revocation::unusable(&file.path, why);
             if file.bytes > LIST_BYTES_MAX {
                 return Err(unusable("it is larger than 64 MiB"));
             }
-            let found = x509::revocation_lists(&file.read()?).map_err(|why| unusable(&why))?;
-            lists.extend(found.into_iter().map(|list| RevocationList {
-                file: file.path.clone(),
-                list,
-            }));
+            lists.extend(RevocationList::read(&file.path, &file.read()?).map_err(|why| unusable(&why))?);
         }
         Ok(lists)
     }
@@ -181,20 +174,9 @@ impl File {
 impl Contents {
     fn verdict(&self, check: &Check<'_>, der: &[u8]) -> Result<(), String> {
         let leaf = Parsed::from_der(der)?;
-        let sent = check
-            .certificates
-            .iter()
-            .skip(1)
-            .filter_map(|der| Parsed::from_der(der).ok())
-            .collect();
-        let chain = self.chain(&leaf, sent).ok_or_else(|| {
-            let digest = sha256_hex(der);
-            format!("server certificate {digest} is not trusted; move it from rejected/ to trusted/ to accept it")
-        })?;
-        for certificate in &chain {
-            check_dates(certificate, check.now)?;
-        }
-        self.check_revocation(&chain, check.now)?;
+        let sent = check.certificates.iter().skip(1).take(SENT_MAX);
+        let sent = sent.filter_map(|der| Parsed::from_der(der).ok()).collect();
+        self.find_path(check, &leaf, sent)?;
         // A server that calls itself nothing is not the one that the certificate is for either.
         let uri = leaf.application_uri().unwrap_or_default();
         if uri != check.application_uri {
@@ -203,80 +185,57 @@ impl Contents {
                 check.application_uri
             ));
         }
+        self.warn(check, &leaf);
+        Ok(())
+    }
+
+    fn find_path(&self, check: &Check<'_>, leaf: &Parsed, sent: Vec<Parsed>) -> Result<(), String> {
+        let authorities = self.trusted.iter().chain(&self.issuers).collect();
+        let mut revocation = Revocation::new(&self.lists, authorities, check.now);
+        let mut judge = |path: &[&Parsed]| {
+            validate(path, check.policy, check.now)?;
+            revocation.check(path).map_err(|why| Refusal {
+                stage: Stage::Revocation,
+                why,
+            })
+        };
+        let mut pool = Pool::new(leaf.clone(), &self.trusted, &self.issuers, sent, check.now);
+        let digest = sha256_hex(&leaf.der);
+        match (pool.search(&mut judge), leaf.unknown_signature()) {
+            (Found::Good, _) => Ok(()),
+            (Found::Refused(refusal), _) => Err(refusal.why),
+            (Found::Nowhere, None) => Err(format!(
+                "server certificate {digest} is not trusted; move it from rejected/ to trusted/ to accept it"
+            )),
+            (Found::Nowhere, Some(kind)) => Err(format!(
+                "server certificate {digest} is not trusted, and its signature (algorithm {kind}) is of a kind that is not checked here, so that no authority can vouch for it; move it from rejected/ to trusted/ to accept it"
+            )),
+            (Found::TooMuchWork, _) => Err(format!(
+                "server certificate {digest} is not trusted: too many certificates have the names of its issuers; remove those that are not needed from trusted/ and issuers/, or move it from rejected/ to trusted/ to accept it"
+            )),
+        }
+    }
+
+    /// Of what is peculiar and no reason to refuse.
+    fn warn(&self, check: &Check<'_>, leaf: &Parsed) {
+        let certificate = sha256_hex(&leaf.der);
         if !leaf.names_host(check.host) {
             tracing::warn!(
                 endpoint = check.url,
-                certificate = sha256_hex(der),
+                certificate,
                 "the server's trusted certificate does not name the host {}",
                 check.host
             );
         }
-        Ok(())
-    }
-
-    /// From the certificate up to a trusted one; `None` if there is no such way.
-    fn chain(&self, leaf: &Parsed, sent: Vec<Parsed>) -> Option<Vec<Parsed>> {
-        let mut chain = vec![leaf.clone()];
-        while chain.len() <= CHAIN_MAX {
-            let top = chain.last()?;
-            // An authority must be one; the server's own certificate need only be there.
-            if self.trusted.contains(top) && (chain.len() == 1 || top.is_authority()) {
-                return Some(chain);
-            }
-            let known = self.trusted.iter().chain(&self.issuers).chain(&sent);
-            let issuer = known
-                .into_iter()
-                .find(|issuer| *issuer != top && issuer.is_authority() && top.is_signed_by(issuer))?;
-            chain.push(issuer.clone());
+        if self.trusted.contains(leaf)
+            && let Some(peculiarity) = peculiarity(leaf, check.policy)
+        {
+            tracing::warn!(
+                endpoint = check.url,
+                certificate,
+                "the server's certificate {peculiarity}; it is taken because it lies in trusted/ itself"
+            );
         }
-        None
-    }
-
-    /// Each certificate of the chain against the lists of its issuer. An issuer without a list revokes nothing.
-    fn check_revocation(&self, chain: &[Parsed], now: Duration) -> Result<(), String> {
-        for certificate in chain.iter().filter(|certificate| !certificate.is_self_issued()) {
-            for list in self.lists.iter().filter(|list| certificate.has_issuer_of(&list.list)) {
-                if !self.is_by_issuer(list, certificate, chain)? {
-                    continue;
-                }
-                warn_if_expired(list, now);
-                if certificate.is_revoked_by(&list.list) {
-                    return Err(format!(
-                        "the certificate {} ({}) was revoked by its issuer; have the server's certificate renewed",
-                        sha256_hex(&certificate.der),
-                        certificate.subject()
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a list with the name of a certificate's issuer has its signature too, and not that of another authority
-    /// of this name. One that nobody known has signed says nothing, and to pass over it would accept what it revokes.
-    fn is_by_issuer(&self, list: &RevocationList, certificate: &Parsed, chain: &[Parsed]) -> Result<bool, String> {
-        let known = || self.trusted.iter().chain(&self.issuers).chain(chain);
-        let mut signers = known().filter(|issuer| issuer.has_signed(&list.list)).peekable();
-        if signers.peek().is_none() {
-            return Err(format!(
-                "the revocation list {} cannot be used (its signature is by no authority in trusted/ or issuers/, or of a kind that is not RSA); replace it by a valid one or remove it",
-                list.file.display()
-            ));
-        }
-        Ok(signers.any(|issuer| certificate.is_signed_by(issuer)))
-    }
-}
-
-/// What was revoked stays revoked; what was revoked since is missing.
-fn warn_if_expired(list: &RevocationList, now: Duration) {
-    if let Some(next) = list.list.tbs_cert_list.next_update.map(|time| time.to_unix_duration())
-        && next < now
-    {
-        tracing::warn!(
-            "the revocation list {} expired on {}; replace it by the authority's current one",
-            list.file.display(),
-            date(next)
-        );
     }
 }
 
@@ -284,20 +243,7 @@ fn date(at: Duration) -> thalweg_record::Ticks {
     thalweg_record::Ticks::from_unix_millis(i64::try_from(at.as_millis()).unwrap_or(i64::MAX))
 }
 
-fn check_dates(certificate: &Parsed, now: Duration) -> Result<(), String> {
-    let (from, to) = (certificate.valid_from(), certificate.valid_to());
-    let subject = certificate.subject();
-    if now < from {
-        return Err(format!(
-            "the certificate of {subject} is valid only from {}; check the clocks",
-            date(from)
-        ));
-    }
-    if now > to {
-        return Err(format!(
-            "the certificate of {subject} expired on {}; have it renewed",
-            date(to)
-        ));
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod against_openssl;
+#[cfg(test)]
+mod tests;

@@ -1,19 +1,25 @@
-//! What certificates say: taken out of PEM and DER, names, times, who signed whom.
+//! What certificates say: taken out of PEM and DER, names, times, keys, who signed whom.
+
+mod extensions;
+mod name;
 
 use std::time::Duration;
 
 use rsa::RsaPublicKey;
 use rsa::pkcs1v15::{Signature, VerifyingKey};
 use rsa::signature::Verifier as _;
+use rsa::traits::PublicKeyParts as _;
 use sha1::Sha1;
 use sha2::{Sha256, Sha384, Sha512};
 use x509_cert::Certificate;
 use x509_cert::crl::CertificateList;
+use x509_cert::der::Decode as _;
 use x509_cert::der::referenced::OwnedToRef as _;
-use x509_cert::der::{Decode as _, Encode as _};
 use x509_cert::ext::pkix::name::GeneralName;
-use x509_cert::ext::pkix::{BasicConstraints, KeyUsage, SubjectAltName};
-use x509_cert::spki::ObjectIdentifier;
+use x509_cert::spki::{AlgorithmIdentifierOwned, ObjectIdentifier};
+
+pub(super) use extensions::Extensions;
+pub(super) use name::ComparedName;
 
 use super::key_pair::pem_contents;
 
@@ -27,6 +33,11 @@ const SHA512_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.
 pub(super) struct Parsed {
     pub der: Vec<u8>,
     pub certificate: Certificate,
+    pub extensions: Extensions,
+    pub subject_name: ComparedName,
+    pub issuer_name: ComparedName,
+    /// `None` of a kind that is not RSA, or longer than 4,096 bits.
+    key: Option<RsaPublicKey>,
 }
 
 impl PartialEq for Parsed {
@@ -35,12 +46,25 @@ impl PartialEq for Parsed {
     }
 }
 
+/// What an authority has signed, as it came: written anew, it could differ in how a default is said.
+pub(super) struct Signed<'a> {
+    pub bytes: &'a [u8],
+    /// Said inside of what is signed, and beside the signature.
+    pub algorithms: [&'a AlgorithmIdentifierOwned; 2],
+    pub signature: &'a [u8],
+}
+
 impl Parsed {
     pub fn from_der(der: &[u8]) -> Result<Parsed, String> {
         let certificate =
             Certificate::from_der(der).map_err(|error| format!("the certificate cannot be read: {error}"))?;
+        let tbs = &certificate.tbs_certificate;
         Ok(Parsed {
             der: der.to_vec(),
+            extensions: Extensions::of(tbs),
+            subject_name: ComparedName::of(&tbs.subject),
+            issuer_name: ComparedName::of(&tbs.issuer),
+            key: RsaPublicKey::try_from(tbs.subject_public_key_info.owned_to_ref()).ok(),
             certificate,
         })
     }
@@ -58,13 +82,17 @@ impl Parsed {
         self.certificate.tbs_certificate.validity.not_after.to_unix_duration()
     }
 
-    fn alternative_names(&self) -> Vec<GeneralName> {
-        let found = self.certificate.tbs_certificate.get::<SubjectAltName>();
-        found.ok().flatten().map(|(_, names)| names.0).unwrap_or_default()
+    pub fn is_valid_at(&self, now: Duration) -> bool {
+        self.valid_from() <= now && now <= self.valid_to()
+    }
+
+    /// The length of its RSA key.
+    pub fn key_bits(&self) -> Option<usize> {
+        self.key.as_ref().map(|key| key.n().bits())
     }
 
     pub fn application_uri(&self) -> Option<String> {
-        self.alternative_names().into_iter().find_map(|name| match name {
+        self.extensions.names.iter().find_map(|name| match name {
             GeneralName::UniformResourceIdentifier(uri) => Some(uri.to_string()),
             _ => None,
         })
@@ -74,7 +102,7 @@ impl Parsed {
     pub fn names_host(&self, host: &str) -> bool {
         let host = host.trim_matches(['[', ']']);
         let address: Option<std::net::IpAddr> = host.parse().ok();
-        self.alternative_names().into_iter().any(|name| match name {
+        self.extensions.names.iter().any(|name| match name {
             GeneralName::DnsName(dns) => dns.as_str().eq_ignore_ascii_case(host),
             GeneralName::IpAddress(bytes) => match address {
                 Some(std::net::IpAddr::V4(v4)) => bytes.as_bytes() == v4.octets(),
@@ -85,84 +113,100 @@ impl Parsed {
         })
     }
 
-    /// Whether it may sign other certificates. Old certificates without the extension may not.
+    /// Whether it is one for signing other certificates. Old certificates without the extension are not.
     pub fn is_authority(&self) -> bool {
-        let constraints = self
-            .certificate
-            .tbs_certificate
-            .get::<BasicConstraints>()
-            .ok()
-            .flatten();
-        let usage = self.certificate.tbs_certificate.get::<KeyUsage>().ok().flatten();
-        constraints.is_some_and(|(_, constraints)| constraints.ca)
-            && usage.is_none_or(|(_, usage)| usage.key_cert_sign())
-    }
-
-    /// Whether a revocation list is by the name of the authority that this certificate is by.
-    pub fn has_issuer_of(&self, list: &CertificateList) -> bool {
-        list.tbs_cert_list.issuer == self.certificate.tbs_certificate.issuer
+        self.extensions
+            .constraints
+            .is_some_and(|constraints| constraints.is_authority)
     }
 
     pub fn is_self_issued(&self) -> bool {
-        self.certificate.tbs_certificate.subject == self.certificate.tbs_certificate.issuer
+        self.subject_name == self.issuer_name
     }
 
-    /// Whether `issuer` is named as the issuer and its key verifies the signature.
-    pub fn is_signed_by(&self, issuer: &Parsed) -> bool {
-        if self.certificate.tbs_certificate.issuer != issuer.certificate.tbs_certificate.subject {
+    /// Whether the issuer's own key identifier, where both say one, is the one that this certificate names.
+    pub fn names_key_of(&self, issuer: &Parsed) -> bool {
+        let key_id = self.extensions.issuer_key_id.as_ref();
+        key_id.is_some() && key_id == issuer.extensions.key_id.as_ref()
+    }
+
+    pub fn has_same_key(&self, other: &Parsed) -> bool {
+        let [own, its] = [self, other].map(|parsed| &parsed.certificate.tbs_certificate.subject_public_key_info);
+        own == its
+    }
+
+    pub fn signed(&self) -> Signed<'_> {
+        let certificate = &self.certificate;
+        Signed {
+            bytes: signed_bytes(&self.der).unwrap_or_default(),
+            algorithms: [&certificate.tbs_certificate.signature, &certificate.signature_algorithm],
+            signature: certificate.signature.as_bytes().unwrap_or_default(),
+        }
+    }
+
+    /// Whether this certificate's key verifies a signature. Names are not looked at.
+    pub fn has_signed(&self, signed: &Signed<'_>) -> bool {
+        let [inside, beside] = signed.algorithms;
+        let (Some(key), Ok(signature)) = (self.key.clone(), Signature::try_from(signed.signature)) else {
+            return false;
+        };
+        if inside != beside {
             return false;
         }
-        let Ok(signed) = self.certificate.tbs_certificate.to_der() else {
-            return false;
-        };
-        let signature = self.certificate.signature.as_bytes().unwrap_or_default();
-        issuer.verifies(&self.certificate.signature_algorithm.oid, &signed, signature)
-    }
-
-    /// Whether a revocation list comes from this authority.
-    pub fn has_signed(&self, list: &CertificateList) -> bool {
-        if list.tbs_cert_list.issuer != self.certificate.tbs_certificate.subject {
-            return false;
-        }
-        let Ok(signed) = list.tbs_cert_list.to_der() else {
-            return false;
-        };
-        let signature = list.signature.as_bytes().unwrap_or_default();
-        self.verifies(&list.signature_algorithm.oid, &signed, signature)
-    }
-
-    fn verifies(&self, algorithm: &ObjectIdentifier, signed: &[u8], signature: &[u8]) -> bool {
-        let info = self.certificate.tbs_certificate.subject_public_key_info.owned_to_ref();
-        let (Ok(key), Ok(signature)) = (RsaPublicKey::try_from(info), Signature::try_from(signature)) else {
-            return false;
-        };
-        match *algorithm {
-            SHA256_WITH_RSA => VerifyingKey::<Sha256>::new(key).verify(signed, &signature).is_ok(),
-            SHA384_WITH_RSA => VerifyingKey::<Sha384>::new(key).verify(signed, &signature).is_ok(),
-            SHA512_WITH_RSA => VerifyingKey::<Sha512>::new(key).verify(signed, &signature).is_ok(),
-            SHA1_WITH_RSA => VerifyingKey::<Sha1>::new(key).verify(signed, &signature).is_ok(),
+        match beside.oid {
+            SHA256_WITH_RSA => VerifyingKey::<Sha256>::new(key)
+                .verify(signed.bytes, &signature)
+                .is_ok(),
+            SHA384_WITH_RSA => VerifyingKey::<Sha384>::new(key)
+                .verify(signed.bytes, &signature)
+                .is_ok(),
+            SHA512_WITH_RSA => VerifyingKey::<Sha512>::new(key)
+                .verify(signed.bytes, &signature)
+                .is_ok(),
+            SHA1_WITH_RSA => VerifyingKey::<Sha1>::new(key).verify(signed.bytes, &signature).is_ok(),
             _ => false,
         }
     }
 
-    pub fn is_revoked_by(&self, list: &CertificateList) -> bool {
-        let serial = &self.certificate.tbs_certificate.serial_number;
-        let revoked = list.tbs_cert_list.revoked_certificates.iter().flatten();
-        revoked.into_iter().any(|entry| entry.serial_number == *serial)
+    pub fn is_signed_with_sha1(&self) -> bool {
+        self.certificate.signature_algorithm.oid == SHA1_WITH_RSA
+    }
+
+    /// The kind of its signature, if it is none that is checked here.
+    pub fn unknown_signature(&self) -> Option<ObjectIdentifier> {
+        const KNOWN: [ObjectIdentifier; 4] = [SHA1_WITH_RSA, SHA256_WITH_RSA, SHA384_WITH_RSA, SHA512_WITH_RSA];
+        let oid = self.certificate.signature_algorithm.oid;
+        (!KNOWN.contains(&oid)).then_some(oid)
     }
 }
 
-/// All certificates in a file or a server's answer: PEM blocks, or DER one behind the other.
+/// The first element inside the outer sequence of a certificate or a list: that which is signed.
+pub(super) fn signed_bytes(der: &[u8]) -> Option<&[u8]> {
+    let (header, length) = der_header(der)?;
+    let content = der.get(header..header.checked_add(length)?)?;
+    let (header, length) = der_header(content)?;
+    content.get(..header.checked_add(length)?)
+}
+
+/// All certificates in a file: PEM blocks, or DER one behind the other.
 pub(super) fn certificates(bytes: &[u8]) -> Vec<Vec<u8>> {
+    first_certificates(bytes, usize::MAX)
+}
+
+/// The first ones of a file or of a server's answer, whatever stands behind them.
+pub(super) fn first_certificates(bytes: &[u8], most: usize) -> Vec<Vec<u8>> {
     if let Ok(text) = std::str::from_utf8(bytes)
         && text.contains("-----BEGIN CERTIFICATE-----")
     {
-        return pem_contents(text, "CERTIFICATE");
+        let mut all = pem_contents(text, "CERTIFICATE");
+        all.truncate(most);
+        return all;
     }
     let mut found = Vec::new();
     let mut rest = bytes;
-    while let Some(length) = der_length(rest)
-        && let Some((first, behind)) = rest.split_at_checked(length)
+    while found.len() < most
+        && let Some((header, length)) = der_header(rest)
+        && let Some((first, behind)) = rest.split_at_checked(header.saturating_add(length))
     {
         found.push(first.to_vec());
         rest = behind;
@@ -171,11 +215,12 @@ pub(super) fn certificates(bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 pub(super) fn first_certificate(bytes: &[u8]) -> Option<Vec<u8>> {
-    certificates(bytes).into_iter().next()
+    first_certificates(bytes, 1).into_iter().next()
 }
 
-/// All lists in a file, PEM or DER. One that cannot be read is an error: to pass over it would accept what it revokes.
-pub(super) fn revocation_lists(bytes: &[u8]) -> Result<Vec<CertificateList>, String> {
+/// All lists in a file, PEM or DER, each with its bytes. One that cannot be read is an error: to pass over it would accept
+/// what it revokes.
+pub(super) fn revocation_lists(bytes: &[u8]) -> Result<Vec<(Vec<u8>, CertificateList)>, String> {
     const BEGIN: &str = "-----BEGIN X509 CRL-----";
     let ders = match std::str::from_utf8(bytes) {
         Ok(text) if text.contains(BEGIN) => {
@@ -187,18 +232,21 @@ pub(super) fn revocation_lists(bytes: &[u8]) -> Result<Vec<CertificateList>, Str
         }
         _ => vec![bytes.to_vec()],
     };
-    ders.iter()
-        .map(|der| CertificateList::from_der(der).map_err(|error| error.to_string()))
+    ders.into_iter()
+        .map(|der| match CertificateList::from_der(&der) {
+            Ok(list) => Ok((der, list)),
+            Err(error) => Err(error.to_string()),
+        })
         .collect()
 }
 
-/// The length of the DER sequence at the start, header included.
-fn der_length(bytes: &[u8]) -> Option<usize> {
+/// The lengths of the header and of the content of the DER sequence at the start.
+fn der_header(bytes: &[u8]) -> Option<(usize, usize)> {
     let (&[0x30, first], rest) = bytes.split_first_chunk::<2>()? else {
         return None;
     };
     if first < 0x80 {
-        return Some(2 + usize::from(first));
+        return Some((2, usize::from(first)));
     }
     let digits = usize::from(first & 0x7F);
     if !(1..=4).contains(&digits) {
@@ -208,7 +256,7 @@ fn der_length(bytes: &[u8]) -> Option<usize> {
         .get(..digits)?
         .iter()
         .fold(0, |length, byte| length << 8 | usize::from(*byte));
-    length.checked_add(2 + digits)
+    Some((2 + digits, length))
 }
 
 #[cfg(test)]

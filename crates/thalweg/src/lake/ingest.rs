@@ -95,7 +95,7 @@ fn wanted(options: &IngestOptions) -> anyhow::Result<Wanted> {
 
 /// The configuration, without errors; what is to be said about it is said.
 fn checked(path: &Path) -> anyhow::Result<Option<Checked>> {
-    check::load(&FileOptions {
+    check::load_without_listeners(&FileOptions {
         file: Some(path.to_owned()),
         config: None,
         set: Vec::new(),

@@ -85,7 +85,7 @@ fn config(options: &UpkeepOptions) -> Result<Option<Option<thalweg_assemble::Che
         set: Vec::new(),
         chilled: false,
     };
-    Ok(check::load(&options)?.map(Some))
+    Ok(check::load_without_listeners(&options)?.map(Some))
 }
 
 /// What was done so far.

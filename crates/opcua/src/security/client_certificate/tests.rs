@@ -1,4 +1,4 @@
-use opcua::crypto::SecurityPolicy;
+use opcua::crypto::{SecurityPolicy, X509, X509Data};
 
 use super::*;
 use crate::security::x509::Parsed;
@@ -27,7 +27,7 @@ async fn a_certificate_is_made_once_and_kept() {
     let name = first.application_uri.rsplit(':').next().unwrap().to_owned();
     assert_eq!(name.len(), 8);
     assert_eq!(parsed.subject(), format!("CN=thalweg-{name}"));
-    assert!(parsed.is_signed_by(&parsed), "self-signed");
+    assert!(parsed.has_signed(&parsed.signed()), "self-signed");
     let ten_years = (parsed.valid_to() - parsed.valid_from()).as_secs() / 86_400;
     assert!((3652..=3653).contains(&ten_years), "{ten_years}");
     let usage = parsed.certificate.tbs_certificate.get::<KeyUsage>().unwrap().unwrap().1;
@@ -151,4 +151,27 @@ async fn key_and_certificate_come_into_being_whole() {
     assert_eq!(std::fs::read(&other_name).unwrap(), b"torn");
     let (certificate, key) = (std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
     assert!(KeyPair::from_parts(&certificate, &key).is_ok());
+}
+
+#[tokio::test]
+async fn a_configured_certificate_whose_key_is_too_short_for_the_policy_is_not_used() {
+    let server = X509Data {
+        key_size: 1024,
+        ..X509Data::sample_cert()
+    };
+    let (certificate, key) = X509::cert_and_pkey(&server).unwrap();
+    let pair = KeyPair {
+        der: certificate.to_der().unwrap(),
+        certificate,
+        key,
+    };
+    let keys = tempfile::tempdir().unwrap();
+    let certificates = ClientCertificates::new(Some(pair), keys.path());
+    let error = certificates
+        .for_policy(SecurityPolicy::Basic256Sha256)
+        .await
+        .err()
+        .unwrap();
+    assert!(error.starts_with("clientCertificate has a key of 1024 bits"), "{error}");
+    assert!(certificates.for_policy(SecurityPolicy::Basic256).await.is_ok());
 }

@@ -175,6 +175,33 @@ fn a_certificate_logs_in_under_none_if_its_token_has_a_policy() {
 }
 
 #[test]
+fn a_key_that_is_too_short_for_the_policy_of_a_login_hides_no_password_and_proves_nobody() {
+    let weak = X509Data {
+        key_size: 1024,
+        ..X509Data::sample_cert()
+    };
+    let (certificate, key) = X509::cert_and_pkey(&weak).unwrap();
+    let offered = |kind, policy| open(vec![token(Some(policy), kind, "it")]);
+    let by_password = |policy| login(&user(), &offered(NAME, policy), Some(&certificate), &nonce());
+    let error = by_password(SecurityPolicy::Basic256Sha256).err().unwrap();
+    assert!(
+        error.starts_with("the server's certificate has a key of 1024 bits"),
+        "{error}"
+    );
+    assert!(by_password(SecurityPolicy::Basic256).is_ok());
+    let own = KeyPair {
+        der: certificate.to_der().unwrap(),
+        certificate: certificate.clone(),
+        key,
+    };
+    let identity = Identity::Certificate(Box::new(own));
+    let offered = offered(UserTokenType::Certificate, SecurityPolicy::Basic256Sha256);
+    let (server, _) = pair();
+    let error = login(&identity, &offered, Some(&server), &nonce()).err().unwrap();
+    assert!(error.starts_with("userCertificate has a key of 1024 bits"), "{error}");
+}
+
+#[test]
 fn without_any_list_of_logins_the_token_has_no_policy_id() {
     let login = login(&user(), &open(Vec::new()), None, &nonce()).unwrap();
     let token = user_token(&login);

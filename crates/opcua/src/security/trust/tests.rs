@@ -17,6 +17,7 @@ use x509_cert::time::Validity;
 
 use super::*;
 use crate::security::sha256_hex;
+use crate::security::test_pki::Design;
 
 /// A key made once: making one takes a noticeable part of a second.
 fn key(index: usize) -> RsaPrivateKey {
@@ -78,8 +79,18 @@ fn put(folder: &Path, sub: &str, name: &str, bytes: &[u8]) {
     std::fs::write(folder.join(sub).join(name), bytes).unwrap();
 }
 
+fn shown(chain: &[u8]) -> ServerCertificate {
+    ServerCertificate {
+        chain: chain.to_vec(),
+        url: URL.to_owned(),
+        host: "plc".to_owned(),
+        application_uri: URI.to_owned(),
+        policy: SecurityPolicy::Basic256Sha256,
+    }
+}
+
 fn check(trust: &Trust, chain: &[u8]) -> Result<(), String> {
-    trust.check(chain, URL, "plc", URI)
+    trust.check(&shown(chain))
 }
 
 #[test]
@@ -97,13 +108,23 @@ fn an_unknown_certificate_is_kept_and_accepted_once_it_is_moved() {
     std::fs::create_dir_all(folder.path().join("trusted")).unwrap();
     std::fs::rename(&rejected, folder.path().join("trusted/server.der")).unwrap();
     check(&trust, &server.der).unwrap();
-    let wrong_uri = trust.check(&server.der, URL, "plc", "urn:other").unwrap_err();
+    let wrong_uri = trust
+        .check(&ServerCertificate {
+            application_uri: "urn:other".to_owned(),
+            ..shown(&server.der)
+        })
+        .unwrap_err();
     assert!(
         wrong_uri.contains("the server calls itself \"urn:other\""),
         "{wrong_uri}"
     );
     // Another host name is only a warning.
-    trust.check(&server.der, URL, "other", URI).unwrap();
+    trust
+        .check(&ServerCertificate {
+            host: "other".to_owned(),
+            ..shown(&server.der)
+        })
+        .unwrap();
 }
 
 #[test]
@@ -227,7 +248,11 @@ fn without_either_the_first_certificate_is_remembered_and_another_refused() {
     );
     // Another server has a memory of its own.
     again
-        .check(&second.der, "opc.tcp://elsewhere:4840/", "elsewhere", URI)
+        .check(&ServerCertificate {
+            url: "opc.tcp://elsewhere:4840/".to_owned(),
+            host: "elsewhere".to_owned(),
+            ..shown(&second.der)
+        })
         .unwrap();
 }
 
@@ -420,7 +445,12 @@ fn a_server_that_calls_itself_nothing_is_not_the_one_of_its_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let trust = Trust::new(None, Some(folder.path()), folder.path());
     let (_, server) = vouched(folder.path());
-    let error = trust.check(&server.der, URL, "plc", "").unwrap_err();
+    let error = trust
+        .check(&ServerCertificate {
+            application_uri: String::new(),
+            ..shown(&server.der)
+        })
+        .unwrap_err();
     assert!(error.contains("but the server calls itself \"\""), "{error}");
 }
 
@@ -439,4 +469,51 @@ fn the_certificate_of_a_server_is_known_if_the_folder_leaves_no_choice() {
     // Both name the same host.
     assert_eq!(trust.certificate_of("plc"), None);
     assert_eq!(Trust::new(None, None, folder.path()).certificate_of("plc"), None);
+}
+
+/// A key that can be broken protects nothing, whoever vouches for it.
+#[test]
+fn a_key_that_is_too_short_for_the_policy_is_refused_however_the_server_is_trusted() {
+    let weak = Design {
+        from: 0,
+        to: 4_000_000_000,
+        ..Design::server(8)
+    };
+    let server = weak.self_signed();
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "trusted", "a.der", &server);
+    let fingerprint = Fingerprint::parse(&sha256_hex(&server)).unwrap();
+    for trust in [
+        Trust::new(None, Some(folder.path()), folder.path()),
+        Trust::new(Some(fingerprint), None, folder.path()),
+        Trust::new(None, None, folder.path()),
+    ] {
+        for (policy, is_refused) in [
+            (SecurityPolicy::Basic256Sha256, true),
+            (SecurityPolicy::Aes128Sha256RsaOaep, true),
+            (SecurityPolicy::Aes256Sha256RsaPss, true),
+            (SecurityPolicy::Basic256, false),
+        ] {
+            let shown = ServerCertificate {
+                policy,
+                ..shown(&server)
+            };
+            for verdict in [trust.check(&shown), trust.check_again(&shown)] {
+                let error = verdict.err().unwrap_or_default();
+                let expected = "the server's certificate has a key of 1024 bits, and the policy";
+                assert_eq!(error.starts_with(expected), is_refused, "{policy}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_certificate_that_is_larger_than_any_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Design::server(2);
+    server.uri = Some("u".repeat(70_000));
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let error = check(&trust, &server.self_signed()).unwrap_err();
+    assert!(error.contains("at most 65536 are read"), "{error}");
+    assert!(!folder.path().join("rejected").exists());
 }

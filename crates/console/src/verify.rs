@@ -1,0 +1,146 @@
+//! What a start would refuse, found without one: files of logins and of TLS that cannot be used, addresses that other hosts reach
+//! without protection, origins and paths that are none. The same functions judge here and at the start, so the two agree.
+//! Nothing is bound; files are only read.
+
+use thalweg_config::{
+    AuthConfig, HttpConfig, ListenerConfig, ListenerNames, Pos, Protection, exposure, literal_address,
+};
+
+use crate::auth::{Logins, flaws};
+use crate::tls::{Tls, TlsFiles, TlsNames};
+use crate::{StartError, listen, routes};
+
+/// What is refused, in one sentence with the cure.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub place: Place,
+    pub text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// As `http.cors.allowed_origins`.
+    Field(String),
+    Pos(Pos),
+}
+
+/// The listener of the section `http`, if it is enabled, those beside it, and whoever may use them. An address that is a name
+/// is judged when it is bound.
+pub fn verify(http: &HttpConfig, auth: &AuthConfig, doors: &[&ListenerConfig]) -> Vec<Refused> {
+    let mut found = verify_logins(http, auth);
+    if http.enabled {
+        found.extend(verify_http(http, auth));
+    }
+    for door in doors.iter().filter(|door| door.enabled) {
+        found.extend(verify_door(door, auth));
+    }
+    found
+}
+
+fn at(field: &str) -> impl Fn(StartError) -> Refused {
+    let place = Place::Field(field.to_owned());
+    move |error| Refused {
+        place: place.clone(),
+        text: error.to_string(),
+    }
+}
+
+/// Each file by itself, so that every mistake is told at its place.
+fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
+    let nobody = AuthConfig::default;
+    let mut found = Vec::new();
+    for token in &auth.tokens {
+        let only = AuthConfig {
+            tokens: vec![token.clone()],
+            ..nobody()
+        };
+        found.extend(flaws(&only).into_iter().map(|error| Refused {
+            place: Place::Pos(token.pos),
+            text: error.to_string(),
+        }));
+    }
+    let tokens_file = AuthConfig {
+        tokens_file: auth.tokens_file.clone(),
+        ..nobody()
+    };
+    let users_file = AuthConfig {
+        users_file: auth.users_file.clone(),
+        ..nobody()
+    };
+    found.extend(flaws(&tokens_file).into_iter().map(at("auth.tokens_file")));
+    found.extend(flaws(&users_file).into_iter().map(at("auth.users_file")));
+    let basic = Logins::load(&nobody(), http.basic_auth.as_ref());
+    found.extend(basic.err().map(at("http.basic_auth")));
+    found
+}
+
+fn verify_http(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
+    let mut found = Vec::new();
+    if let Err(error) = Tls::load(http) {
+        let field = match &error {
+            StartError::Unreadable { key, .. } => key,
+            _ => "http.cert_file",
+        };
+        found.push(at(field)(error));
+    }
+    if let Err(error) = routes::origins(http, &[]) {
+        let field = match &error {
+            StartError::RootPath { .. } => "http.root_path",
+            _ => "http.cors.allowed_origins",
+        };
+        found.push(at(field)(error));
+    }
+    if let Some(address) = literal_address(&http.address) {
+        let login = auth.is_given() || http.basic_auth.is_some();
+        let judged = listen::check_address(http, address, login, has_tls(&http.cert_file, &http.key_file));
+        found.extend(judged.err().map(at("http.address")));
+    }
+    found
+}
+
+fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<Refused> {
+    let section = door.section;
+    let mut found = Vec::new();
+    if let (Some(cert), Some(key)) = (door.cert_file.clone(), door.key_file.clone()) {
+        let names = TlsNames {
+            cert: "cert_file",
+            key: "key_file",
+            client_ca: "client_ca_file",
+        };
+        let files = TlsFiles {
+            cert,
+            key,
+            client_ca: None,
+            names,
+        };
+        if let Err(error) = Tls::open(files) {
+            let field = match &error {
+                StartError::Unreadable { key, .. } => key,
+                _ => "cert_file",
+            };
+            found.push(Refused {
+                place: Place::Field(format!("{section}.{field}")),
+                text: format!("{section}.{error}"),
+            });
+        }
+    }
+    if let Some(address) = literal_address(&door.address) {
+        let protection = Protection {
+            has_tls: has_tls(&door.cert_file, &door.key_file),
+            has_login: auth.is_given(),
+            is_insecure: door.insecure,
+        };
+        if let Err(exposed) = exposure(address.ip(), protection) {
+            found.push(Refused {
+                place: Place::Field(format!("{section}.address")),
+                text: exposed.explain(address, &ListenerNames::of_section(section)),
+            });
+        }
+    }
+    found
+}
+
+/// Files that cannot be used are a mistake by themselves, and no reason for a second one.
+fn has_tls<T>(cert: &Option<T>, key: &Option<T>) -> bool {
+    cert.is_some() && key.is_some()
+}

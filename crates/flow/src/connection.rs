@@ -1,0 +1,199 @@
+//! Whether data can flow at one end of a flow, with the counters, the log and what the component shows of itself.
+//!
+//! Every component reports here, and here it is told in the log, so that none can stand still in silence: trouble at once, what
+//! goes on once a minute, and its end.
+
+mod outage;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Mutex, RwLock};
+use thalweg_telemetry::{Detail, IntCounter};
+
+use self::outage::{Line, Outage};
+use crate::component::Component;
+
+/// Clones share their state. A component made of several others is connected while all of them are.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<ConnectionInner>,
+}
+
+struct ConnectionInner {
+    component: Component,
+    connected: AtomicBool,
+    why_not: RwLock<String>,
+    outage: Mutex<Outage>,
+    details: RwLock<Option<DetailsFn>>,
+    children: RwLock<Vec<(Component, Connection)>>,
+    up: IntCounter,
+    failed: IntCounter,
+    lost: IntCounter,
+}
+
+type DetailsFn = Arc<dyn Fn() -> Vec<Detail> + Send + Sync>;
+
+/// What did not succeed, as the beginning of a line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Connect,
+    Lost,
+    Open,
+    Write,
+}
+
+impl Trouble {
+    fn text(self) -> &'static str {
+        match self {
+            Trouble::Connect => "cannot connect",
+            Trouble::Lost => "connection lost",
+            Trouble::Open => "cannot open",
+            Trouble::Write => "write failed",
+        }
+    }
+}
+
+impl Connection {
+    /// `direction` is `input` or `output`, as the metric names have it.
+    pub(crate) fn new(component: &Component, direction: &str) -> Connection {
+        let counter = |what: &str, help: &str| component.counter(&format!("{direction}_connection_{what}"), help);
+        Connection {
+            inner: Arc::new(ConnectionInner {
+                connected: AtomicBool::new(false),
+                why_not: RwLock::new("starting".to_owned()),
+                outage: Mutex::default(),
+                details: RwLock::new(None),
+                children: RwLock::default(),
+                up: counter("up", "Connections made."),
+                failed: counter("failed", "Attempts to connect that failed."),
+                lost: counter("lost", "Connections lost."),
+                component: component.clone(),
+            }),
+        }
+    }
+
+    /// Data can flow. Counts a connection if it could not before.
+    pub fn up(&self) {
+        if !self.inner.connected.swap(true, Ordering::Relaxed) {
+            self.inner.up.inc();
+            let line = self.inner.outage.lock().ended(Instant::now());
+            self.log(line);
+        }
+    }
+
+    /// An attempt failed, and others will follow. `why` is told in the log, and shown by `/ready`.
+    pub fn failed(&self, why: &str) {
+        self.inner.failed.inc();
+        self.trouble(Trouble::Connect, why);
+    }
+
+    /// An attempt to open what data goes to failed, and others will follow.
+    pub(crate) fn open_failed(&self, why: &str) {
+        self.inner.failed.inc();
+        self.trouble(Trouble::Open, why);
+    }
+
+    /// Data cannot flow at the moment. Counts a loss if it could before.
+    pub fn lost(&self, why: &str) {
+        self.count_loss();
+        self.trouble(Trouble::Lost, why);
+    }
+
+    /// Data could not be written, and will be again.
+    pub(crate) fn write_failed(&self, why: &str) {
+        self.count_loss();
+        self.trouble(Trouble::Write, why);
+    }
+
+    /// Data will not flow any more. Whoever gives up tells why in the log.
+    pub fn given_up(&self, why: &str) {
+        match self.inner.connected.load(Ordering::Relaxed) {
+            true => self.inner.lost.inc(),
+            false => self.inner.failed.inc(),
+        }
+        *self.inner.outage.lock() = Outage::default();
+        self.down(why);
+    }
+
+    /// Still on the way to a connection; `why` says how far.
+    pub fn progress(&self, why: &str) {
+        self.down(why);
+    }
+
+    fn count_loss(&self) {
+        if self.inner.connected.load(Ordering::Relaxed) {
+            self.inner.lost.inc();
+        }
+    }
+
+    fn trouble(&self, trouble: Trouble, why: &str) {
+        self.down(why);
+        let line = self.inner.outage.lock().failed(trouble, why, Instant::now());
+        self.log(line);
+    }
+
+    /// Tells what goes on. To be called every second or so.
+    pub(crate) fn remind(&self) {
+        let line = self.inner.outage.lock().remind(Instant::now());
+        self.log(line);
+    }
+
+    fn log(&self, line: Option<Line>) {
+        let component = self.inner.component.title();
+        match line {
+            None => {}
+            Some(Line::Ended(text)) => tracing::info!(component, "{text}"),
+            Some(Line::Trouble { text, more: 0 }) => tracing::warn!(component, "{text}"),
+            Some(Line::Trouble { text, more }) => tracing::warn!(component, more_like_it = more, "{text}"),
+        }
+    }
+
+    fn down(&self, why: &str) {
+        self.inner.connected.store(false, Ordering::Relaxed);
+        *self.inner.why_not.write() = why.to_owned();
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.why_not().is_none()
+    }
+
+    /// Why data cannot flow; `None` if it can.
+    pub fn why_not(&self) -> Option<String> {
+        let children = self.inner.children.read();
+        let down = children
+            .iter()
+            .find_map(|(component, child)| Some(format!("{}: {}", component.title(), child.why_not()?)));
+        down.or_else(|| self.own_trouble())
+    }
+
+    /// As [`Connection::why_not`], but only what the other components that this one is made of do not tell themselves.
+    pub(crate) fn told_here(&self) -> Option<String> {
+        let children = self.inner.children.read();
+        if children.iter().any(|(_, child)| !child.is_up()) {
+            return None;
+        }
+        self.own_trouble()
+    }
+
+    fn own_trouble(&self) -> Option<String> {
+        let connected = self.inner.connected.load(Ordering::Relaxed);
+        (!connected).then(|| self.inner.why_not.read().clone())
+    }
+
+    /// From now on data can flow here only while it can flow there too.
+    pub(crate) fn follow(&self, children: Vec<(Component, Connection)>) {
+        *self.inner.children.write() = children;
+    }
+
+    /// What the console and the terminal show of this component; called about once per second.
+    pub fn show(&self, details: impl Fn() -> Vec<Detail> + Send + Sync + 'static) {
+        *self.inner.details.write() = Some(Arc::new(details));
+    }
+
+    pub fn details(&self) -> Vec<Detail> {
+        let details = self.inner.details.read().clone();
+        details.map(|details| details()).unwrap_or_default()
+    }
+}

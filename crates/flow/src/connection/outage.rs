@@ -1,0 +1,191 @@
+//! What the log says of a connection that is down.
+//!
+//! | state | a failure | every second | data flows |
+//! |---|---|---|---|
+//! | up | a line, → told; within 10 s of the last line → untold | those that were untold and are over: one line | – |
+//! | untold | counted | a line when the 10 s are over, → told | → up |
+//! | told | counted; another reason → untold, or a line | a line when the last one is a minute old | a line, → up |
+
+use std::time::{Duration, Instant};
+
+use super::Trouble;
+
+/// Between two lines, so that a connection that comes and goes does not flood the log.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Between two lines about the same.
+const REMINDER: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    /// `None` while data flows.
+    since: Option<Instant>,
+    /// The last failure: what, and why.
+    last: Option<(Trouble, String)>,
+    /// The last reason is in no line yet.
+    is_untold: bool,
+    /// There was a line about this outage.
+    is_known: bool,
+    /// Of the last line, also before this outage.
+    line_at: Option<Instant>,
+    /// Failures that no line was about.
+    more: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    Trouble {
+        text: String,
+        /// Failures since the last line, without the one that this is about.
+        more: u64,
+    },
+    Ended(String),
+}
+
+impl Outage {
+    pub fn failed(&mut self, trouble: Trouble, why: &str, now: Instant) -> Option<Line> {
+        self.since.get_or_insert(now);
+        self.more += 1;
+        let is_new = !self.is_known || self.last.as_ref().is_none_or(|(_, last)| last != why);
+        if is_new {
+            self.is_untold = true;
+            self.last = Some((trouble, why.to_owned()));
+        }
+        self.line(now)
+    }
+
+    pub fn remind(&mut self, now: Instant) -> Option<Line> {
+        self.line(now)
+    }
+
+    /// `None` if nobody was told that it had begun.
+    pub fn ended(&mut self, now: Instant) -> Option<Line> {
+        let since = self.since.take()?;
+        self.is_untold = false;
+        let seconds = now.duration_since(since).as_secs();
+        if self.is_known {
+            self.more = 0;
+        }
+        std::mem::take(&mut self.is_known).then(|| Line::Ended(format!("connected again after {seconds} s")))
+    }
+
+    fn line(&mut self, now: Instant) -> Option<Line> {
+        let quiet = self.line_at.map_or(REMINDER, |at| now.duration_since(at));
+        let (trouble, why) = self.last.as_ref()?;
+        let told = trouble.text();
+        let (text, about) = match self.since {
+            None if self.more > 0 && quiet >= PAUSE => (format!("{told} and connected again at once: {why}"), 1),
+            Some(_) if self.is_untold && quiet >= PAUSE => (format!("{told}, trying again: {why}"), 1),
+            Some(since) if !self.is_untold && quiet >= REMINDER => {
+                let seconds = now.duration_since(since).as_secs();
+                (format!("not connected for {seconds} s, trying on: {why}"), 0)
+            }
+            _ => return None,
+        };
+        let more = std::mem::take(&mut self.more).saturating_sub(about);
+        self.is_known = self.since.is_some();
+        self.is_untold = false;
+        self.line_at = Some(now);
+        Some(Line::Trouble { text, more })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines by second. At each second what is to happen happens, then the reminder comes.
+    fn told(seconds: u64, happens: impl Fn(u64, &mut Outage, Instant) -> Option<Line>) -> Vec<(u64, String)> {
+        let start = Instant::now();
+        let mut outage = Outage::default();
+        let mut lines = Vec::new();
+        for second in 0..seconds {
+            let now = start + Duration::from_secs(second);
+            let both = [happens(second, &mut outage, now), outage.remind(now)];
+            lines.extend(both.into_iter().flatten().map(|line| match line {
+                Line::Trouble { text, more: 0 } => (second, text),
+                Line::Trouble { text, more } => (second, format!("{text} (+{more})")),
+                Line::Ended(text) => (second, text),
+            }));
+        }
+        lines
+    }
+
+    fn line(second: u64, text: &str) -> (u64, String) {
+        (second, text.to_owned())
+    }
+
+    #[test]
+    fn what_goes_on_is_told_at_once_each_minute_and_at_its_end() {
+        let lines = told(200, |second, outage, now| match second {
+            5..150 => outage.failed(Trouble::Connect, "there is no queue ordrs", now),
+            150 => outage.ended(now),
+            _ => None,
+        });
+        assert_eq!(
+            lines,
+            [
+                line(5, "cannot connect, trying again: there is no queue ordrs"),
+                line(65, "not connected for 60 s, trying on: there is no queue ordrs (+60)"),
+                line(125, "not connected for 120 s, trying on: there is no queue ordrs (+60)"),
+                line(150, "connected again after 145 s"),
+            ]
+        );
+    }
+
+    /// One failure is enough: whoever waits long for the next attempt is reminded of meanwhile.
+    #[test]
+    fn a_reminder_needs_no_further_failure() {
+        let lines = told(130, |second, outage, now| match second {
+            0 => outage.failed(Trouble::Open, "x", now),
+            _ => None,
+        });
+        let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
+        assert_eq!(seconds, [0, 60, 120]);
+    }
+
+    #[test]
+    fn another_reason_is_told_when_ten_seconds_are_over() {
+        let lines = told(30, |second, outage, now| match second {
+            0..3 => outage.failed(Trouble::Connect, "a", now),
+            3..30 => outage.failed(Trouble::Connect, "b", now),
+            _ => None,
+        });
+        assert_eq!(
+            lines,
+            [
+                line(0, "cannot connect, trying again: a"),
+                line(10, "cannot connect, trying again: b (+9)"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_connection_that_comes_and_goes_is_told_of_every_ten_seconds() {
+        let lines = told(40, |second, outage, now| match second % 2 {
+            0 => outage.failed(Trouble::Lost, "gone", now),
+            _ => outage.ended(now),
+        });
+        let warnings = lines.iter().filter(|(_, text)| text.starts_with("connection lost"));
+        let seconds: Vec<u64> = warnings.map(|(second, _)| *second).collect();
+        assert_eq!(seconds, [0, 10, 20, 30], "{lines:?}");
+        assert!(lines.len() <= 8, "{lines:?}");
+    }
+
+    /// A connection that was gone for a moment while nothing could be told is told of afterwards.
+    #[test]
+    fn nothing_is_passed_over() {
+        let lines = told(30, |second, outage, now| match second {
+            0 | 3 => outage.failed(Trouble::Lost, "gone", now),
+            1 | 4 => outage.ended(now),
+            _ => None,
+        });
+        assert_eq!(
+            lines,
+            [
+                line(0, "connection lost, trying again: gone"),
+                line(1, "connected again after 1 s"),
+                line(10, "connection lost and connected again at once: gone"),
+            ]
+        );
+    }
+}

@@ -1,0 +1,468 @@
+//! Generated certificates of authorities and servers, with mistakes in them, judged here and by `openssl verify`.
+//!
+//! OpenSSL builds one path and judges it; here every path is tried. So OpenSSL is asked about each path by itself, and the
+//! server must be accepted exactly if one of them is. Where the two differ on purpose, `Difference` says where and why.
+
+use std::fs::write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use x509_cert::der::Tag;
+use x509_cert::der::asn1::Null;
+use x509_cert::der::flagset::FlagSet;
+use x509_cert::ext::pkix::KeyUsages;
+
+use super::tests::Folder;
+use super::*;
+use crate::security::key_pair::to_pem;
+use crate::security::test_pki::{ANY_USAGE, CLIENT_AUTH, DAY, Design, Hash, NOW, SERVER_AUTH, URI, extension};
+
+/// Where a path is judged otherwise than by OpenSSL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Difference {
+    /// The operator named exactly this certificate, and controllers sign their own with whatever usages: no purpose and no
+    /// critical extension is asked for. Key and dates are.
+    TrustedItself,
+    /// OpenSSL takes any of several usages for TLS. A secure channel of OPC UA signs and encrypts with the key: both are asked for.
+    UsageOfServer,
+    /// OpenSSL takes an authority as a server. Whoever broke into such a server could issue certificates for all others.
+    AuthorityAsServer,
+    /// OpenSSL takes a certificate without BasicConstraints for an authority's, of the first version if it is self-signed, later
+    /// if its key usage says so. RFC 5280 (4.2.1.9) forbids it.
+    NoConstraints,
+    /// Controllers mark what they sign for themselves as an authority's. Trust in one is no trust in what its key signs.
+    ApplicationAsAuthority,
+    /// OpenSSL does not take `anyExtendedKeyUsage` for `serverAuth`; RFC 5280 (4.2.1.12) says that it is meant.
+    AnyPurpose,
+}
+
+/// A certificate with what the model knows of it.
+#[derive(Clone)]
+struct Made {
+    design: Design,
+    /// Who has the key; a leaf has nobody's.
+    owner: Option<usize>,
+    issuer: Option<usize>,
+    der: Vec<u8>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Trusted,
+    Issuers,
+    Sent,
+}
+
+struct World {
+    leaf: Made,
+    authorities: Vec<Made>,
+    lists: Vec<Vec<u8>>,
+    revoked: Vec<u32>,
+    policy: SecurityPolicy,
+}
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())].clone()
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let with_lists = random.percent(25);
+        let owners = 1 + random.below(4);
+        let mut serial = 1;
+        let mut designs: Vec<Vec<(Design, usize)>> = Vec::new();
+        for owner in 0..owners {
+            // An authority that goes on with a new key keeps its name. Lists name no key, so there are none then.
+            let shares_name = owner > 0 && !with_lists && random.percent(10);
+            let name = format!("Authority {}", if shares_name { owner - 1 } else { owner });
+            let key = if random.percent(8) { 8 + owner % 2 } else { owner };
+            let signs_lists = random.percent(90);
+            let variants = 1 + usize::from(random.percent(40)) + usize::from(random.percent(15));
+            let of_owner = (0..variants).map(|_| {
+                serial += 1;
+                let mut design = Design::authority(&name, key);
+                design.serial = serial;
+                spoil_authority(&mut design, &mut random, signs_lists);
+                let above = random.percent(80) && owner + 1 < owners;
+                let by = if above { owner + 1 } else { random.below(owners) };
+                let root = owner + 1 == owners && random.percent(90);
+                (design, if root { owner } else { by })
+            });
+            designs.push(of_owner.collect());
+        }
+        let mut authorities = Vec::new();
+        for (owner, all) in designs.iter().enumerate() {
+            for (design, by) in all {
+                authorities.push(Made {
+                    der: design.signed_by(&designs[*by][0].0),
+                    design: design.clone(),
+                    owner: Some(owner),
+                    issuer: Some(*by),
+                    place: random.one_of(&[Place::Trusted, Place::Issuers, Place::Issuers, Place::Sent]),
+                });
+            }
+        }
+        if with_lists {
+            // OpenSSL wants a list for whatever it trusts, and finds none for what is signed by somebody else.
+            authorities
+                .iter_mut()
+                .filter(|made| made.owner != made.issuer)
+                .for_each(|made| {
+                    made.place = if made.place == Place::Trusted {
+                        Place::Issuers
+                    } else {
+                        made.place
+                    };
+                });
+        }
+        let by = if random.percent(85) { 0 } else { random.below(owners) };
+        let leaf = World::leaf(&mut random, &designs, by, with_lists);
+        let revoked: Vec<u32> = (0..=serial).filter(|_| random.percent(12)).collect();
+        let lists = designs.iter().map(|all| all[0].0.revokes(&revoked, Vec::new()));
+        World {
+            lists: if with_lists { lists.collect() } else { Vec::new() },
+            revoked: if with_lists { revoked } else { Vec::new() },
+            leaf,
+            authorities,
+            policy: random.one_of(&[
+                SecurityPolicy::Basic256Sha256,
+                SecurityPolicy::Basic256Sha256,
+                SecurityPolicy::Basic256,
+            ]),
+        }
+    }
+
+    fn leaf(random: &mut Random, designs: &[Vec<(Design, usize)>], by: usize, with_lists: bool) -> Made {
+        let mut design = Design::server(7);
+        design.serial = random.below(3) as u32;
+        spoil_server(&mut design, random);
+        let is_self_signed = !with_lists && random.percent(8);
+        let der = match is_self_signed {
+            true => design.self_signed(),
+            false => design.signed_by(&written(&designs[by][0].0, random)),
+        };
+        Made {
+            der,
+            owner: None,
+            issuer: (!is_self_signed).then_some(by),
+            place: if !with_lists && random.percent(12) {
+                Place::Trusted
+            } else {
+                Place::Sent
+            },
+            design,
+        }
+    }
+
+    /// Every path from the leaf to something trusted, by who signed whom.
+    fn paths(&self) -> Vec<Vec<&Made>> {
+        let mut complete = Vec::new();
+        let mut open = vec![vec![&self.leaf]];
+        while let Some(path) = open.pop() {
+            let top = path[path.len() - 1];
+            if top.place == Place::Trusted {
+                complete.push(path);
+                continue;
+            }
+            for next in &self.authorities {
+                let is_new = path.iter().all(|made| made.owner != next.owner);
+                if is_new && top.issuer == next.owner && path.len() <= path_building::AUTHORITIES_MAX {
+                    open.push([path.as_slice(), &[next]].concat());
+                }
+            }
+        }
+        complete
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Made> {
+        std::iter::once(&self.leaf).chain(&self.authorities)
+    }
+}
+
+/// The same name in another kind of string, which is the same name.
+fn written(issuer: &Design, random: &mut Random) -> Design {
+    let mut issuer = issuer.clone();
+    if random.percent(20) {
+        issuer.name = issuer.name.to_uppercase().replace(' ', "  ");
+        issuer.name_tag = Tag::PrintableString;
+    }
+    issuer
+}
+
+fn spoil_both(design: &mut Design, random: &mut Random) {
+    match random.below(24) {
+        0 => (design.from, design.to) = (NOW - 30 * DAY, NOW - DAY),
+        1 => (design.from, design.to) = (NOW + DAY, NOW + 30 * DAY),
+        2 => design.more = vec![extension("1.2.3.4", random.percent(70), &Null)],
+        3 => design.hash = Hash::Sha1,
+        4 => design.hash = random.one_of(&[Hash::Sha384, Hash::Sha512]),
+        _ => {}
+    }
+}
+
+fn spoil_authority(design: &mut Design, random: &mut Random, signs_lists: bool) {
+    spoil_both(design, random);
+    let lists: FlagSet<KeyUsages> = if signs_lists {
+        KeyUsages::CRLSign.into()
+    } else {
+        Default::default()
+    };
+    design.usage = Some(KeyUsages::KeyCertSign | lists);
+    match random.below(24) {
+        0..=3 => design.constraints = Some((true, Some(random.below(3) as u8))),
+        4 => design.constraints = Some((false, None)),
+        5 => design.constraints = None,
+        6 => design.usage = Some(KeyUsages::DigitalSignature | lists),
+        7 if signs_lists => design.usage = None,
+        8 => design.extended_usage = Some(vec![SERVER_AUTH]),
+        9 => design.extended_usage = Some(vec![CLIENT_AUTH]),
+        10 => design.extended_usage = Some(vec![ANY_USAGE]),
+        11 => design.uri = Some("urn:controller".to_owned()),
+        12 => design.version = x509_cert::Version::V1,
+        _ => {}
+    }
+}
+
+fn spoil_server(design: &mut Design, random: &mut Random) {
+    spoil_both(design, random);
+    match random.below(20) {
+        0 => design.key = 8,
+        1 => design.extended_usage = Some(vec![CLIENT_AUTH]),
+        2 => design.extended_usage = None,
+        3 => design.extended_usage = Some(vec![ANY_USAGE]),
+        4 => design.extended_usage = Some(vec![CLIENT_AUTH, SERVER_AUTH]),
+        5 => design.usage = None,
+        6 => design.usage = Some(KeyUsages::DigitalSignature.into()),
+        7 => design.usage = Some(KeyUsages::KeyCertSign.into()),
+        8 => design.usage = Some(KeyUsages::KeyAgreement.into()),
+        9 => design.constraints = Some((true, None)),
+        10 => design.constraints = None,
+        _ => {}
+    }
+}
+
+/// Which differences a path has.
+fn differences(path: &[&Made]) -> Vec<Difference> {
+    let (leaf, authorities) = path.split_first().unwrap();
+    if authorities.is_empty() {
+        return vec![Difference::TrustedItself];
+    }
+    let design = &leaf.design;
+    let usage = design.usage;
+    let encrypts =
+        usage.is_none_or(|usage| !(usage & (KeyUsages::KeyEncipherment | KeyUsages::DataEncipherment)).is_empty());
+    let signs = usage.is_none_or(|usage| usage.contains(KeyUsages::DigitalSignature));
+    let is_open = |made: &&Made| made.design.constraints.is_none() || made.design.version == x509_cert::Version::V1;
+    let is_any = |made: &&Made| made.design.extended_usage.as_deref() == Some(&[ANY_USAGE]);
+    [
+        (Difference::UsageOfServer, !(signs && encrypts)),
+        (
+            Difference::AuthorityAsServer,
+            design.constraints.is_some_and(|(ca, _)| ca),
+        ),
+        (Difference::NoConstraints, authorities.iter().any(is_open)),
+        (
+            Difference::ApplicationAsAuthority,
+            authorities.iter().any(|made| made.design.uri.is_some()),
+        ),
+        (Difference::AnyPurpose, path.iter().any(is_any)),
+    ]
+    .into_iter()
+    .filter_map(|(difference, is_there)| is_there.then_some(difference))
+    .collect()
+}
+
+/// What is right for a path: OpenSSL's word, but for the differences.
+fn is_right(world: &World, path: &[&Made], folder: &Path) -> bool {
+    let differences = differences(path);
+    let mut purpose = &["-purpose", "sslserver"][..];
+    for difference in &differences {
+        match difference {
+            Difference::TrustedItself => purpose = &["-ignore_critical"],
+            // The purposes are then looked at here.
+            Difference::AnyPurpose => purpose = &[],
+            _ => return false,
+        }
+    }
+    if differences.contains(&Difference::AnyPurpose) {
+        let purposes = path.iter().filter_map(|made| made.design.extended_usage.as_ref());
+        let mut purposes = purposes.map(|all| all.iter().any(|id| *id == SERVER_AUTH || *id == ANY_USAGE));
+        if !purposes.all(|is_for_servers| is_for_servers) {
+            return false;
+        }
+    }
+    let (anchor, below) = path.split_last().unwrap();
+    let between: Vec<&Made> = below.iter().skip(1).copied().collect();
+    openssl(world, folder, &[anchor], &between, purpose)
+}
+
+/// Whether `openssl verify` takes the leaf, with these certificates and no others.
+fn openssl(world: &World, folder: &Path, trusted: &[&Made], others: &[&Made], purpose: &[&str]) -> bool {
+    let pem = |all: &[&Made]| -> String { all.iter().map(|made| to_pem("CERTIFICATE", &made.der)).collect() };
+    let file = |name: &str, text: String| {
+        let path = folder.join(name);
+        write(&path, text).unwrap();
+        path
+    };
+    let mut command = Command::new("openssl");
+    command.args(["verify", "-partial_chain", "-no-CAfile", "-no-CApath", "-no-CAstore"]);
+    command.args(["-attime", &NOW.to_string()]).args(purpose);
+    // 112 bits: keys of 2,048 and no SHA-1. The policies of that time are below any level.
+    command.args([
+        "-auth_level",
+        if world.policy == SecurityPolicy::Basic256 {
+            "0"
+        } else {
+            "2"
+        },
+    ]);
+    command.arg("-trusted").arg(file("trusted.pem", pem(trusted)));
+    if !others.is_empty() {
+        command.arg("-untrusted").arg(file("others.pem", pem(others)));
+    }
+    if !world.lists.is_empty() {
+        let lists = world.lists.iter().map(|list| to_pem("X509 CRL", list)).collect();
+        command
+            .arg("-crl_check_all")
+            .arg("-CRLfile")
+            .arg(file("lists.pem", lists));
+    }
+    command.arg(file("leaf.pem", pem(&[&world.leaf])));
+    let verdict = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    verdict
+        .expect("openssl 3 is not installed; on Debian: apt-get install openssl")
+        .success()
+}
+
+/// What is judged here, with the files of the folder under these names.
+fn judged(world: &World, order: &mut Random) -> Result<(), String> {
+    let folder = Folder::with(&[]);
+    let mut put = |sub: &str, bytes: &[u8]| folder.put(sub, &format!("{:016x}", order.next()), bytes);
+    let mut shown = vec![world.leaf.der.clone()];
+    for made in world.all() {
+        match made.place {
+            Place::Trusted => put("trusted", &made.der),
+            Place::Issuers => put("issuers", &made.der),
+            Place::Sent if made.owner.is_some() => shown.push(made.der.clone()),
+            Place::Sent => {}
+        }
+    }
+    world.lists.iter().for_each(|list| put("crl", list));
+    TrustFolder::new(folder.path()).check(&Check {
+        certificates: &shown,
+        url: "opc.tcp://plc:4840/",
+        host: "plc",
+        application_uri: URI,
+        policy: world.policy,
+        now: Duration::from_secs(NOW),
+    })
+}
+
+fn describe(world: &World) -> String {
+    let made = world.all().map(|made| {
+        let design = &made.design;
+        format!(
+            "\n  {:?} {:?} by {:?} ({:?}): key {}, serial {}, {:?}, {}..{} days, {:?}, {:?}, {:?}, uri {:?}, {:?}, {} more",
+            made.owner,
+            design.name,
+            made.issuer,
+            made.place,
+            design.key,
+            design.serial,
+            design.hash,
+            (design.from as i64 - NOW as i64) / DAY as i64,
+            (design.to as i64 - NOW as i64) / DAY as i64,
+            design.constraints,
+            design.usage,
+            design.extended_usage,
+            design.uri,
+            design.version,
+            design.more.len()
+        )
+    });
+    let lists = format!("\n  {} lists, revoked {:?}", world.lists.len(), world.revoked);
+    format!("{:?}{}{lists}", world.policy, made.collect::<String>())
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn every_path_is_judged_as_openssl_judges_it_and_one_good_one_is_enough() {
+    let first = number("THALWEG_SIM_SEED").unwrap_or(1);
+    let seeds = number("THALWEG_SIM_SEEDS").unwrap_or(150);
+    let scratch = tempfile::tempdir().unwrap();
+    let (mut accepted, mut met) = (0, std::collections::HashSet::new());
+    for seed in first..first + seeds {
+        let world = World::new(seed);
+        let paths = world.paths();
+        let right = paths.iter().any(|path| is_right(&world, path, scratch.path()));
+        met.extend(paths.iter().flat_map(|path| differences(path)));
+        let verdict = judged(&world, &mut Random(seed | 1));
+        let told = || {
+            format!(
+                "THALWEG_SIM_SEED={seed} THALWEG_SIM_SEEDS=1 shows it again: {verdict:?}, {} paths, {}",
+                paths.len(),
+                describe(&world)
+            )
+        };
+        assert_eq!(verdict.is_ok(), right, "{}", told());
+        for order in [seed << 20 | 1, seed << 40 | 1] {
+            let again = judged(&world, &mut Random(order));
+            assert_eq!(
+                again.is_ok(),
+                right,
+                "the order of files decides: {again:?}; {}",
+                told()
+            );
+        }
+        // What OpenSSL finds by itself is found here too, unless a difference is in the way.
+        let place = |trusted: bool| -> Vec<&Made> {
+            let all = world.authorities.iter();
+            all.filter(|made| (made.place == Place::Trusted) == trusted).collect()
+        };
+        let is_plain = paths.iter().all(|path| differences(path).is_empty());
+        if is_plain
+            && openssl(
+                &world,
+                scratch.path(),
+                &place(true),
+                &place(false),
+                &["-purpose", "sslserver"],
+            )
+        {
+            assert!(verdict.is_ok(), "OpenSSL finds a path; {}", told());
+        }
+        accepted += u64::from(right);
+    }
+    if seeds >= 100 {
+        assert!(
+            accepted * 10 > seeds && accepted * 10 < seeds * 9,
+            "{accepted} of {seeds} are accepted: no test of anything"
+        );
+        assert_eq!(met.len(), 6, "each difference is met: {met:?}");
+    }
+}

@@ -1,0 +1,251 @@
+//! Building certification paths (RFC 4158): from a server's certificate over its issuers up to one that is trusted, with every
+//! issuer that fits tried, since names and keys are shared by a certificate and its renewal, and by what was signed across.
+//!
+//! A server chooses what it sends, so the work is bounded: so many certificates of its chain, so many steps, so many signatures.
+//! The order of the search depends on the certificates alone, and not on how a folder lists its files.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::super::x509::Parsed;
+
+/// Longest path from a server's certificate to an authority.
+pub(super) const AUTHORITIES_MAX: usize = 8;
+/// Certificates that are looked at of those that a server sends behind its own.
+pub(in crate::security) const SENT_MAX: usize = AUTHORITIES_MAX;
+/// One check of a signature takes up to a fifth of a millisecond.
+const SIGNATURES_MAX: usize = 128;
+const STEPS_MAX: usize = 1024;
+
+/// Why a path does not do. Of several paths, the one that failed latest is told of.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Refusal {
+    pub stage: Stage,
+    pub why: String,
+}
+
+/// In the order in which a path is checked.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    Authority,
+    PathLength,
+    Extensions,
+    Usage,
+    Strength,
+    Dates,
+    Revocation,
+}
+
+/// What the search for a path has come to.
+#[derive(Debug)]
+pub(super) enum Found {
+    Good,
+    /// Paths lead to what is trusted, and none does.
+    Refused(Refusal),
+    /// No path leads to what is trusted.
+    Nowhere,
+    /// The bounds were reached before.
+    TooMuchWork,
+}
+
+/// The certificates that paths are built of.
+pub(super) struct Pool {
+    leaf: Parsed,
+    is_leaf_trusted: bool,
+    /// In the order in which they are tried.
+    issuers: Vec<Issuer>,
+    /// Whether the one has signed the other: `None` is the leaf.
+    signatures: HashMap<(Option<usize>, usize), bool>,
+    steps: usize,
+}
+
+struct Issuer {
+    parsed: Parsed,
+    is_trusted: bool,
+}
+
+/// Ends a search.
+struct Done(Found);
+
+impl Pool {
+    /// `now` only says what is tried first.
+    pub fn new(leaf: Parsed, trusted: &[Parsed], known: &[Parsed], sent: Vec<Parsed>, now: Duration) -> Pool {
+        let is_leaf_trusted = trusted.contains(&leaf);
+        let trusted = trusted.iter().map(|parsed| (parsed.clone(), true));
+        let others = known.iter().cloned().chain(sent.into_iter().take(SENT_MAX));
+        let mut issuers: Vec<Issuer> = trusted
+            .chain(others.map(|parsed| (parsed, false)))
+            // Without the extension nothing that it signed counts.
+            .filter(|(parsed, _)| parsed.is_authority())
+            .map(|(parsed, is_trusted)| Issuer { parsed, is_trusted })
+            .collect();
+        issuers.sort_by_cached_key(|issuer| {
+            let parsed = &issuer.parsed;
+            let is_sound = parsed.is_valid_at(now) && parsed.extensions.unusable.is_none();
+            let order = (!issuer.is_trusted, !is_sound, Reverse(parsed.valid_to()));
+            (order, parsed.der.clone())
+        });
+        issuers.dedup_by(|later, earlier| later.parsed == earlier.parsed);
+        Pool {
+            leaf,
+            is_leaf_trusted,
+            issuers,
+            signatures: HashMap::new(),
+            steps: 0,
+        }
+    }
+
+    /// Judges path after path until one is good. A path begins with the server's certificate.
+    pub fn search(&mut self, judge: &mut dyn FnMut(&[&Parsed]) -> Result<(), Refusal>) -> Found {
+        let mut latest: Option<Refusal> = None;
+        match self.follow(&mut Vec::new(), &mut latest, judge) {
+            Err(Done(found)) => found,
+            Ok(()) => latest.map_or(Found::Nowhere, Found::Refused),
+        }
+    }
+
+    /// Depth first. `path` holds the issuers so far; the leaf is not among them.
+    fn follow(
+        &mut self,
+        path: &mut Vec<usize>,
+        latest: &mut Option<Refusal>,
+        judge: &mut dyn FnMut(&[&Parsed]) -> Result<(), Refusal>,
+    ) -> Result<(), Done> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            return Err(Done(Found::TooMuchWork));
+        }
+        let top = path.last().copied();
+        if self.is_trusted(top) {
+            // Nothing above it can mend what is wrong below.
+            let refusal = judge(&self.certificates(path)).err().ok_or(Done(Found::Good))?;
+            if latest.as_ref().is_none_or(|known| refusal.stage > known.stage) {
+                *latest = Some(refusal);
+            }
+            return Ok(());
+        }
+        if path.len() == AUTHORITIES_MAX {
+            return Ok(());
+        }
+        for next in self.candidates(top, path) {
+            if self.has_signed(next, top)? {
+                path.push(next);
+                self.follow(path, latest, judge)?;
+                path.pop();
+            }
+        }
+        Ok(())
+    }
+
+    fn certificate(&self, at: Option<usize>) -> &Parsed {
+        let issuer = at.and_then(|at| self.issuers.get(at));
+        issuer.map_or(&self.leaf, |issuer| &issuer.parsed)
+    }
+
+    fn is_trusted(&self, at: Option<usize>) -> bool {
+        match at {
+            None => self.is_leaf_trusted,
+            Some(at) => self.issuers.get(at).is_some_and(|issuer| issuer.is_trusted),
+        }
+    }
+
+    fn certificates(&self, path: &[usize]) -> Vec<&Parsed> {
+        let issuers = path.iter().map(|at| self.certificate(Some(*at)));
+        std::iter::once(&self.leaf).chain(issuers).collect()
+    }
+
+    /// Issuers by name, those first whose key is named too. The same name and key twice would be a circle: whatever stands
+    /// above the second stands above the first.
+    fn candidates(&self, top: Option<usize>, path: &[usize]) -> Vec<usize> {
+        let subject = self.certificate(top);
+        let below = self.certificates(path);
+        let is_new = |issuer: &Parsed| {
+            let same = |known: &&Parsed| known.subject_name == issuer.subject_name && known.has_same_key(issuer);
+            !below.iter().any(same)
+        };
+        let fits = |issuer: &Issuer| issuer.parsed.subject_name == subject.issuer_name && is_new(&issuer.parsed);
+        let all = self.issuers.iter().enumerate().filter(|(_, issuer)| fits(issuer));
+        let (named, others): (Vec<_>, Vec<_>) = all.partition(|(_, issuer)| subject.names_key_of(&issuer.parsed));
+        named.into_iter().chain(others).map(|(at, _)| at).collect()
+    }
+
+    fn has_signed(&mut self, issuer: usize, subject: Option<usize>) -> Result<bool, Done> {
+        if let Some(known) = self.signatures.get(&(subject, issuer)) {
+            return Ok(*known);
+        }
+        if self.signatures.len() == SIGNATURES_MAX {
+            return Err(Done(Found::TooMuchWork));
+        }
+        let has = self
+            .certificate(Some(issuer))
+            .has_signed(&self.certificate(subject).signed());
+        self.signatures.insert((subject, issuer), has);
+        Ok(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::test_pki::{Design, NOW};
+
+    fn parsed(der: Vec<u8>) -> Parsed {
+        Parsed::from_der(&der).unwrap()
+    }
+
+    /// Whatever a server sends, a connection that it is refused costs no more than the bounds.
+    #[test]
+    fn authorities_that_all_have_signed_each_other_come_to_an_end() {
+        // One name, so that each may be the issuer of each; all of them lead nowhere.
+        let all: Vec<Design> = (0..8).map(|key| Design::authority("same", key)).collect();
+        let leaf = Design::server(0).signed_by(&all[1]);
+        let sent: Vec<Parsed> = (0..8)
+            .flat_map(|subject| (0..8).map(move |issuer| (subject, issuer)))
+            .map(|(subject, issuer)| parsed(all[subject].signed_by(&all[issuer])))
+            .collect();
+        let trusted = vec![parsed(Design::authority("other", 0).self_signed())];
+        // What comes from the folder is not cut off, so the other bounds are reached.
+        let now = Duration::from_secs(NOW);
+        for (known, sent) in [(Vec::new(), sent.clone()), (sent, Vec::new())] {
+            let mut pool = Pool::new(parsed(leaf.clone()), &trusted, &known, sent, now);
+            let found = pool.search(&mut |_| panic!("nothing leads to what is trusted"));
+            assert!(matches!(found, Found::Nowhere | Found::TooMuchWork), "{found:?}");
+            assert!(pool.signatures.len() <= SIGNATURES_MAX && pool.steps <= STEPS_MAX + 1);
+        }
+    }
+
+    #[test]
+    fn of_what_a_server_sends_only_the_first_certificates_are_looked_at() {
+        let root = Design::authority("root", 0);
+        let middle = Design::authority("middle", 1);
+        let filler = parsed(Design::authority("filler", 3).self_signed());
+        let leaf = parsed(Design::server(2).signed_by(&middle));
+        let trusted = vec![parsed(root.self_signed())];
+        for (before, is_found) in [(SENT_MAX - 1, true), (SENT_MAX, false)] {
+            let mut sent = vec![filler.clone(); before];
+            sent.push(parsed(middle.signed_by(&root)));
+            let mut pool = Pool::new(leaf.clone(), &trusted, &[], sent, Duration::from_secs(NOW));
+            let found = pool.search(&mut |_| Ok(()));
+            assert_eq!(matches!(found, Found::Good), is_found, "{before}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_has_as_many_authorities_as_it_may_have_and_no_more() {
+        let chain = |authorities: usize| {
+            let all: Vec<Design> = (0..authorities)
+                .map(|at| Design::authority(&format!("authority {at}"), at % 8))
+                .collect();
+            let certificates = all.iter().zip(all.iter().skip(1));
+            let known: Vec<Parsed> = certificates
+                .map(|(below, above)| parsed(below.signed_by(above)))
+                .collect();
+            let trusted = vec![parsed(all[authorities - 1].self_signed())];
+            let leaf = parsed(Design::server(7).signed_by(&all[0]));
+            Pool::new(leaf, &trusted, &known, Vec::new(), Duration::from_secs(NOW)).search(&mut |_| Ok(()))
+        };
+        assert!(matches!(chain(AUTHORITIES_MAX), Found::Good));
+        assert!(matches!(chain(AUTHORITIES_MAX + 1), Found::Nowhere));
+    }
+}

@@ -1,0 +1,215 @@
+//! Revocation lists of the folder. A list says who is revoked and never that somebody is not, so lists that cover a part, and
+//! those of changes since an earlier one, are read as what they name. One that cannot be read, or in which others than its
+//! issuer's certificates may be meant, would be passed over in silence; it refuses every server until it is replaced.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use x509_cert::crl::{CertificateList, RevokedCert};
+use x509_cert::der::{Decode as _, SliceReader};
+use x509_cert::ext::Extension;
+
+use super::super::sha256_hex;
+use super::super::x509::{self, ComparedName, Parsed, Signed};
+use super::date;
+
+const KEY_ID: &str = "2.5.29.35";
+const NUMBER: &str = "2.5.29.20";
+const DELTA: &str = "2.5.29.27";
+const SCOPE: &str = "2.5.29.28";
+const REASON: &str = "2.5.29.21";
+
+pub(super) struct RevocationList {
+    file: PathBuf,
+    der: Vec<u8>,
+    list: CertificateList,
+    issuer: ComparedName,
+    is_delta: bool,
+}
+
+impl RevocationList {
+    /// All lists of a file. The error is a reason without the file.
+    pub fn read(file: &Path, bytes: &[u8]) -> Result<Vec<RevocationList>, String> {
+        let found = x509::revocation_lists(bytes)?.into_iter();
+        found.map(|(der, list)| RevocationList::new(file, der, list)).collect()
+    }
+
+    fn new(file: &Path, der: Vec<u8>, list: CertificateList) -> Result<RevocationList, String> {
+        let extensions = list.tbs_cert_list.crl_extensions.iter().flatten();
+        let mut is_delta = false;
+        for extension in extensions {
+            let id = extension.extn_id.to_string();
+            match id.as_str() {
+                DELTA => is_delta = true,
+                SCOPE if is_indirect(extension) => {
+                    return Err("it revokes certificates of other issuers too".to_owned());
+                }
+                KEY_ID | NUMBER | SCOPE => {}
+                _ if extension.critical => {
+                    return Err(format!("it has the critical extension {id}, which is not known here"));
+                }
+                _ => {}
+            }
+        }
+        Ok(RevocationList {
+            file: file.to_owned(),
+            issuer: ComparedName::of(&list.tbs_cert_list.issuer),
+            der,
+            list,
+            is_delta,
+        })
+    }
+
+    fn signed(&self) -> Signed<'_> {
+        Signed {
+            bytes: x509::signed_bytes(&self.der).unwrap_or_default(),
+            algorithms: [&self.list.tbs_cert_list.signature, &self.list.signature_algorithm],
+            signature: self.list.signature.as_bytes().unwrap_or_default(),
+        }
+    }
+
+    fn revokes(&self, certificate: &Parsed) -> bool {
+        let serial = &certificate.certificate.tbs_certificate.serial_number;
+        let revoked = self.list.tbs_cert_list.revoked_certificates.iter().flatten();
+        let mut named = revoked.into_iter().filter(|entry| entry.serial_number == *serial);
+        named.any(|entry| !(self.is_delta && is_taken_back(entry)))
+    }
+
+    fn unusable(&self, why: &str) -> String {
+        unusable(&self.file, why)
+    }
+
+    /// What was revoked stays revoked; what was revoked since is missing.
+    fn warn_if_expired(&self, now: Duration) {
+        let next = self.list.tbs_cert_list.next_update.map(|time| time.to_unix_duration());
+        if let Some(next) = next.filter(|next| *next < now) {
+            tracing::warn!(
+                "the revocation list {} expired on {}; replace it by the authority's current one",
+                self.file.display(),
+                date(next)
+            );
+        }
+    }
+}
+
+pub(super) fn unusable(file: &Path, why: &str) -> String {
+    format!(
+        "the revocation list {} cannot be used ({why}); replace it by a valid one or remove it",
+        file.display()
+    )
+}
+
+/// `indirectCRL` of IssuingDistributionPoint, a field `[4] BOOLEAN`. What cannot be read may be one.
+fn is_indirect(extension: &Extension) -> bool {
+    use x509_cert::der::Reader as _;
+    const INDIRECT: u8 = 0x84;
+    let read = |reader: &mut SliceReader<'_>| {
+        let header = x509_cert::der::Header::decode(reader)?;
+        header.tag.assert_eq(x509_cert::der::Tag::Sequence)?;
+        let mut is_indirect = false;
+        reader.read_nested(header.length, |fields| {
+            while !fields.is_finished() {
+                let field = x509_cert::der::asn1::AnyRef::decode(fields)?;
+                is_indirect |= u8::from(x509_cert::der::Tagged::tag(&field)) == INDIRECT;
+            }
+            Ok(())
+        })?;
+        Ok::<bool, x509_cert::der::Error>(is_indirect)
+    };
+    let reader = SliceReader::new(extension.extn_value.as_bytes());
+    reader.and_then(|mut reader| read(&mut reader)).unwrap_or(true)
+}
+
+/// The reason `removeFromCRL`, which only a list of changes has.
+fn is_taken_back(entry: &RevokedCert) -> bool {
+    const REMOVED: [u8; 3] = [0x0A, 1, 8];
+    let mut extensions = entry.crl_entry_extensions.iter().flatten();
+    extensions.any(|extension| extension.extn_id.to_string() == REASON && extension.extn_value.as_bytes() == REMOVED)
+}
+
+/// The lists, and who is known to have signed them: a list is long, so each signature is checked once.
+pub(super) struct Revocation<'a> {
+    lists: &'a [RevocationList],
+    /// Authorities of the folder.
+    authorities: Vec<&'a Parsed>,
+    now: Duration,
+    signers: HashMap<(usize, Vec<u8>), bool>,
+    /// Lists that were looked at for their date, so that one is warned of once.
+    dated: HashSet<usize>,
+}
+
+impl<'a> Revocation<'a> {
+    pub fn new(lists: &'a [RevocationList], authorities: Vec<&'a Parsed>, now: Duration) -> Revocation<'a> {
+        Revocation {
+            lists,
+            authorities,
+            now,
+            signers: HashMap::new(),
+            dated: HashSet::new(),
+        }
+    }
+
+    /// Each certificate of the path against the lists of its issuer, an authority's own too, which may revoke its former key or
+    /// itself. An issuer without a list revokes nothing.
+    pub fn check(&mut self, path: &[&Parsed]) -> Result<(), String> {
+        for (at, certificate) in path.iter().enumerate() {
+            let above = path.get(at + 1..).unwrap_or_default();
+            for (number, list) in self.lists.iter().enumerate() {
+                if list.issuer != certificate.issuer_name || !self.is_by_issuer(number, list, certificate, above)? {
+                    continue;
+                }
+                if self.dated.insert(number) {
+                    list.warn_if_expired(self.now);
+                }
+                if list.revokes(certificate) {
+                    return Err(format!(
+                        "the certificate {} ({}) was revoked by its issuer; have the server's certificate renewed",
+                        sha256_hex(&certificate.der),
+                        certificate.subject()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a list with the name of a certificate's issuer has its signature too, and not that of another authority
+    /// of this name. One that nobody known has signed says nothing, and to pass over it would accept what it revokes.
+    fn is_by_issuer(
+        &mut self,
+        number: usize,
+        list: &RevocationList,
+        certificate: &Parsed,
+        above: &[&Parsed],
+    ) -> Result<bool, String> {
+        let known: Vec<&Parsed> = self.authorities.iter().chain(above).copied().collect();
+        let signers: Vec<&Parsed> = known
+            .into_iter()
+            .filter(|known| self.has_signed(number, list, known))
+            .collect();
+        if signers.is_empty() {
+            return Err(
+                list.unusable("its signature is by no authority in trusted/ or issuers/, or of a kind that is not RSA")
+            );
+        }
+        let may_sign = |signer: &&&Parsed| signer.extensions.usage.as_ref().is_none_or(|usage| usage.crl_sign());
+        let mut entitled = signers.iter().filter(may_sign).peekable();
+        if entitled.peek().is_none() {
+            return Err(list.unusable("the key usage of its issuer is without cRLSign"));
+        }
+        let signed = certificate.signed();
+        Ok(entitled.any(|signer| signer.has_signed(&signed)))
+    }
+
+    fn has_signed(&mut self, number: usize, list: &RevocationList, authority: &Parsed) -> bool {
+        if list.issuer != authority.subject_name {
+            return false;
+        }
+        let key = (number, authority.der.clone());
+        *self
+            .signers
+            .entry(key)
+            .or_insert_with(|| authority.has_signed(&list.signed()))
+    }
+}
