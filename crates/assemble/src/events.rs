@@ -196,7 +196,6 @@ fn origins(options: &ServeEvents, server: &Server) -> Origins {
             false => Names::Any,
         },
         own_name: options.address.as_ref().map(|name| name.to_ascii_lowercase()),
-        ..Origins::default()
     }
 }
 

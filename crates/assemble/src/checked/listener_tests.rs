@@ -1,3 +1,5 @@
+//! What a check says of listeners, against what a start does.
+
 use std::path::{Path, PathBuf};
 
 use super::*;
