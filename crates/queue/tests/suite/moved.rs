@@ -147,8 +147,8 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
 /// Of nobody that the queues know.
 const FILLER: PartitionId = PartitionId::new(PartitionId::EVENTS, 7);
 
-/// Fills the disk with so many small commits at most. Returns how many it took.
-async fn fill(disk: &SimDisk, most: usize) -> usize {
+/// Records of 3,000 bytes, and then as many as there is room for of each of the last sizes. How many of the first there were.
+async fn fill(disk: &SimDisk, most: usize, last: &[usize]) -> usize {
     let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19)).unwrap();
     until("a file is ready", async || log.counters().spare_files > 0).await;
     let space = disk.space().unwrap();
@@ -162,6 +162,9 @@ async fn fill(disk: &SimDisk, most: usize) -> usize {
     let mut took = 0;
     while took < most && put(3000).await {
         took += 1;
+    }
+    for bytes in last {
+        while put(*bytes).await {}
     }
     log.close();
     disk.kill();
@@ -191,13 +194,13 @@ async fn is_up(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is_room() {
     for damage in [Damage::Partition, Damage::PartitionAndName] {
-        let all = fill(&damaged(0, damage).await.0, usize::MAX).await;
+        let all = fill(&damaged(0, damage).await.0, usize::MAX, &[]).await;
         let mut set_aside = 0;
         // Room for one commit more at a time if more is wanted than CI has time for.
         let step = if number("THALWEG_SIM_SEEDS", 0) > 0 { 1 } else { 5 };
         for left in (0..=all.min(60)).step_by(step) {
             let (disk, there) = damaged(left as u64, damage).await;
-            fill(&disk, all - left).await;
+            fill(&disk, all - left, &[]).await;
             for start_again in 0..3 {
                 let what = format!("{damage:?}, room for {left}, start {start_again}");
                 let (queues, log) = start(&disk).await.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -225,7 +228,8 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_set_aside_can_be_deleted_to_make_room() {
     let (disk, _) = damaged(1, Damage::Partition).await;
-    fill(&disk, usize::MAX).await;
+    // What is left is less than any record needs.
+    fill(&disk, usize::MAX, &[300, 1]).await;
     let (queues, log) = start(&disk).await.unwrap();
     assert_eq!(queues.get("q").err().unwrap().code(), "disk_full");
     queues.remove("q", true).await.unwrap();
