@@ -116,12 +116,7 @@ fn head(answer: &Response<Body>, is_chunked: bool) -> Bytes {
         status.as_u16(),
         status.canonical_reason().unwrap_or_default()
     );
-    let own = [
-        header::CONNECTION,
-        header::TRANSFER_ENCODING,
-        header::CONTENT_LENGTH,
-        header::DATE,
-    ];
+    let own = [header::TRANSFER_ENCODING, header::CONTENT_LENGTH, header::DATE];
     for (name, value) in answer.headers() {
         if !own.contains(name) {
             head.extend_from_slice(name.as_str().as_bytes());
@@ -133,11 +128,11 @@ fn head(answer: &Response<Body>, is_chunked: bool) -> Bytes {
     if is_chunked {
         head.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
-    let _ = write!(
-        head,
-        "connection: close\r\ndate: {}\r\n\r\n",
-        httpdate::fmt_http_date(SystemTime::now())
-    );
+    // What the path says of the connection it says to those who look for it; it ends with the stream all the same.
+    if !answer.headers().contains_key(header::CONNECTION) {
+        head.extend_from_slice(b"connection: close\r\n");
+    }
+    let _ = write!(head, "date: {}\r\n\r\n", httpdate::fmt_http_date(SystemTime::now()));
     Bytes::from(head)
 }
 
@@ -237,7 +232,7 @@ mod tests {
             "{head}"
         );
         assert!(
-            head.contains("\r\ntransfer-encoding: chunked\r\nconnection: close\r\ndate: "),
+            head.contains("\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\ndate: "),
             "{head}"
         );
         assert_eq!(head.matches("connection").count(), 1);

@@ -461,7 +461,10 @@ impl Server {
                         }
                         let is_taken = is_first
                             && exchange::is_push(&response)
-                            && !response.headers().contains_key(header::CONNECTION)
+                            && response
+                                .headers()
+                                .get(header::CONNECTION)
+                                .is_none_or(|value| value != "close")
                             && !server.stop.is_cancelled();
                         let response = exchange.answer(response, Some(serving));
                         match is_taken {
