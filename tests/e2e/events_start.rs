@@ -257,7 +257,7 @@ fn without_a_place_for_its_token_a_store_is_not_made() {
         assert_eq!(done.status.code(), Some(1));
         assert!(
             done.stderr
-                .contains("give one (--token), or a file for it (--token-out)"),
+                .contains("give one (--token-file), or a file for it (--token-out)"),
             "{}",
             done.stderr
         );

@@ -55,6 +55,7 @@ mod restart;
 mod rollups;
 mod signals;
 mod sketches;
+mod sql_through_tls;
 mod stream_processor;
 mod topics;
 mod trouble;

@@ -165,10 +165,16 @@ impl Thalweg {
 
     /// Starts again in the same folder, after the process has ended.
     pub fn restart(&mut self) -> Result<()> {
+        self.respawn()?;
+        self.wait_for_http()
+    }
+
+    /// The same without waiting until it answers.
+    pub fn respawn(&mut self) -> Result<()> {
         self.starts += 1;
         let (disk, trusted) = (self.disk.as_ref(), self.trusted.as_deref());
         self.process = spawn(self.folder.path(), disk, trusted, self.starts)?;
-        self.wait_for_http()
+        Ok(())
     }
 
     /// Its data folder, as it is seen from outside.

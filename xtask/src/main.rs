@@ -22,7 +22,7 @@ usage: cargo xtask <task>
   check               formatting, lints, licences and the structure rules
   test [FILTER]       everything: check, installs and starts what the tests need, all tests; prints how many passed
                       with FILTER: only the Rust tests whose name contains it
-  tools               installs what the tests need (Python and Node packages, chromium, openssl, postgresql, Kafka) and nothing else
+  tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, postgresql, Kafka) and nothing else
   bench NAME [--quick] [--json FILE] [--only WORD]
                       NAME: collect, tags, queue, events, events-scale, lake
                       collect --steady [--minutes N]: long runs, every value looked at

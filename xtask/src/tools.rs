@@ -89,6 +89,7 @@ pub fn install() -> Result<Tools> {
         );
     }
     debian("/usr/bin/openssl", "openssl")?;
+    debian("/usr/bin/curl", "curl")?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
     Ok(Tools {
         python: python(&cache)?,

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,9 +26,26 @@ pub struct DataDir {
 /// Who holds a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
+    /// 0 if it has not written that down.
     pub process: u64,
     /// `host:port` of its HTTP listener, and whether it speaks TLS.
     pub http: Option<(String, bool)>,
+}
+
+impl Holder {
+    /// Where those on its machine can ask it.
+    pub fn url(&self) -> Option<String> {
+        let (address, has_tls) = self.http.as_ref()?;
+        // One that listens at all addresses has this among them, and a certificate may be for it.
+        let address = match address.parse::<SocketAddr>() {
+            Ok(all) if all.ip().is_unspecified() => match all {
+                SocketAddr::V4(_) => format!("127.0.0.1:{}", all.port()),
+                SocketAddr::V6(_) => format!("[::1]:{}", all.port()),
+            },
+            _ => address.clone(),
+        };
+        Some(format!("http{}://{address}", if *has_tls { "s" } else { "" }))
+    }
 }
 
 impl DataDir {
@@ -157,11 +175,19 @@ impl DataDir {
     /// Who holds a folder at the moment, if anybody does.
     pub fn holder(path: &Path) -> Option<Holder> {
         let file = File::open(path.join("LOCK")).ok()?;
-        match try_lock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(false) => read(&file),
-            // Free, or on a disk without locks, where nobody can hold it.
-            Ok(true) | Err(_) => None,
+        for _ in 0..LOCK_ATTEMPTS {
+            match try_lock(&file, FlockOperation::NonBlockingLockShared) {
+                // The holder writes when it starts, so there may be nothing for a moment.
+                Ok(false) => match read(&file) {
+                    Some(holder) => return Some(holder),
+                    None => std::thread::sleep(LOCK_PAUSE),
+                },
+                // Free, or on a disk without locks, where nobody can hold it.
+                Ok(true) | Err(_) => return None,
+            }
         }
+        let unknown = Holder { process: 0, http: None };
+        Some(unknown)
     }
 }
 
@@ -298,6 +324,30 @@ mod tests {
         drop(held);
         assert_eq!(DataDir::holder(&path), None);
         DataDir::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_holder_is_asked_at_an_address_of_its_machine() {
+        let url = |address: &str, has_tls| {
+            let http = Some((address.to_owned(), has_tls));
+            Holder { process: 1, http }.url().unwrap()
+        };
+        assert_eq!(url("127.0.0.1:4195", false), "http://127.0.0.1:4195");
+        assert_eq!(url("10.1.2.3:4195", true), "https://10.1.2.3:4195");
+        assert_eq!(url("0.0.0.0:4195", true), "https://127.0.0.1:4195");
+        assert_eq!(url("[::]:4195", true), "https://[::1]:4195");
+        let silent = Holder { process: 1, http: None };
+        assert_eq!(silent.url(), None);
+    }
+
+    /// Taken for nobody's, its committed files would be all that somebody who asks gets to see.
+    #[test]
+    fn a_folder_whose_holder_says_nothing_is_held_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let _held = DataDir::take(folder.path()).unwrap();
+        std::fs::write(folder.path().join("LOCK"), "").unwrap();
+        let unknown = Holder { process: 0, http: None };
+        assert_eq!(DataDir::holder(folder.path()), Some(unknown));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
-use tempfile::{NamedTempFile, TempDir};
+use anyhow::{Context as _, Result, anyhow};
+use tempfile::NamedTempFile;
 use thalweg_config::Fields;
-use thalweg_kit::files;
+use thalweg_kit::{WorkFolder, files};
 use thalweg_lake::store::{ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
@@ -125,19 +125,30 @@ pub(crate) fn by_url(url: &str, scratch: &Path) -> Result<Site> {
     at(&url, &[], &scratch)
 }
 
+/// A folder of a command that has none of its own in a data folder.
+pub(crate) fn scratch() -> Result<WorkFolder> {
+    WorkFolder::temporary().with_context(|| {
+        let folder = std::env::temp_dir();
+        format!(
+            "cannot write to {}, the folder for temporary files; set TMPDIR to one that can be written",
+            folder.display()
+        )
+    })
+}
+
 /// A lake that a command is about.
 pub struct Place {
     site: Site,
     /// The data folder, of a lake that is known by it.
     data_dir: Option<PathBuf>,
     /// Of copies, and of rows that wait.
-    scratch: TempDir,
+    scratch: WorkFolder,
 }
 
 impl Place {
     /// That of a URL or a path, else where the last process of a data folder had it.
     pub fn new(data_dir: &Path, lake: Option<&str>) -> Result<Place> {
-        let scratch = TempDir::with_prefix("thalweg-lake-")?;
+        let scratch = scratch()?;
         let site = match lake.map(str::to_owned).or_else(|| noted(data_dir)) {
             Some(url) => by_url(&url, scratch.path())?,
             None => Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new()),
@@ -156,7 +167,7 @@ impl Place {
         Ok(Place {
             site: lake.site.open(data_dir, lake.upkeep.bytes_per_second)?,
             data_dir: Some(data_dir.to_owned()),
-            scratch: TempDir::with_prefix("thalweg-lake-")?,
+            scratch: scratch()?,
         })
     }
 

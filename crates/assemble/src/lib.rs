@@ -38,4 +38,4 @@ pub use log::exit_code;
 pub use process::{Process, Reloaded, Stopped};
 pub use refusal::refusal;
 pub use thalweg_console::{TlsFiles, TlsNames};
-pub use tls_client::tls_client;
+pub use tls_client::agent as http_agent;

@@ -1,30 +1,28 @@
 //! Questions to the lake: from the running process over HTTP, or from the files when nobody holds the folder. Either way rows come as
-//! Arrow and become text here, so both look the same.
+//! Arrow and become text here, so both look the same. Beside a process its files have only what it has committed, so they are read
+//! then if somebody asks for that, and never because the process cannot be asked.
+
+mod process;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
-use axum::body::Body;
-use axum::http::{Request, header};
-use futures::StreamExt as _;
-use hyper_util::rt::TokioIo;
 use thalweg_config::{Config, Diagnostics};
+use thalweg_kit::{WorkFolder, files};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::live::LiveTables;
 use thalweg_lake::store::Site;
 use thalweg_query::print::Rows;
-use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print, received};
+use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
 
-use crate::data_dir::{DataDir, Holder};
-use crate::lake_site::{by_url, noted};
-use crate::refusal::refusal;
+use crate::data_dir::DataDir;
+use crate::lake_site::{by_url, noted, scratch};
 use crate::settings::{Settings, Used};
+use process::Asked;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -36,26 +34,35 @@ pub enum Format {
     Arrow,
 }
 
-/// One question from the command line.
-pub struct Question {
+/// Who answers.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
     pub data_dir: PathBuf,
     /// The lake itself, wherever it is; nobody else is asked then.
     pub lake: Option<String>,
+    /// Where a process answers, whatever folder it has.
+    pub url: Option<String>,
+    /// The files, also beside a process, which has rows that they do not have.
+    pub committed: bool,
+    /// For a process that asks for one.
+    pub token: Option<String>,
+    /// Certificates to trust beside those of this machine.
+    pub ca_file: Option<PathBuf>,
+    /// Positions of the log that answers have to see.
+    pub wait_for: Option<String>,
+}
+
+/// One question from the command line.
+pub struct Question {
+    pub source: Source,
     pub query: String,
     pub format: Format,
-    pub token: Option<String>,
-    /// Positions of the log that the answer has to see.
-    pub wait_for: Option<String>,
 }
 
 /// Writes the answer, as it comes. `Ok` also when the reader of `out` leaves early: `thalweg sql ... | head` has what it
 /// wanted.
 pub fn answer(runtime: &Runtime, question: &Question, out: &mut dyn Write) -> Result<()> {
-    let session = Session {
-        lake: question.lake.clone(),
-        wait_for: question.wait_for.clone(),
-        ..Session::new(&question.data_dir, question.token.as_deref())
-    };
+    let session = Session::new(question.source.clone());
     let answered = runtime.block_on(async {
         let rows = session.ask(&question.query).await?;
         write(rows, question.format, out).await
@@ -87,74 +94,81 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         })
 }
 
-/// Questions to one data folder, one after the other.
+/// Questions to one lake, one after the other.
 pub struct Session {
-    data_dir: PathBuf,
-    /// The lake itself, wherever it is; nobody else is asked then.
-    lake: Option<String>,
-    token: Option<String>,
-    /// Positions of the log that answers have to see.
-    wait_for: Option<String>,
+    source: Source,
     /// What reads the files, once it was needed.
     engine: OnceLock<Engine>,
+    /// What does not fit into its memory, if there is no data folder to have it in. Goes after it.
+    scratch: OnceLock<WorkFolder>,
+}
+
+/// Who answers at the moment.
+enum Answers {
+    Process(Asked),
+    Files,
 }
 
 impl Session {
-    pub fn new(data_dir: &Path, token: Option<&str>) -> Session {
+    pub fn new(source: Source) -> Session {
         Session {
-            data_dir: data_dir.to_owned(),
-            lake: None,
-            token: token.map(str::to_owned),
-            wait_for: None,
+            source,
             engine: OnceLock::new(),
+            scratch: OnceLock::new(),
         }
     }
 
-    /// The same with a lake that is named itself.
-    pub fn of_lake(self, lake: Option<String>) -> Session {
-        Session { lake, ..self }
-    }
-
-    /// Of the data folder, if that is asked.
-    fn holder(&self) -> Option<Holder> {
-        match &self.lake {
-            Some(_) => None,
-            None => DataDir::holder(&self.data_dir),
+    /// An error if only the process that holds the folder knows all rows, and it cannot be asked.
+    fn answers(&self) -> Result<Answers> {
+        let source = &self.source;
+        if let Some(url) = &source.url {
+            return Ok(Answers::Process(Asked::at(url, None)));
+        }
+        if source.lake.is_some() || source.committed {
+            return Ok(Answers::Files);
+        }
+        let Some(holder) = DataDir::holder(&source.data_dir) else {
+            return Ok(Answers::Files);
+        };
+        match holder.url() {
+            Some(url) => Ok(Answers::Process(Asked::at(&url, Some(holder.process)))),
+            // As an event store has none; the error of the files says so.
+            None if !self.has_lake() => Ok(Answers::Files),
+            None => bail!(
+                "process {} holds {} and has no HTTP listener to be asked at, or is still starting; set http.enabled: true in its \
+                 configuration, or read what it has committed to files, without its newest rows, with --committed",
+                holder.process,
+                source.data_dir.display()
+            ),
         }
     }
 
     /// Who is asked at the moment, in words.
-    pub fn whom(&self) -> String {
-        if let Some(lake) = &self.lake {
-            return format!("the files in {lake}");
-        }
-        match DataDir::holder(&self.data_dir) {
-            Some(Holder {
-                process,
-                http: Some((address, false)),
-            }) => format!("process {process} at {address}"),
-            Some(Holder { process, .. }) => {
-                format!(
-                    "the committed files in {} beside process {process}",
-                    self.data_dir.display()
-                )
+    pub fn whom(&self) -> Result<String> {
+        let source = &self.source;
+        Ok(match self.answers()? {
+            Answers::Process(process) => process.to_string(),
+            Answers::Files => {
+                let place = source
+                    .lake
+                    .clone()
+                    .unwrap_or_else(|| source.data_dir.display().to_string());
+                let holder = DataDir::holder(&source.data_dir).filter(|_| source.lake.is_none());
+                match holder {
+                    Some(holder) => format!("the committed files in {place} beside process {}", holder.process),
+                    None => format!("the files in {place}"),
+                }
             }
-            None => format!("the files in {}", self.data_dir.display()),
-        }
+        })
     }
 
     /// Returns once the columns are known. Dropping the future, or the rows, ends the query, wherever it runs.
     pub async fn ask(&self, query: &str) -> Result<Rows> {
-        match self.holder() {
-            Some(Holder {
-                http: Some((address, false)),
-                ..
-            }) => self.ask_process(&address, query).await,
-            // A holder without HTTP cannot be asked, and one that speaks TLS shows a certificate that nothing here can judge.
-            // What it has committed is in the files, and that is all that it would answer.
-            _ => {
+        match self.answers()? {
+            Answers::Process(process) => process.ask(query, &self.source).await,
+            Answers::Files => {
                 let query = Query::new(query);
-                let query = match &self.wait_for {
+                let query = match &self.source.wait_for {
                     Some(positions) => query.waiting_for(positions)?,
                     None => query,
                 };
@@ -163,84 +177,52 @@ impl Session {
         }
     }
 
+    fn has_lake(&self) -> bool {
+        let Source { data_dir, lake, .. } = &self.source;
+        lake.is_some() || noted(data_dir).is_some() || data_dir.join("lake").exists()
+    }
+
     /// Reads the committed files.
     fn engine(&self) -> Result<&Engine> {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        let lake = self.lake.clone().or_else(|| noted(&self.data_dir));
-        if lake.is_none() && !self.data_dir.join("lake").exists() {
+        let Source { data_dir, lake, .. } = &self.source;
+        if !self.has_lake() {
             bail!(
                 "there is no lake in {}; name the data folder with --data-dir",
-                self.data_dir.display()
+                data_dir.display()
             );
         }
+        let url = lake.clone().or_else(|| noted(data_dir));
         // No file says otherwise, so queries take their part of what a process may use on this machine.
         let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
-        let engine = match &lake {
+        let engine = match &url {
             // Queries read from the store, so there are no copies.
-            Some(url) => Engine::open_at(
-                by_url(url, &std::env::temp_dir().join("thalweg-sql"))?,
-                &self.data_dir,
-                settings.query,
-                QueryMetrics::new()?,
-            )?,
-            None => Engine::open(&self.data_dir, settings.query, QueryMetrics::new()?)?,
+            Some(url) => {
+                let scratch = self.scratch()?;
+                // The data folder that is the default is not this lake's, and may be that of a process.
+                let local: &Path = if lake.is_some() { scratch } else { data_dir };
+                Engine::open_at(by_url(url, scratch)?, local, settings.query, QueryMetrics::new()?)?
+            }
+            None => Engine::open(data_dir, settings.query, QueryMetrics::new()?)?,
         };
         Ok(self.engine.get_or_init(|| engine))
     }
 
-    /// Asks the process that holds the folder, over a connection of its own: closing it ends the query there.
-    async fn ask_process(&self, address: &str, query: &str) -> Result<Rows> {
-        let cannot_ask = || format!("cannot ask the process at {address}");
-        let stream = TcpStream::connect(address).await.with_context(cannot_ask)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .with_context(cannot_ask)?;
-        let driver = Driver(tokio::spawn(async move {
-            // Whoever reads the answer hears of an error.
-            let _ = connection.await;
-        }));
-        let mut asked = serde_json::json!({"sql": query, "format": "arrow"});
-        if let Some(positions) = &self.wait_for {
-            asked["wait_for"] = positions.as_str().into();
+    /// A folder for temporary files that is like a data folder with a lake.
+    fn scratch(&self) -> Result<&Path> {
+        if self.scratch.get().is_none() {
+            let made = scratch()?;
+            files::create_folders(&thalweg_lake::folder(made.path())).context("cannot create a temporary folder")?;
+            let _ = self.scratch.set(made);
         }
-        let mut request = Request::post(thalweg_query::http::PATH)
-            .header(header::HOST, address)
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request
-            .body(Body::from(asked.to_string()))
-            .context("the token cannot be sent")?;
-        let response = sender.send_request(request).await.with_context(cannot_ask)?;
-        let status = response.status();
-        let body = Body::new(response.into_body());
-        if !status.is_success() {
-            let text = axum::body::to_bytes(body, ERROR_BYTES_MAX).await.unwrap_or_default();
-            bail!("{}", refusal(&String::from_utf8_lossy(&text), status.as_u16()));
-        }
-        let bytes = body.into_data_stream().map(move |bytes| {
-            let _driven_until_it_is_read = &driver;
-            bytes.map_err(|error| error.to_string())
-        });
-        // Dropping the sender lets the connection end with the answer.
-        Ok(received::rows(bytes.boxed()).await?)
+        Ok(self
+            .scratch
+            .get()
+            .map_or(self.source.data_dir.as_path(), WorkFolder::path))
     }
 }
-
-/// Ends what drives a connection, and so the connection, when nobody reads from it any more.
-struct Driver(JoinHandle<()>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// An error is a sentence.
-const ERROR_BYTES_MAX: usize = 1 << 20;
 
 /// `/api/sql` of the process.
 struct Routes(Engine);
@@ -279,55 +261,4 @@ pub(crate) fn routes(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn question(data_dir: &Path) -> Question {
-        Question {
-            data_dir: data_dir.to_owned(),
-            lake: None,
-            query: "select 1 as x".to_owned(),
-            format: Format::Csv,
-            token: None,
-            wait_for: None,
-        }
-    }
-
-    /// Takes a few bytes and leaves.
-    struct Leaving;
-
-    impl Write for Leaving {
-        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
-            Err(std::io::ErrorKind::BrokenPipe.into())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn the_files_are_read_beside_a_process_whose_certificate_nobody_can_judge() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("lake")).unwrap();
-        let held = DataDir::take(folder.path()).unwrap();
-        held.announce(Some(("127.0.0.1:1".to_owned(), true))).unwrap();
-        let runtime = Runtime::new().unwrap();
-        let mut out = Vec::new();
-        answer(&runtime, &question(folder.path()), &mut out).unwrap();
-        assert_eq!(out, b"x\n1\n");
-    }
-
-    #[test]
-    fn a_reader_that_leaves_is_no_error() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("lake")).unwrap();
-        let runtime = Runtime::new().unwrap();
-        answer(&runtime, &question(folder.path()), &mut Leaving).unwrap();
-        let other = anyhow::Error::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe)).context("cut off");
-        assert!(
-            !is_broken_pipe(&other),
-            "a process that breaks off its answer is another matter"
-        );
-    }
-}
+mod tests;

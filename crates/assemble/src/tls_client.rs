@@ -1,28 +1,58 @@
-//! Whom this program trusts when it sends requests through TLS: the certificate authorities of the machine, and those of a file
-//! that the user names.
+//! Whom this program trusts when it sends requests through TLS: the certificate authorities of the machine, and the certificates of a
+//! file that the user names. A server is trusted if one of them has signed its certificate, or if it is one of the file.
+
+mod file_certificates;
+mod transport;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use ureq::config::Config;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, TcpConnector};
 
-/// For the client. Reads the disk: `SSL_CERT_FILE` and `SSL_CERT_DIR`, else where the system keeps its authorities.
-pub fn tls_client(ca_file: Option<&Path>) -> Result<TlsConfig> {
-    let machine = rustls_native_certs::load_native_certs();
-    let mut trusted: Vec<Certificate<'static>> = machine.certs.iter().map(|der| owned(der)).collect();
-    if let Some(path) = ca_file {
-        let shown = path.display();
-        let pem = std::fs::read(path).with_context(|| format!("cannot read the certificates in {shown}"))?;
-        let before = trusted.len();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            trusted.push(owned(&certificate.with_context(|| format!("{shown} is no PEM file"))?));
-        }
-        ensure!(trusted.len() > before, "{shown} holds no certificate in PEM form");
-    }
+use file_certificates::FileCertificates;
+use transport::TlsConnector;
+
+/// For a connection. Reads the disk: the file, `SSL_CERT_FILE` and `SSL_CERT_DIR`, else where the system keeps its authorities.
+pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>> {
+    let of_file = ca_file.map(certificates_of).transpose()?.unwrap_or_default();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(of_machine().chain(of_file.iter().cloned()));
+    ensure!(
+        !roots.is_empty(),
+        "this machine trusts no certificate authority; name a file of them with --ca-file, or install the package ca-certificates"
+    );
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .build()
+        .context("the certificates of this machine cannot be used")?;
+    let verifier = FileCertificates::new(of_file, signed);
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("TLS cannot be set up")?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// A client for requests, which goes through no proxy.
+pub fn agent(config: Config, ca_file: Option<&Path>) -> Result<ureq::Agent> {
+    let connector = ().chain(TcpConnector::default()).chain(TlsConnector::new(client_config(ca_file)?));
+    Ok(ureq::Agent::with_parts(config, connector, DefaultResolver::default()))
+}
+
+/// For a client of its own, which trusts the machine's authorities alone.
+pub(crate) fn tls_config() -> Result<TlsConfig> {
+    let trusted: Vec<Certificate<'static>> = of_machine().map(|der| Certificate::from_der(&der).to_owned()).collect();
     ensure!(
         !trusted.is_empty(),
         "this machine trusts no certificate authority; install the package ca-certificates, or name a file of them with SSL_CERT_FILE"
@@ -33,29 +63,22 @@ pub fn tls_client(ca_file: Option<&Path>) -> Result<TlsConfig> {
         .build())
 }
 
-fn owned(der: &CertificateDer<'_>) -> Certificate<'static> {
-    Certificate::from_der(der).to_owned()
+fn of_machine() -> impl Iterator<Item = CertificateDer<'static>> {
+    rustls_native_certs::load_native_certs().certs.into_iter()
+}
+
+/// At least one.
+fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let shown = path.display();
+    let pem = std::fs::read(path).with_context(|| format!("cannot read the certificates in {shown}"))?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("{shown} is no PEM file"))?;
+    ensure!(!found.is_empty(), "{shown} holds no certificate in PEM form");
+    Ok(found)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_without_certificates_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ca.pem");
-        let problem = |path: &Path| tls_client(Some(path)).err().unwrap().to_string();
-        assert!(
-            problem(&path).starts_with("cannot read the certificates in "),
-            "{}",
-            problem(&path)
-        );
-        std::fs::write(&path, "no certificate").unwrap();
-        assert!(
-            problem(&path).ends_with("ca.pem holds no certificate in PEM form"),
-            "{}",
-            problem(&path)
-        );
-    }
-}
+pub(crate) mod test_server;
+#[cfg(test)]
+mod tests;

@@ -2,3 +2,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod files;
+mod work_folder;
+
+pub use work_folder::WorkFolder;

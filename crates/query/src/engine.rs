@@ -30,6 +30,7 @@ use object_store::ObjectStore;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use thalweg_kit::WorkFolder;
 use thalweg_lake::entry::Position;
 use thalweg_lake::live::LiveTables;
 use thalweg_lake::store::{Site, SyncedStore};
@@ -127,7 +128,7 @@ struct Inner {
     /// Runs queries in memory alone.
     in_memory: SessionState,
     /// The same with a folder for what does not fit, made as soon as there is a lake to have it in.
-    spilling: OnceLock<SessionState>,
+    spilling: OnceLock<Spilling>,
     making_spill_folder: parking_lot::Mutex<()>,
     options: QueryOptions,
     permits: Arc<Semaphore>,
@@ -148,20 +149,17 @@ impl Drop for Inner {
 impl Inner {
     fn state(&self) -> &SessionState {
         if let Some(spilling) = self.spilling.get() {
-            return spilling;
+            return &spilling.state;
         }
-        // One at a time: whoever makes the folder first removes what earlier processes left there.
-        let _making = self.making_spill_folder.lock();
-        if self.spilling.get().is_none()
-            && let Some(directory) = spill_directory(&self.local)
-        {
-            match with_spill_folder(&self.in_memory, directory, &self.options) {
-                Ok(state) => drop(self.spilling.set(state)),
+        let _one_at_a_time = self.making_spill_folder.lock();
+        if self.spilling.get().is_none() && self.local.is_dir() {
+            match Spilling::new(&self.in_memory, &self.local.join("_thalweg/spill"), &self.options) {
+                Ok(spilling) => drop(self.spilling.set(spilling)),
                 Err(error) => tracing::debug!("queries run in memory alone: {error}"),
             }
         }
         // Where nothing can be written, queries run in memory alone.
-        self.spilling.get().unwrap_or(&self.in_memory)
+        self.spilling.get().map_or(&self.in_memory, |spilling| &spilling.state)
     }
 }
 
@@ -672,41 +670,29 @@ fn environment(site: &Site, options: &QueryOptions) -> datafusion::common::Resul
         .build_arc()
 }
 
-/// The same session, with the same memory and caches, that may write to a folder.
-fn with_spill_folder(
-    state: &SessionState,
-    directory: PathBuf,
-    options: &QueryOptions,
-) -> datafusion::common::Result<SessionState> {
-    let disk = DiskManagerBuilder::default()
-        .with_mode(DiskManagerMode::Directories(vec![directory]))
-        .with_max_temp_directory_size(options.spill_bytes);
-    let environment = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
-        .with_disk_manager_builder(disk)
-        .build_arc()?;
-    Ok(SessionStateBuilder::new_from_existing(state.clone())
-        .with_runtime_env(environment)
-        .build())
+/// A session with a folder for what does not fit into memory.
+struct Spilling {
+    state: SessionState,
+    /// Of this process alone.
+    _folder: WorkFolder,
 }
 
-/// This process's folder for what does not fit into memory. Those of processes that are gone are removed.
-fn spill_directory(lake: &Path) -> Option<PathBuf> {
-    if !lake.is_dir() {
-        return None;
+impl Spilling {
+    /// With the memory and the caches of another session. What processes that have ended left in `parent` is removed.
+    fn new(of: &SessionState, parent: &Path, options: &QueryOptions) -> datafusion::common::Result<Spilling> {
+        WorkFolder::sweep(parent);
+        let folder = WorkFolder::new(parent)?;
+        let disk = DiskManagerBuilder::default()
+            .with_mode(DiskManagerMode::Directories(vec![folder.path().to_owned()]))
+            .with_max_temp_directory_size(options.spill_bytes);
+        let environment = RuntimeEnvBuilder::from_runtime_env(of.runtime_env())
+            .with_disk_manager_builder(disk)
+            .build_arc()?;
+        let state = SessionStateBuilder::new_from_existing(of.clone())
+            .with_runtime_env(environment)
+            .build();
+        Ok(Spilling { state, _folder: folder })
     }
-    let all = lake.join("_thalweg/spill");
-    for entry in std::fs::read_dir(&all).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let alive = name
-            .to_str()
-            .is_some_and(|pid| pid.parse::<u32>().is_ok() && Path::new("/proc").join(pid).exists());
-        if !alive || name.to_str() == Some(&std::process::id().to_string()) {
-            // What another process is removing too may be gone already.
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-    let own = all.join(std::process::id().to_string());
-    thalweg_kit::files::create_folders(&own).ok().map(|()| own)
 }
 
 /// Query threads yield to all others when cores are short.

@@ -457,6 +457,40 @@ async fn memory_beyond_the_share_goes_to_disk_and_is_cleaned_up() {
     assert!(!thalweg_lake::folder(folder.path()).join("_thalweg/_delta_log").exists());
 }
 
+/// As `thalweg sql --committed` beside a process. Here both even have the same process id, as processes in two containers may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_engine_over_the_same_lake_takes_nothing_away_from_a_query_that_spills() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let small = || QueryOptions {
+        memory_bytes: 24 << 20,
+        ..QueryOptions::default()
+    };
+    let big = "SELECT a.tag, a.value, b.value, a.attr_site_name FROM tags a, tags b WHERE a.value_int < 200 ORDER BY b.value, a.value DESC";
+    let first = engine(folder.path(), small());
+    let mut answer = first.execute(big).await.unwrap();
+    // With its first rows all others are sorted, and on the disk.
+    let mut rows = answer.next().await.unwrap().unwrap().num_rows();
+    let spilled = || {
+        let parent = thalweg_lake::folder(folder.path()).join("_thalweg/spill");
+        let folders = std::fs::read_dir(parent).unwrap().flatten();
+        let folders = folders.map(|entry| entry.path()).filter(|path| path.is_dir());
+        folders.collect::<std::collections::BTreeSet<_>>()
+    };
+    let of_the_first = spilled();
+    assert_eq!(of_the_first.len(), 1);
+    let second = engine(folder.path(), small());
+    assert_eq!(text(&second, "SELECT 1 AS one").await, "one\n1\n");
+    assert_eq!(spilled().len(), 2);
+    assert!(spilled().is_superset(&of_the_first));
+    drop(second);
+    while let Some(batch) = answer.next().await {
+        rows += batch.unwrap().num_rows();
+    }
+    assert_eq!(rows, 600_000);
+    drop((answer, first));
+}
+
 /// A process opens its lake before its first table exists; what it finds out then must not hold for its whole life.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_beyond_the_share_goes_to_disk_also_when_the_lake_comes_later() {

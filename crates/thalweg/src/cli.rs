@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::auth::AuthCommand;
 use crate::events::args::EventsOptions;
-use crate::lake::args::LakeCommand;
+use crate::lake::args::{LakeCommand, Who};
 use crate::parquet::ParquetCommand;
 use crate::queue::args::QueueOptions;
 
@@ -161,15 +161,17 @@ pub struct SqlOptions {
     /// The data folder of a process
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
     pub data_dir: PathBuf,
-    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment
+    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment; its committed files are read
     #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
     pub lake: Option<String>,
     /// How to print the result: table on a terminal, ndjson in a pipe
     #[arg(long, value_enum)]
     pub format: Option<SqlFormat>,
-    /// Bearer token, when the running process asks for one
-    #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
+    #[command(flatten)]
+    pub who: Who,
+    /// Read the files, also beside a process: what it has not committed yet is not in the answer
+    #[arg(long, conflicts_with_all = ["lake", "url"])]
+    pub committed: bool,
     /// Answer once this is visible: the Thalweg-Position of an answer to OpenTelemetry data, or several with commas between them
     #[arg(long, value_name = "POSITION")]
     pub wait_for: Option<String>,

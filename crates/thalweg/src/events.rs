@@ -31,8 +31,8 @@ use thalweg_telemetry::logging;
 
 use crate::cli::Cli;
 use crate::events::args::{DbType, EventsCommand, EventsOptions, Format, Level, OnPoison, Recover, ServeOptions};
-use crate::out;
 use crate::signals::{Asked, Signals};
+use crate::{http, out};
 
 pub fn main(options: &EventsOptions) -> Result<ExitCode> {
     let done = match &options.command {
@@ -148,7 +148,7 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
             place(options)?
         },
         test_mode,
-        token: options.token.clone().filter(|token| !token.is_empty()),
+        token: http::token(options.token.as_ref(), options.token_file.as_ref())?.filter(|token| !token.is_empty()),
         durability: match options.durability {
             args::Durability::Fsync => Durability::Fsync,
             args::Durability::Interval => Durability::Interval,

@@ -39,16 +39,17 @@ impl Http {
             "--ca-file is for https:// only, --url is {url}"
         );
         // The address says where the process is, whatever HTTP_PROXY says.
-        let mut config = ureq::Agent::config_builder()
+        let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(target.timeout)
             .timeout_connect(Some(CONNECT))
-            .proxy(None);
-        if encrypted {
-            config = config.tls_config(thalweg_assemble::tls_client(target.ca_file)?);
-        }
+            .proxy(None)
+            .build();
         Ok(Http {
-            agent: config.build().into(),
+            agent: match encrypted {
+                true => thalweg_assemble::http_agent(config, target.ca_file)?,
+                false => config.into(),
+            },
             base: url.to_owned(),
             authorization: target.token.map(|token| format!("Bearer {token}")),
         })
@@ -103,7 +104,9 @@ pub fn token(given: Option<&String>, file: Option<&PathBuf>) -> Result<Option<St
         (None, Some(file)) => {
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("cannot read the token in {}", file.display()))?;
-            Ok(Some(text.trim().to_owned()))
+            let token = text.trim();
+            anyhow::ensure!(!token.is_empty(), "{} holds no token", file.display());
+            Ok(Some(token.to_owned()))
         }
         (None, None) => Ok(None),
     }

@@ -1,6 +1,6 @@
 //! `thalweg sql`: questions to the lake, one from the command line or many at a prompt. A process that holds the data folder is asked
 //! over HTTP, since its limits, its login and what it remembers of files are there already, and rows that are not committed;
-//! otherwise the files are read here.
+//! without one, and when that is asked for, the files are read here.
 
 mod shell;
 mod statements;
@@ -9,16 +9,17 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use thalweg_assemble::sql::{Format, Question, Session, answer};
+use thalweg_assemble::sql::{Format, Question, Session, Source, answer};
 
 use crate::cli::{SqlFormat, SqlOptions};
+use crate::http::token;
 
 pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     let terminal = std::io::stdout().is_terminal();
     let query = match &options.query {
         Some(query) => query.clone(),
         None if terminal && std::io::stdin().is_terminal() => {
-            let session = Session::new(&options.data_dir, options.token.as_deref()).of_lake(options.lake.clone());
+            let session = Session::new(source(options)?);
             shell::run(&crate::runtime()?, session, shell::format(options.format)?)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -44,12 +45,9 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
         "an Arrow stream is not for a terminal; redirect it: thalweg sql --format arrow \"...\" > result.arrows"
     );
     let question = Question {
-        data_dir: options.data_dir.clone(),
-        lake: options.lake.clone(),
+        source: source(options)?,
         query,
         format,
-        token: options.token.clone(),
-        wait_for: options.wait_for.clone(),
     };
     let mut out = std::io::stdout().lock();
     answer(&crate::runtime()?, &question, &mut out)?;
@@ -59,4 +57,17 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
         flushed => flushed.context("cannot write the result")?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn source(options: &SqlOptions) -> anyhow::Result<Source> {
+    let who = &options.who;
+    Ok(Source {
+        data_dir: options.data_dir.clone(),
+        lake: options.lake.clone(),
+        url: who.url.clone(),
+        committed: options.committed,
+        token: token(who.token.as_ref(), who.token_file.as_ref())?,
+        ca_file: who.ca_file.clone(),
+        wait_for: options.wait_for.clone(),
+    })
 }

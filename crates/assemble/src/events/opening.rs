@@ -311,12 +311,12 @@ fn hand_over(text: &str, to: &TokenTo) -> Result<MadeToken> {
             };
             let shown = path.display();
             write().with_context(|| {
-                format!("cannot write the token of the namespace {DEFAULT} to {shown}; make the folder writable, or give a token (--token)")
+                format!("cannot write the token of the namespace {DEFAULT} to {shown}; make the folder writable, or give a token (--token-file)")
             })?;
             Ok(MadeToken::Kept(path.clone()))
         }
         TokenTo::Nowhere => bail!(
-            "the namespace {DEFAULT} is new, and there is no terminal to show its token at; give one (--token), or a file for it (--token-out)"
+            "the namespace {DEFAULT} is new, and there is no terminal to show its token at; give one (--token-file), or a file for it (--token-out)"
         ),
     }
 }

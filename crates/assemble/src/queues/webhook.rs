@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
-use crate::tls_client::tls_client;
+use crate::tls_client::tls_config;
 
 const WAITING_MAX: usize = 1000;
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -200,7 +200,7 @@ impl Client {
             match self.encrypted.get() {
                 Some(agent) => agent,
                 None => {
-                    let made = config().tls_config(tls_client(None)?).build().into();
+                    let made = config().tls_config(tls_config()?).build().into();
                     self.encrypted.get_or_init(|| made)
                 }
             }

@@ -23,7 +23,6 @@ mod quarantine;
 mod reading;
 mod report;
 mod requests;
-mod staging;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -35,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use thalweg_kit::WorkFolder;
 use tokio::runtime::Handle;
 
 use crate::attributes::Promotion;
@@ -57,7 +57,6 @@ use reading::{Opened, Reading};
 use report::Counts;
 pub use report::{Report, TableReport, Watched};
 use requests::table_of;
-use staging::Staging;
 use tables::{Tables, Writing};
 
 /// How files become rows, as receivers are set (`ingest.*`, `lake.*`).
@@ -152,7 +151,7 @@ impl Bulk {
     ) -> Bulk {
         let local = std::path::absolute(local).unwrap_or_else(|_| local.to_owned());
         if !wanted.dry_run {
-            Staging::sweep(&local);
+            WorkFolder::sweep(&staging(&local));
         }
         let tables = Tables::new(Writing {
             site,
@@ -272,9 +271,9 @@ impl Bulk {
     ) -> Result<Report, FileError> {
         let staging = match self.wanted.dry_run {
             true => None,
-            false => Some(staging(&self.local)?),
+            false => Some(work_folder(&self.local)?),
         };
-        let folder = staging.as_ref().map(Staging::path);
+        let folder = staging.as_ref().map(WorkFolder::path);
         let mut reading = Reading {
             name,
             wanted: &self.wanted,
@@ -386,8 +385,13 @@ fn file_name(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-fn staging(lake: &Path) -> Result<Staging, FileError> {
-    Staging::new(lake).map_err(|source| FileError::Folder {
+/// In which each process has a folder for the rows and the bad lines of a file that is not read to its end.
+fn staging(lake: &Path) -> PathBuf {
+    lake.join("_thalweg/ingest")
+}
+
+fn work_folder(lake: &Path) -> Result<WorkFolder, FileError> {
+    WorkFolder::new(&staging(lake)).map_err(|source| FileError::Folder {
         path: lake.to_owned(),
         source,
     })

@@ -3,18 +3,18 @@
 //! A merge reads every byte of its inputs in another order than they lie in, and rollups read the same files again and again. So
 //! they are copied once, from the beginning to the end and a piece at a time, and stay until others need their room. To read ranges
 //! of each page was rejected: it is a request per page of each column, and the same bytes in the end.
-//! Copies take at most `lake.spool`, and leave the disk so much free space that the log goes on. They are nobody's truth: what is
-//! there at a start is removed.
+//! Copies take at most `lake.spool`, and leave the disk so much free space that the log goes on. They are nobody's truth: each process
+//! has a folder of its own for them, which goes with it, and commands beside it have theirs.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use parking_lot::Mutex;
-use thalweg_kit::files;
+use thalweg_kit::{WorkFolder, files};
 
 use super::fault::generic;
 use super::pace::Pace;
@@ -26,7 +26,11 @@ pub(crate) const PART_BYTES: usize = 8 << 20;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Spool {
-    folder: PathBuf,
+    /// Where processes have their folders.
+    parent: PathBuf,
+    /// That of this process, once it was needed.
+    own: OnceLock<WorkFolder>,
+    making_own: Mutex<()>,
     /// Of all copies, in bytes.
     limit: u64,
     /// Stays free on the disk, in bytes.
@@ -36,8 +40,6 @@ pub(crate) struct Spool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What an earlier process left is gone.
-    is_empty_of_others: bool,
     /// By their path in the folder.
     files: HashMap<String, Copy>,
     /// With those that are being made.
@@ -102,17 +104,33 @@ impl Drop for Reserved<'_> {
 }
 
 impl Spool {
-    pub fn new(folder: &Path, limit: u64, free_min: u64) -> Spool {
+    /// `parent` is made with the first copy.
+    pub fn new(parent: &Path, limit: u64, free_min: u64) -> Spool {
         Spool {
-            folder: folder.to_owned(),
+            parent: parent.to_owned(),
+            own: OnceLock::new(),
+            making_own: Mutex::default(),
             limit,
             free_min,
             state: Mutex::default(),
         }
     }
 
+    /// Below which copies are; before there is one, the folder above it.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.own.get().map_or(&self.parent, WorkFolder::path)
+    }
+
+    /// The folder of this process, made if it is missing. What processes that have ended left beside it is removed.
+    fn own_folder(&self) -> object_store::Result<&Path> {
+        let _one_at_a_time = self.making_own.lock();
+        if self.own.get().is_none() {
+            WorkFolder::sweep(&self.parent);
+            let made = WorkFolder::new(&self.parent);
+            let made = made.map_err(|error| generic(DiskFault::io("create", &self.parent, error)))?;
+            let _ = self.own.set(made);
+        }
+        Ok(self.folder())
     }
 
     /// What the inputs of one job may have, in bytes: what is made of them takes as much.
@@ -132,7 +150,7 @@ impl Spool {
         if let Some(known) = self.known(name) {
             return Ok(known);
         }
-        let path = self.folder.join(name);
+        let path = self.own_folder()?.join(name);
         let reserved = self.reserve(&path, bytes)?;
         let written = |action, error| generic(DiskFault::io(action, &reserved.staged, error));
         let mut file = create(&reserved.staged).map_err(|error| written("create", error))?;
@@ -154,7 +172,7 @@ impl Spool {
 
     /// A file that is made here before it goes to the store, and stays as its copy.
     pub fn begin(self: &Arc<Spool>, name: &str) -> object_store::Result<Growing> {
-        let path = self.folder.join(name);
+        let path = self.own_folder()?.join(name);
         self.reserve(&path, 0)?;
         let file = create(&path).map_err(|error| generic(DiskFault::io("create", &path, error)))?;
         Ok(Growing {
@@ -193,7 +211,7 @@ impl Spool {
 
     fn read(self: &Arc<Spool>, name: &str) -> LocalFile {
         LocalFile {
-            path: self.folder.join(name),
+            path: self.folder().join(name),
             _reader: Some(Reader {
                 spool: self.clone(),
                 name: name.to_owned(),
@@ -203,15 +221,11 @@ impl Spool {
 
     fn reserve(&self, path: &Path, bytes: u64) -> object_store::Result<Reserved<'_>> {
         let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.is_empty_of_others, true) {
-            // What cannot be removed is written over, or named by an error then.
-            let _ = std::fs::remove_dir_all(&self.folder);
-        }
         let has_room = self.make_room(&mut state, bytes);
-        let free = free_bytes(&self.folder);
+        let free = free_bytes(self.folder());
         if !has_room || free.is_some_and(|free| free < bytes.saturating_add(self.free_min)) {
             return Err(generic(DiskFault::NoRoom {
-                path: self.folder.clone(),
+                path: self.parent.clone(),
                 needed: bytes,
                 limit: self.limit.min(free.unwrap_or(u64::MAX).saturating_sub(self.free_min)),
             }));
@@ -236,7 +250,7 @@ impl Spool {
             else {
                 return false;
             };
-            let _ = std::fs::remove_file(self.folder.join(&oldest));
+            let _ = std::fs::remove_file(self.folder().join(&oldest));
             let freed = state.files.remove(&oldest).map_or(0, |copy| copy.bytes);
             state.used -= freed;
         }
@@ -259,7 +273,7 @@ impl Spool {
             state.used -= copy.bytes;
         }
         drop(state);
-        let _ = std::fs::remove_file(self.folder.join(name));
+        let _ = std::fs::remove_file(self.folder().join(name));
     }
 }
 

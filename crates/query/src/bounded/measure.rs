@@ -27,8 +27,7 @@ pub fn array_bytes(array: &dyn Array) -> usize {
     match array.data_type() {
         DataType::Null => 0,
         DataType::Boolean => rows,
-        DataType::Utf8View => view_lengths(array).sum::<usize>() + rows * VIEW_BYTES,
-        DataType::BinaryView => view_lengths(array).sum::<usize>() + rows * VIEW_BYTES,
+        DataType::Utf8View | DataType::BinaryView => view_bytes(views(array)) + rows * VIEW_BYTES,
         DataType::Utf8 => offset_bytes(array.as_string::<i32>().value_offsets()),
         DataType::Binary => offset_bytes(array.as_binary::<i32>().value_offsets()),
         DataType::LargeUtf8 => offset_bytes(array.as_string::<i64>().value_offsets()),
@@ -63,16 +62,22 @@ fn span<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize) {
     (start, end.saturating_sub(start))
 }
 
-fn view_lengths(array: &dyn Array) -> Box<dyn Iterator<Item = usize> + '_> {
-    // The lower 32 bits of a view are its length.
-    let length = |view: &u128| *view as u32 as usize;
+fn views(array: &dyn Array) -> &[u128] {
     if let Some(texts) = array.as_any().downcast_ref::<StringViewArray>() {
-        return Box::new(texts.views().iter().map(length));
+        return texts.views();
     }
-    match array.as_any().downcast_ref::<BinaryViewArray>() {
-        Some(bytes) => Box::new(bytes.views().iter().map(length)),
-        None => Box::new(std::iter::empty()),
-    }
+    let bytes = array.as_any().downcast_ref::<BinaryViewArray>();
+    bytes.map_or(&[], |bytes| bytes.views())
+}
+
+/// The lower 32 bits of a view are its length.
+fn view_length(view: &u128) -> usize {
+    *view as u32 as usize
+}
+
+/// Of every batch between two operators, so this is a loop without a call for each view.
+fn view_bytes(views: &[u128]) -> usize {
+    views.iter().map(view_length).sum()
 }
 
 /// Bytes of each row.
@@ -84,7 +89,10 @@ pub fn row_bytes(array: &dyn Array) -> Vec<usize> {
     match array.data_type() {
         DataType::Null | DataType::Boolean => vec![1; rows],
         DataType::FixedSizeBinary(width) => vec![usize::try_from(*width).unwrap_or(0); rows],
-        DataType::Utf8View | DataType::BinaryView => view_lengths(array).map(|length| length + VIEW_BYTES).collect(),
+        DataType::Utf8View | DataType::BinaryView => {
+            let widths = views(array).iter().map(|view| view_length(view) + VIEW_BYTES);
+            widths.collect()
+        }
         DataType::Utf8 => lengths(array.as_string::<i32>().value_offsets()),
         DataType::Binary => lengths(array.as_binary::<i32>().value_offsets()),
         DataType::LargeUtf8 => lengths(array.as_string::<i64>().value_offsets()),

@@ -261,6 +261,14 @@ pub struct ServeOptions {
     /// Token of the namespace `default`; a random one is made with it at the first start, and shown at a terminal or kept in a file
     #[arg(long, value_name = "TOKEN", env = "THALWEG_EVENTS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// File that holds that token
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "THALWEG_EVENTS_TOKEN_FILE",
+        conflicts_with = "token"
+    )]
+    pub token_file: Option<PathBuf>,
     /// File for a token that is made when nobody sits at a terminal; keys/default.token of the data folder if it is not given
     #[arg(long, value_name = "FILE", env = "THALWEG_EVENTS_TOKEN_OUT")]
     pub token_out: Option<PathBuf>,

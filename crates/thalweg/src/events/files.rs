@@ -18,6 +18,9 @@ pub fn input(path: Option<&Path>) -> Result<Box<dyn Read>> {
     }
 }
 
+/// Files of one name that are written at once, with those that killed processes have left.
+const ATTEMPTS_MAX: u32 = 1_000;
+
 /// A file that is being written under another name. Dropped before [`Output::finish`], it goes.
 pub struct Output {
     file: File,
@@ -28,17 +31,23 @@ pub struct Output {
 
 impl Output {
     pub fn create(path: &Path) -> Result<Output> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
+        let name = path.file_name().unwrap_or_default();
         anyhow::ensure!(!name.is_empty(), "{} is no name of a file", path.display());
-        name.push(format!(".{}.partial", std::process::id()));
-        let partial = path.with_file_name(name);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&partial);
+        // A process of another container may have the same id, and write beside this one.
+        let mut made = Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        let mut partial = path.to_owned();
+        for attempt in 0..ATTEMPTS_MAX {
+            let mut beside = name.to_owned();
+            beside.push(format!(".{}.{attempt}.partial", std::process::id()));
+            partial.set_file_name(beside);
+            made = OpenOptions::new().write(true).create_new(true).open(&partial);
+            match &made {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                _ => break,
+            }
+        }
         Ok(Output {
-            file: file.with_context(|| format!("cannot write {}", partial.display()))?,
+            file: made.with_context(|| format!("cannot write {}", partial.display()))?,
             partial: Some(partial),
             path: path.to_owned(),
         })
@@ -96,6 +105,26 @@ mod tests {
         whole.write_all(b"whole").unwrap();
         whole.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), names()), (b"whole".to_vec(), 1));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// As two processes in two containers do that have the same id.
+    #[test]
+    fn two_that_write_a_file_of_one_name_do_not_mix() {
+        let folder = std::env::temp_dir().join(format!("thalweg-two-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("out");
+        let mut outputs = [Output::create(&path).unwrap(), Output::create(&path).unwrap()];
+        for word in ["first ", "half"] {
+            for output in &mut outputs {
+                output.write_all(word.as_bytes()).unwrap();
+            }
+        }
+        let [one, other] = outputs;
+        one.finish().unwrap();
+        drop(other);
+        let names = std::fs::read_dir(&folder).unwrap().count();
+        assert_eq!((std::fs::read(&path).unwrap(), names), (b"first half".to_vec(), 1));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

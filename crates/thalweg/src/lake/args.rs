@@ -82,15 +82,18 @@ impl Place {
 }
 
 /// Who asks the process that holds the folder.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub struct Who {
-    /// Bearer token, when the running process asks for one
+    /// Where the process answers [default: what it has written down in the data folder]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "lake"])]
+    pub url: Option<String>,
+    /// Bearer token, when the running process asks for one; others see it in the list of processes
     #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// A file with the token
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    /// File that holds the token
+    #[arg(long, value_name = "FILE", env = "THALWEG_TOKEN_FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
-    /// Certificates to trust beside those of this machine
+    /// Certificates to trust beside those of this machine, in PEM form: of the process itself, or of the authority that signed it
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use thalweg_assemble::{DataDir, Holder, refusal};
+use thalweg_assemble::{DataDir, refusal};
 
 use super::args::{Place, Who};
 use crate::http::{Http, Target, token};
@@ -19,19 +19,22 @@ pub enum Process {
     Silent(u64),
 }
 
-/// Whoever holds the folder at the moment; `None`: nobody.
+/// Whoever holds the folder at the moment, or answers at the address that is given; `None`: nobody.
 pub fn holder(place: &Place, who: &Who) -> Option<Process> {
+    if let Some(url) = &who.url {
+        return Some(Process::Answers(Asked {
+            url: url.clone(),
+            who: who.clone(),
+        }));
+    }
     // Of a lake that is named itself, the data folder is not known.
     if place.lake.is_some() {
         return None;
     }
-    let Holder { process, http } = DataDir::holder(&place.data_dir())?;
-    Some(match http {
-        None => Process::Silent(process),
-        Some((address, tls)) => Process::Answers(Asked {
-            url: format!("http{}://{address}", if tls { "s" } else { "" }),
-            who: who.clone(),
-        }),
+    let holder = DataDir::holder(&place.data_dir())?;
+    Some(match holder.url() {
+        None => Process::Silent(holder.process),
+        Some(url) => Process::Answers(Asked { url, who: who.clone() }),
     })
 }
 

@@ -44,7 +44,7 @@ pub fn run(runtime: &Runtime, session: Session, format: Format) -> Result<()> {
     let mut lines = Lines::open()?;
     out::complain(format_args!(
         "Asking {}. \\? shows what can be done here.",
-        shell.session.whom()
+        shell.session.whom()?
     ));
     let mut waiting = String::new();
     while let Some(line) = lines.next(if waiting.is_empty() { PROMPT } else { MORE })? {

@@ -34,7 +34,7 @@ impl World {
     }
 
     fn there(&self) -> Vec<String> {
-        let found = std::fs::read_dir(self.folder.path().join("spool"));
+        let found = std::fs::read_dir(self.spool.folder());
         let names = found.into_iter().flatten().flatten();
         let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
@@ -101,11 +101,31 @@ async fn a_copy_that_fails_leaves_nothing_and_its_room_is_free_again() {
 #[tokio::test]
 async fn what_an_earlier_process_left_is_removed() {
     let world = World::new(MIB);
-    std::fs::create_dir_all(world.folder.path().join("spool/logs")).unwrap();
-    std::fs::write(world.folder.path().join("spool/logs/old"), "x").unwrap();
+    let left = world.folder.path().join("spool/logs");
+    std::fs::create_dir_all(&left).unwrap();
+    std::fs::write(left.join("old"), "x").unwrap();
     world.put("a", 1).await;
     let _read = world.fetch("a", 1).await.unwrap();
     assert_eq!(world.there(), ["a"]);
+    assert!(!left.exists());
+}
+
+/// As `thalweg lake ingest` beside the process that merges.
+#[tokio::test]
+async fn somebody_else_with_the_same_spool_takes_no_copy_away() {
+    let world = World::new(MIB);
+    world.put("a", 5).await;
+    let read = world.fetch("a", 5).await.unwrap();
+    let beside = Arc::new(Spool::new(&world.folder.path().join("spool"), MIB, 0));
+    let pace = Pace::new(0);
+    let own = beside
+        .fetch(&world.store, &StorePath::from("a"), "a", 5, &pace)
+        .await
+        .unwrap();
+    assert_ne!(own.path(), read.path());
+    assert_eq!(std::fs::read(read.path()).unwrap(), [1; 5]);
+    drop((own, beside));
+    assert_eq!(std::fs::read(read.path()).unwrap(), [1; 5], "nor when it ends");
 }
 
 #[tokio::test]

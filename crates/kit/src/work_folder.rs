@@ -1,0 +1,133 @@
+//! Folders that a process needs only while it runs: rows of a file that is being read, what queries spill, copies of remote files.
+//! Each has a file lock beside it, which the kernel ends with the process. Whoever comes next removes the folders that nobody holds.
+//! The lock alone tells who lives: a process id means nothing in another container, and a clock can be set.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::files;
+
+const LOCK: &str = "lock";
+/// So often a new lock is made when somebody who sweeps has taken the last one before it was held, at most.
+const ATTEMPTS_MAX: usize = 100;
+
+/// A folder of this process alone. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct WorkFolder {
+    path: PathBuf,
+    /// Held before there is a folder, so a folder or a lock that nobody holds is left over.
+    lock: PathBuf,
+    _held: File,
+}
+
+impl WorkFolder {
+    /// A new one in `parent`, which is made if it is missing.
+    pub fn new(parent: &Path) -> io::Result<WorkFolder> {
+        files::create_folders(parent)?;
+        let (name, lock, held) = new_lock(parent)?;
+        let path = parent.join(name);
+        files::create_folder(&path)?;
+        Ok(WorkFolder {
+            path,
+            lock,
+            _held: held,
+        })
+    }
+
+    /// A new one in the machine's folder for temporary files, below one that only this user can read. Those that a killed process of
+    /// this user has left there are removed.
+    pub fn temporary() -> io::Result<WorkFolder> {
+        let user = rustix::process::geteuid().as_raw();
+        let parent = std::env::temp_dir().join(format!("thalweg-{user}"));
+        take_private(&parent)?;
+        WorkFolder::sweep(&parent);
+        WorkFolder::new(&parent)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes what is in `parent` of processes that have ended.
+    pub fn sweep(parent: &Path) {
+        for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_lock = path.extension().is_some_and(|extension| extension == LOCK);
+            let (folder, lock) = match is_lock {
+                true if path.with_extension("").exists() => continue,
+                true => (None, path),
+                false => (Some(path.clone()), path.with_extension(LOCK)),
+            };
+            let held = match File::open(&lock) {
+                Ok(file) => match file.try_lock() {
+                    Ok(()) => Some(file),
+                    // A disk that has no locks does not say who has ended.
+                    Err(TryLockError::WouldBlock | TryLockError::Error(_)) => continue,
+                },
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(_) => continue,
+            };
+            // What cannot be removed is tried again by the next one.
+            if let Some(folder) = folder {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            let _ = std::fs::remove_file(&lock);
+            drop(held);
+        }
+    }
+}
+
+/// Makes a folder that only this user can use, or sees to it that the one that is there is such. Everybody can make folders
+/// where temporary files are.
+fn take_private(path: &Path) -> io::Result<()> {
+    let others = || {
+        let shown = path.display();
+        io::Error::other(format!(
+            "{shown} is not a folder of this user; remove it, or set TMPDIR to a folder of your own"
+        ))
+    };
+    match files::create_folder(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| others())?;
+    if rustix::fs::fstat(&folder)?.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(others());
+    }
+    Ok(rustix::fs::fchmod(&folder, Mode::RWXU)?)
+}
+
+/// A lock with a name of its own, which is held. Before it is held somebody may take it for one of a process that has ended, and
+/// remove it; then another one is made.
+fn new_lock(parent: &Path) -> io::Result<(String, PathBuf, File)> {
+    for _ in 0..ATTEMPTS_MAX {
+        let name = uuid::Uuid::new_v4().to_string();
+        let lock = parent.join(&name).with_extension(LOCK);
+        let held = files::private().read(true).write(true).create_new(true).open(&lock)?;
+        held.lock()?;
+        if is_at(&held, &lock) {
+            return Ok((name, lock, held));
+        }
+    }
+    Err(io::Error::other("others remove each lock before it is taken"))
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let (file, there) = (file.metadata(), std::fs::metadata(path));
+    matches!((file, there), (Ok(file), Ok(there)) if (file.dev(), file.ino()) == (there.dev(), there.ino()))
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = std::fs::remove_file(&self.lock);
+    }
+}
+
+#[cfg(test)]
+mod tests;
