@@ -19,7 +19,6 @@ use x509_cert::{Certificate, TbsCertificate};
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const SERVER_AUTHENTICATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
-const ANY_USE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.37.0");
 
 #[derive(Debug)]
 pub(super) struct FileCertificates {
@@ -86,11 +85,9 @@ pub(super) fn check(shown: &CertificateDer<'_>, host: &ServerName<'_>, now: Unix
         return Err(CertificateError::Expired.into());
     }
     let usage = content.get::<ExtendedKeyUsage>();
+    // "Any use" does not name this one, as OpenSSL sees it.
     if let Some((_, usage)) = usage.map_err(|_| CertificateError::BadEncoding)?
-        && !usage
-            .0
-            .iter()
-            .any(|usage| [SERVER_AUTHENTICATION, ANY_USE].contains(usage))
+        && !usage.0.contains(&SERVER_AUTHENTICATION)
     {
         return Err(CertificateError::InvalidPurpose.into());
     }
