@@ -1,9 +1,11 @@
 //! The interface of queues from outside: its OpenAPI document against the real binary, `thalweg queue` with every sub-command,
 //! webhooks, and the examples of the documentation.
 
-use std::net::TcpListener;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -44,6 +46,55 @@ fn failed(finished: Finished) -> String {
     );
     assert!(finished.stderr.starts_with("thalweg: "), "{}", finished.stderr);
     finished.stderr
+}
+
+#[test]
+fn whoever_closes_a_long_poll_leaves_its_partitions_to_others_at_once() {
+    let thalweg = start("queues: {list: [{name: q, partitions: 1, ordering: strict}]}\n");
+    let address = thalweg.address().unwrap();
+    let api = Api::new(&address);
+    let members = || {
+        let groups = api.get("/queues/q/groups/g").json;
+        groups["consumers"].as_array().map_or(0, Vec::len)
+    };
+    let wait_for = |count: usize| {
+        eventually(|| {
+            ensure!(members() == count, "{} members", members());
+            Ok(())
+        })
+        .unwrap();
+    };
+    // The first one has the only partition.
+    let body = json!({"consumer": "first", "wait": "60s"}).to_string();
+    let mut first = TcpStream::connect(&address).unwrap();
+    let length = body.len();
+    let request = format!(
+        "POST /api/v1/queues/q/groups/g/claim HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    first.write_all(request.as_bytes()).unwrap();
+    wait_for(1);
+    let second = std::thread::spawn({
+        let api = Api::new(&address);
+        move || {
+            api.post(
+                "/queues/q/groups/g/claim",
+                &json!({"consumer": "second", "wait": "60s"}),
+            )
+        }
+    });
+    wait_for(2);
+    drop(first);
+    // Well before the 30 s after which a silent consumer is given up.
+    let closed = Instant::now();
+    wait_for(1);
+    api.post("/queues/q/messages", &json!({"n": 1}));
+    let claimed = second.join().unwrap();
+    assert_eq!(
+        claimed.json["messages"].as_array().map(Vec::len),
+        Some(1),
+        "{claimed:?}"
+    );
+    assert!(closed.elapsed() < Duration::from_secs(20), "{:?}", closed.elapsed());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Formatting, lints, licences, and the rules of structure that no lint knows.
 
+mod private_files;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,7 @@ fn structure() -> Result<()> {
     for file in rust_files(&root())? {
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let short = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+        private_files::are_made_in_one_place(&short, &text, &mut wrong);
         let lines = text
             .lines()
             .take_while(|line| !line.starts_with("#[cfg(test)]"))

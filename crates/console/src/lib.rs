@@ -19,6 +19,7 @@ mod listen;
 mod options;
 mod page;
 mod places;
+mod push;
 mod refusal;
 mod revoked;
 mod routes;

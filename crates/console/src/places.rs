@@ -230,6 +230,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// Nothing was asked before.
+    pub fn is_first(&self) -> bool {
+        !self.place.has_asked.load(Relaxed)
+    }
+
     pub fn begin(&self) -> Serving {
         self.place.has_asked.store(true, Relaxed);
         self.place.serving.fetch_add(1, Relaxed);

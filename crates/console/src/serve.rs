@@ -8,13 +8,14 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, Response, StatusCode, Version, header};
+use axum::http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -34,6 +35,7 @@ use crate::exchange;
 use crate::guard::Peer;
 use crate::options::Refusal;
 use crate::places::{Held, Places, Serving, Why};
+use crate::push::{Handover, push};
 use crate::refusal::problem;
 use crate::status::State;
 use crate::streams::{Close, Streams};
@@ -347,15 +349,29 @@ impl Server {
                     true => timeout(PASSING_TIME, server.serve(stream, peer, &held, passes)).await?,
                 }
             };
-            tokio::select! {
-                outcome = served => {
-                    if let Err(error) = outcome {
-                        tracing::debug!(%peer, %error, "an HTTP connection ended early");
-                    }
+            let outcome = tokio::select! {
+                outcome = served => outcome,
+                () = leave.cancelled() => Ok(None),
+            };
+            match outcome {
+                // In a task of its own, which is as small as a listener.
+                Ok(Some(stream)) => server.listen(stream, peer, held),
+                other => {
+                    told(peer, other.map(drop));
+                    server.meters.connections.dec();
                 }
-                () = leave.cancelled() => {}
             }
-            server.meters.connections.dec();
+        });
+    }
+
+    fn listen(self: &Arc<Server>, stream: Listening, peer: SocketAddr, held: Held) {
+        let meters = self.meters.connections.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                outcome = stream => told(peer, outcome),
+                () = held.place().leave.cancelled() => {}
+            }
+            meters.dec();
         });
     }
 
@@ -381,7 +397,7 @@ impl Server {
         peer: SocketAddr,
         held: &Held,
         passes: bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<Listening>> {
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
             return self.speak(stream, peer, held, passes).await;
@@ -399,11 +415,18 @@ impl Server {
         match timeout(self.limits.tls_handshake_timeout, handshake).await?? {
             // On its own, so that a connection in the clear does not have the room of an encrypted one.
             Some(stream) => Box::pin(self.speak(stream, peer, held, passes)).await,
-            None => Ok(()),
+            None => Ok(None),
         }
     }
 
-    async fn speak<S>(self: &Arc<Server>, mut stream: S, peer: SocketAddr, held: &Held, passes: bool) -> io::Result<()>
+    /// Until the connection ends, or a stream of events is all that is left of it.
+    async fn speak<S>(
+        self: &Arc<Server>,
+        mut stream: S,
+        peer: SocketAddr,
+        held: &Held,
+        passes: bool,
+    ) -> io::Result<Option<Listening>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -420,7 +443,7 @@ impl Server {
             },
         };
         let Some((protocol, first)) = detected else {
-            return Ok(());
+            return Ok(None);
         };
         let patience = Patience {
             write_stall_max: self.limits.write_stall_max,
@@ -442,8 +465,12 @@ impl Server {
         let (server, requests) = (self.clone(), held.server());
         match protocol {
             Protocol::Http1 => {
+                let handover = Handover::default();
+                let taken = handover.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let (exchange, server) = (exchange.clone(), server.clone());
+                    let (exchange, server, handover) = (exchange.clone(), server.clone(), handover.clone());
+                    let version = request.version();
+                    let is_first = requests.is_first() && *request.method() == Method::GET;
                     let mut serving = requests.begin();
                     let form = server.form(&request);
                     let refused = server.refuses(&request, form, passes);
@@ -464,14 +491,26 @@ impl Server {
                             let close = HeaderValue::from_static("close");
                             response.headers_mut().insert(header::CONNECTION, close);
                         }
-                        Ok::<_, Infallible>(exchange.answer(response, Some(serving)))
+                        let is_taken = is_first
+                            && exchange::is_push(&response)
+                            && !response.headers().contains_key(header::CONNECTION)
+                            && !server.stop.is_cancelled();
+                        let response = exchange.answer(response, Some(serving));
+                        match is_taken {
+                            true => handover.give(response, version).await,
+                            false => Ok::<_, Infallible>(response),
+                        }
                     }
                 });
-                let served = self.http1(io, service, header_timeout).await;
+                let served = self.http1(io, service, header_timeout, &taken).await;
                 if let Err(error) = &served {
                     self.count_unread(error);
                 }
-                served.map_err(io::Error::other)
+                let taken = served.map_err(io::Error::other)?;
+                Ok(taken.map(|(io, (answer, version))| {
+                    let listening: Listening = Box::pin(push(io.into_inner(), answer, version));
+                    listening
+                }))
             }
             Protocol::Http2 => {
                 let streams = Streams::new(patience, header_timeout);
@@ -496,7 +535,7 @@ impl Server {
                     }
                 });
                 // As with the encrypted ones: most connections speak HTTP/1.
-                Box::pin(self.http2(io, service, &streams)).await
+                Box::pin(self.http2(io, service, &streams)).await.map(|()| None)
             }
         }
     }
@@ -569,26 +608,36 @@ impl Server {
         }
     }
 
-    async fn http1<I, S>(&self, io: I, service: S, header_timeout: Duration) -> hyper::Result<()>
+    /// The socket with the answer, where that was taken over.
+    async fn http1<I, S>(
+        &self,
+        io: I,
+        service: S,
+        header_timeout: Duration,
+        taken: &Handover,
+    ) -> hyper::Result<Option<(I, (Response<Body>, Version))>>
     where
         I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-        S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
+        S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Unpin + Send + 'static,
         S::Future: Send,
     {
-        let connection = http1::Builder::new()
+        let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(header_timeout)
             .max_buf_size(self.limits.header_bytes_max)
-            .serve_connection(io, service)
-            .with_upgrades();
-        let mut connection = std::pin::pin!(connection);
-        tokio::select! {
-            outcome = connection.as_mut() => outcome,
+            .serve_connection(io, service);
+        let taken = tokio::select! {
+            outcome = &mut connection => return outcome.map(|()| None),
+            taken = taken.taken() => taken,
             () = self.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                Pin::new(&mut connection).graceful_shutdown();
+                tokio::select! {
+                    outcome = &mut connection => return outcome.map(|()| None),
+                    taken = taken.taken() => taken,
+                }
             }
-        }
+        };
+        Ok(Some((connection.into_parts().io, taken)))
     }
 
     async fn http2<I, S>(&self, io: I, service: S, streams: &Streams) -> io::Result<()>
@@ -620,6 +669,15 @@ impl Server {
             },
         }
         .map_err(io::Error::other)
+    }
+}
+
+/// A stream of events that goes on.
+type Listening = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+fn told(peer: SocketAddr, outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::debug!(%peer, %error, "an HTTP connection ended early");
     }
 }
 

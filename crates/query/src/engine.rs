@@ -706,7 +706,7 @@ fn spill_directory(lake: &Path) -> Option<PathBuf> {
         }
     }
     let own = all.join(std::process::id().to_string());
-    std::fs::create_dir_all(&own).ok().map(|()| own)
+    thalweg_kit::files::create_folders(&own).ok().map(|()| own)
 }
 
 /// Query threads yield to all others when cores are short.

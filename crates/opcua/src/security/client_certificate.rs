@@ -26,7 +26,7 @@ use x509_cert::serial_number::SerialNumber;
 use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoOwned};
 use x509_cert::time::{Time, Validity};
 
-use super::kept_file::{Readers, keep};
+use super::kept_file::keep;
 use super::key_pair::{KeyPair, to_pem};
 use super::policy_rules::{check_key, is_legacy};
 use super::x509::Parsed;
@@ -134,8 +134,8 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
             folder.display()
         )
     };
-    keep(&key_file, key_pem.as_bytes(), Readers::Owner).map_err(unwritable)?;
-    keep(&certificate_file, &pair.der, Readers::All).map_err(unwritable)?;
+    keep(&key_file, key_pem.as_bytes()).map_err(unwritable)?;
+    keep(&certificate_file, &pair.der).map_err(unwritable)?;
     tracing::info!(
         certificate = super::sha256_hex(&pair.der),
         application_uri,

@@ -1,25 +1,18 @@
 //! Small files, in the data folder's `keys/` and in `rejected/`, that a power cut must leave either as they were or whole
-//! as they should be.
+//! as they should be, and that nobody but the user of the process can read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use parking_lot::Mutex;
-
-/// Who may read a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Readers {
-    /// From the first moment on.
-    Owner,
-    All,
-}
+use thalweg_kit::files;
 
 /// One process holds the data folder, but several inputs may keep the same file at once.
 static WRITING: Mutex<()> = Mutex::new(());
 
 /// When it returns, the file is whole under its name, with all folders above it, whatever happens to the machine.
-pub(super) fn keep(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+pub(super) fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file"));
     };
@@ -33,13 +26,7 @@ pub(super) fn keep(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    if readers == Readers::Owner {
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
-    let mut file = options.open(&partial)?;
+    let mut file = files::private().write(true).create_new(true).open(&partial)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&partial, path)?;
@@ -55,7 +42,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     if let Some(above) = above {
         create_folder(above)?;
     }
-    match std::fs::create_dir(folder) {
+    match files::create_folder(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => return Err(error),
         _ => {}
     }
@@ -76,12 +63,12 @@ mod tests {
     fn a_file_is_replaced_as_a_whole_and_never_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a/b/key");
-        keep(&file, b"old", Readers::All).unwrap();
+        keep(&file, b"old").unwrap();
         let other_name = folder.path().join("other");
         std::fs::hard_link(&file, &other_name).unwrap();
         // What an earlier attempt has left does no harm.
         std::fs::write(folder.path().join("a/b/key.partial"), b"torn and longer").unwrap();
-        keep(&file, b"new", Readers::Owner).unwrap();
+        keep(&file, b"new").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"new");
         assert_eq!(std::fs::read(&other_name).unwrap(), b"old");
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
@@ -94,7 +81,7 @@ mod tests {
     fn a_folder_that_is_none_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("file"), b"x").unwrap();
-        assert!(keep(&folder.path().join("file/key"), b"x", Readers::All).is_err());
-        assert!(keep(Path::new("/"), b"x", Readers::All).is_err());
+        assert!(keep(&folder.path().join("file/key"), b"x").is_err());
+        assert!(keep(Path::new("/"), b"x").is_err());
     }
 }

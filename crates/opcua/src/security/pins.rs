@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::kept_file::{Readers, keep};
+use super::kept_file::keep;
 use super::sha256_hex;
 
 /// Two small files per endpoint address in `keys/`, so that two inputs of one server agree.
@@ -142,7 +142,7 @@ impl Pins {
 
     fn remember(&self, url: &str, digest: &str, why: &str) -> Result<(), String> {
         let file = self.digest_file(url);
-        keep(&file, format!("{digest}\n").as_bytes(), Readers::All).map_err(|error| {
+        keep(&file, format!("{digest}\n").as_bytes()).map_err(|error| {
             format!(
                 "the server's certificate cannot be remembered in {}: {error}; make the folder writable",
                 file.display()
@@ -162,7 +162,7 @@ impl Pins {
         if std::fs::read(&file).is_ok_and(|kept| kept == der) {
             return;
         }
-        if let Err(error) = keep(&file, der, Readers::All) {
+        if let Err(error) = keep(&file, der) {
             tracing::warn!(
                 endpoint = url,
                 "the server's certificate cannot be kept as {}: {error}; without it the server must answer discovery; make the folder writable",

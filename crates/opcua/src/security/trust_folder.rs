@@ -18,7 +18,7 @@ pub(super) use self::path_building::SENT_MAX;
 use self::path_building::{Found, Pool, Refusal, Stage};
 use self::path_validation::{peculiarity, validate};
 use self::revocation::{Revocation, RevocationList};
-use super::kept_file::{Readers, keep};
+use super::kept_file::keep;
 use super::sha256_hex;
 use super::x509::{self, Parsed};
 
@@ -154,7 +154,7 @@ impl TrustFolder {
                 folder.display()
             ));
         }
-        keep(&file, der, Readers::All)
+        keep(&file, der)
             .map_err(|error| format!("the rejected certificate cannot be kept as {}: {error}", file.display()))
     }
 }

@@ -1,0 +1,67 @@
+//! Files and folders are made by `thalweg_kit::files`, which makes them their user's alone. What an operator names, and what tests
+//! make, is made as usual.
+
+/// Where files are made for whoever an operator wants to read them, or in a test's own place.
+const ELSEWHERE: &[&str] = &[
+    "crates/kit/src/files.rs",
+    "crates/flow/src/outputs/files.rs",
+    "crates/thalweg/src/events/files.rs",
+    "crates/lake/src/store/simulated.rs",
+];
+
+const MAKES: &[&str] = &[
+    "fs::create_dir",
+    "File::create",
+    "fs::write(",
+    ".create(true)",
+    ".create_new(true)",
+    "DirBuilder",
+];
+
+/// In one file, by lines.
+pub(super) fn are_made_in_one_place(short: &str, text: &str, wrong: &mut Vec<String>) {
+    let is_product = short.starts_with("crates/") && short.contains("/src/");
+    let is_test = short.contains("tests") || short.contains("crash_") || short.contains("contract_suite");
+    if !is_product || is_test || ELSEWHERE.contains(&short) {
+        return;
+    }
+    let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
+    let mut allowed_by = 0;
+    for (number, line) in (1..).zip(lines) {
+        if line.contains("files::private()") || line.contains("files::as_above(") {
+            // Options are given on the lines behind it.
+            allowed_by = number + 8;
+        }
+        let code = line.trim_start();
+        if number > allowed_by && !code.starts_with("//") && MAKES.iter().any(|makes| code.contains(makes)) {
+            wrong.push(format!(
+                "{short}:{number} makes a file or folder by itself; thalweg_kit::files makes it its user's alone"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_could_read_is_found_and_tests_are_left_alone() {
+        let found = |short: &str, text: &str| {
+            let mut wrong = Vec::new();
+            are_made_in_one_place(short, text, &mut wrong);
+            wrong.len()
+        };
+        let made = "fn a() {\n    std::fs::create_dir_all(path)?;\n}\n";
+        assert_eq!(found("crates/x/src/a.rs", made), 1);
+        assert_eq!(found("crates/x/src/tests.rs", made), 0);
+        assert_eq!(found("tests/e2e/a.rs", made), 0);
+        assert_eq!(found("crates/x/src/a.rs", &format!("#[cfg(test)]\n{made}")), 0);
+        let private = "files::private()\n    .write(true)\n    .create(true)\n    .open(path)";
+        assert_eq!(found("crates/x/src/a.rs", private), 0);
+        assert_eq!(
+            found("crates/x/src/a.rs", "OpenOptions::new().create(true).open(path)"),
+            1
+        );
+    }
+}
