@@ -28,20 +28,24 @@ pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
 /// A promise without a test, a test that does not exist, and a row of the list that is of no promise any more.
 fn faults(document: &str, promised: &str, list: &str, shown: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
-    let promises = promises(promised);
     let shown: Vec<(&str, Vec<&str>)> = rows(shown).collect();
-    let mut seen = BTreeSet::new();
-    for promise in &promises {
-        if !shown.iter().any(|(begins, _)| promise.starts_with(begins)) {
-            found.push(format!("{list} names no test of: {promise}"));
-        }
-        // The tests of the one would be taken for those of the other.
-        if !seen.insert(promise) {
-            found.push(format!("{document} says twice: {promise}"));
+    let mut taken = BTreeSet::new();
+    for promise in promises(promised) {
+        // One may begin as another does.
+        let beginnings = shown.iter().map(|(begins, _)| *begins);
+        let begins = beginnings.filter(|begins| !begins.is_empty() && promise.starts_with(begins));
+        match begins.max_by_key(|begins| begins.len()) {
+            None => found.push(format!("{list} names no test of: {promise}")),
+            Some(begins) if !taken.insert(begins) => {
+                found.push(format!(
+                    "{list} has one row for several promises, the last of them: {promise}"
+                ));
+            }
+            Some(_) => {}
         }
     }
     for (begins, names) in shown {
-        if begins.is_empty() || !promises.iter().any(|promise| promise.starts_with(begins)) {
+        if !taken.contains(begins) {
             found.push(format!("{list} has tests of what {document} does not say: {begins}"));
         }
         if names.is_empty() {
@@ -168,16 +172,25 @@ mod tests {
         let tests = BTreeSet::from(["one".to_owned()]);
         let expected = [
             "t names no test of: Second thing.",
-            "d says twice: `x`",
+            "t has one row for several promises, the last of them: `x`",
             "t names the test two, which does not exist",
             "t has tests of what d does not say: Third",
         ];
         assert_eq!(faults("d", promised, "t", shown, &tests), expected);
+        let once = promised.replace("| `x` | 2 |\n", "");
         let whole = shown.replace("| Third", "| Second").replace("`two`", "`one`");
-        assert_eq!(faults("d", &promised.replace("| `x` | 2 |\n", ""), "t", &whole, &tests), [""; 0]);
+        assert_eq!(faults("d", &once, "t", &whole, &tests), [""; 0]);
         let none = whole.replace("| Second | `one` |", "| Second | a test |");
-        let told = ["t names no test beside: Second"];
-        assert_eq!(faults("d", &promised.replace("| `x` | 2 |\n", ""), "t", &none, &tests), told);
+        assert_eq!(
+            faults("d", &once, "t", &none, &tests),
+            ["t names no test beside: Second"]
+        );
+        // What begins as another does has its own row.
+        let both = once.replace("Second thing.", "Second thing. Second to none.");
+        let told = ["t has one row for several promises, the last of them: Second to none."];
+        assert_eq!(faults("d", &both, "t", &whole, &tests), told);
+        let own = whole.clone() + "| Second to | `one` |\n";
+        assert_eq!(faults("d", &both, "t", &own, &tests), [""; 0]);
     }
 
     #[test]
