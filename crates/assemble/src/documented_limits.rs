@@ -111,12 +111,18 @@ fn file(row: &Row<'_>, value: &str) -> String {
     };
     match *first {
         _ if row.section == OF_A_QUEUE => format!("queues: {{list: [{{name: q, {}}}]}}\n{FLOW}", nested(&names, "")),
+        "opcua" if inner == ["maxInFlight"] => {
+            let output = format!("opcua: {{endpoint: 'opc.tcp://plc:4840', {}}}", nested(inner, ""));
+            format!("input: {{stdin: {{}}}}\noutput: {{{output}}}\n")
+        }
         "opcua" => {
             let fields = nested(inner, "");
             format!(
                 "input: {{opcua: {{endpoint: 'opc.tcp://plc:4840', nodeIDs: ['ns=2;s=a'], {fields}}}}}\noutput: {{drop: {{}}}}\n"
             )
         }
+        // Without a table nothing is merged.
+        "lake" => format!("{}\ningest: {{}}\n{FLOW}", nested(&names, "")),
         "kafka" => {
             let fields = nested(inner, "");
             format!("input: {{stdin: {{}}}}\noutput: {{kafka: {{addresses: [a], topic: t, {fields}}}}}\n")
