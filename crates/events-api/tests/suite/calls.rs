@@ -319,7 +319,7 @@ async fn limits_are_told_with_their_number() {
             "options.metadata exceeds 1048576 bytes",
         ),
         (
-            json!(["token.create", "default", {"description": "d".repeat(4097)}]),
+            json!(["token.create", "default", {"scopes": ["read"], "description": "d".repeat(4097)}]),
             "options.description exceeds 4096 bytes",
         ),
         (

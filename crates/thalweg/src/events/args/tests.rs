@@ -64,7 +64,7 @@ fn every_command_listens_on_this_machine_alone_unless_it_is_told_otherwise() {
         }
         _ => panic!("simulate was asked for"),
     }
-    let events = serve(&[]);
+    let events = serve(&["serve"]);
     assert_eq!((events.address, events.port), (None, 8080));
     assert_eq!(serve(&["--max-connections", "16"]).max_connections, Some(16));
     assert_eq!(
