@@ -11,6 +11,8 @@ mod checked;
 mod clock;
 mod components;
 mod data_dir;
+#[cfg(test)]
+mod documented_limits;
 mod events;
 mod ingest;
 mod lake;

@@ -216,6 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_larger_than_any_secret_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pw");
+        for (bytes, expected) in [
+            (1 << 20, ""),
+            ((1 << 20) + 1, "it is larger than 1 MiB, the limit for a secret"),
+        ] {
+            std::fs::write(&path, vec![b'x'; bytes]).unwrap();
+            let diags = Diagnostics::new("f.yaml");
+            let node = Node::parse(&format!("a: '${{file:{}}}'\n", path.display())).unwrap();
+            let _ = expand_files(&node, &diags);
+            let told = diags.to_string();
+            assert!(
+                told.contains(expected) && told.is_empty() == expected.is_empty(),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
     fn files_replace_references_and_stay_masked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pw");

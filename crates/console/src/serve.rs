@@ -176,7 +176,21 @@ pub struct Meters {
     /// By why somebody had to leave.
     made_room: IntCounterVec,
     passed: IntCounter,
+    /// Answers that refuse, by their status.
+    refusals: IntCounterVec,
 }
+
+/// Statuses of what is refused, whoever refuses it: the listener itself or what serves a path.
+const REFUSED: [StatusCode; 8] = [
+    StatusCode::BAD_REQUEST,
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::TOO_MANY_REQUESTS,
+    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+    StatusCode::SERVICE_UNAVAILABLE,
+];
 
 impl Meters {
     pub fn register(metrics: &Metrics) -> Meters {
@@ -201,12 +215,20 @@ impl Meters {
             format!("{name}_connections_passed_total"),
             "Connections let in for a probe when all places were taken.",
         );
+        let refusals = IntCounterVec::new(
+            Opts::new(
+                format!("{name}_refused_total"),
+                "Requests that were refused, by the status of the answer.",
+            ),
+            &["code"],
+        );
         let valid = "the name is a valid constant";
         let meters = Meters {
             connections: connections.expect(valid),
             refused: refused.expect(valid),
             made_room: made_room.expect(valid),
             passed: passed.expect(valid),
+            refusals: refusals.expect(valid),
         };
         for why in [Why::HalfOpen, Why::Slow, Why::Idle] {
             meters.made_room.with_label_values(&[why.as_str()]);
@@ -215,7 +237,17 @@ impl Meters {
         metrics.register(meters.refused.clone());
         metrics.register(meters.made_room.clone());
         metrics.register(meters.passed.clone());
+        for status in REFUSED {
+            meters.refusals.with_label_values(&[status.as_str()]);
+        }
+        metrics.register(meters.refusals.clone());
         meters
+    }
+
+    fn answered(&self, status: StatusCode) {
+        if REFUSED.contains(&status) {
+            self.refusals.with_label_values(&[status.as_str()]).inc();
+        }
     }
 }
 
@@ -474,6 +506,9 @@ impl Server {
                     }
                 });
                 let served = self.http1(io, service, header_timeout, &taken).await;
+                if let Err(error) = &served {
+                    self.count_unread(error);
+                }
                 let taken = served.map_err(io::Error::other)?;
                 Ok(taken.map(|(io, (answer, version))| {
                     let listening: Listening = Box::pin(push(io.into_inner(), answer, version));
@@ -560,10 +595,20 @@ impl Server {
     }
 
     fn signed(&self, mut response: Response<Body>) -> Response<Body> {
+        self.meters.answered(response.status());
         if let Some(server) = self.manners.server.clone() {
             response.headers_mut().insert(header::SERVER, server);
         }
         response
+    }
+
+    /// What is answered by the protocol, before there is a request.
+    fn count_unread(&self, error: &hyper::Error) {
+        if error.is_parse_too_large() {
+            self.meters.answered(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        } else if error.is_parse() {
+            self.meters.answered(StatusCode::BAD_REQUEST);
+        }
     }
 
     /// The socket with the answer, where that was taken over.

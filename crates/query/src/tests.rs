@@ -415,6 +415,55 @@ async fn a_query_ends_at_its_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path(), QueryOptions::default());
+    let numbers = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let patterns = |count: usize| {
+        let calls: Vec<String> = (0..count).map(|n| format!("regexp_like(v, 'a{n}') as c{n}")).collect();
+        format!("SELECT {} FROM (VALUES ('a'), ('b')) t(v)", calls.join(","))
+    };
+    for (fits, exceeds, code, told) in [
+        (
+            "SELECT length(repeat('x', 1000000)) AS n".to_owned(),
+            "SELECT length(repeat('x', 2000000000)) AS n".to_owned(),
+            "query.too_large",
+            "1048576 are allowed",
+        ),
+        (
+            format!("SELECT {}", numbers(10_000)),
+            format!("SELECT {}", numbers(10_001)),
+            "query.too_complex",
+            "has 10001 columns, 10000 are allowed",
+        ),
+        (
+            format!("SELECT regexp_like('a', '{}')", "a".repeat(16_384)),
+            format!("SELECT regexp_like('a', '{}')", "a".repeat(16_385)),
+            "query.too_complex",
+            "it has 16385 bytes, 16384 are allowed",
+        ),
+        (
+            "SELECT regexp_like('a', '[a-z]{10}')".to_owned(),
+            "SELECT regexp_like('a', '(((a{100}){100}){100}){100}')".to_owned(),
+            "query.too_complex",
+            "compiled it needs more than the 1048576 bytes",
+        ),
+        (
+            patterns(256),
+            patterns(257),
+            "query.too_complex",
+            "more than 256 different ones",
+        ),
+    ] {
+        let answer = engine.execute(fits.as_str()).await;
+        drop(answer.unwrap_or_else(|error| panic!("{error}: {fits:.100}")));
+        let refused = error(&engine, &exceeds).await;
+        assert_eq!((refused.code, refused.status), (code, 422), "{refused}");
+        assert!(refused.message.contains(told), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_longest_chain_of_operators_does_not_overflow_the_stack() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path(), QueryOptions::default());

@@ -39,7 +39,7 @@ const DS_KEYS: [&str; 5] = [DS_ALGORITHM, DS_THRESHOLD, DS_MIN_TIME, DS_MAX_TIME
 /// A series without a longest time is idle after this.
 const IDLE: Duration = Duration::from_secs(4 * 3600);
 /// Series that are known; of more the points pass as they are.
-const SERIES_MAX: usize = 2_000_000;
+const SERIES_MAX: usize = if cfg!(test) { 20_000 } else { 2_000_000 };
 /// Settings whose texts are kept. Messages that make up settings without end get theirs all the same, made for each.
 const TEXTS_MAX: usize = 1024;
 

@@ -1,4 +1,4 @@
-//! What docs/durability.md promises has tests: docs/durability-tests.md names them, sentence by sentence.
+//! What some documents promise has tests: beside each there is a list that names them, sentence by sentence and row by row.
 
 use std::collections::BTreeSet;
 
@@ -7,42 +7,59 @@ use anyhow::{Context as _, Result};
 use super::rust_files;
 use crate::shell::root;
 
+/// Of each there is a document, `docs/<name>.md`, and a list, `docs/<name>-tests.md`.
+const DOCUMENTS: [&str; 3] = ["durability", "limits", "security"];
+
 pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
-    let (promises, list) = (
-        promises(&read("docs/durability.md")?),
-        read("docs/durability-tests.md")?,
-    );
-    let shown: Vec<(&str, Vec<&str>)> = rows(&list).collect();
     let mut tests = BTreeSet::new();
     for file in rust_files(&root())? {
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         tests.extend(tests_in(&text).map(str::to_owned));
     }
-    for promise in &promises {
-        if !shown.iter().any(|(begins, _)| promise.starts_with(begins)) {
-            wrong.push(format!("docs/durability-tests.md names no test of: {promise}"));
-        }
-    }
-    for (begins, names) in shown {
-        if !promises.iter().any(|promise| promise.starts_with(begins)) {
-            wrong.push(format!(
-                "docs/durability-tests.md has tests of what docs/durability.md does not say: {begins}"
-            ));
-        }
-        if names.is_empty() {
-            wrong.push(format!("docs/durability-tests.md names no test beside: {begins}"));
-        }
-        let missing = names.iter().filter(|name| !tests.contains(**name));
-        wrong.extend(
-            missing.map(|name| format!("docs/durability-tests.md names the test {name}, which does not exist")),
-        );
+    for name in DOCUMENTS {
+        let (document, list) = (format!("docs/{name}.md"), format!("docs/{name}-tests.md"));
+        let (promised, shown) = (read(&document)?, read(&list)?);
+        wrong.extend(faults(&document, &promised, &list, &shown, &tests));
     }
     Ok(())
 }
 
-/// First cells of tables, and sentences; neither headings nor what leads elsewhere.
+/// A promise without a test, a test that does not exist, and a row of the list that is of no promise any more.
+fn faults(document: &str, promised: &str, list: &str, shown: &str, tests: &BTreeSet<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    let shown: Vec<(&str, Vec<&str>)> = rows(shown).collect();
+    let mut taken = BTreeSet::new();
+    for promise in promises(promised) {
+        // One may begin as another does.
+        let beginnings = shown.iter().map(|(begins, _)| *begins);
+        let begins = beginnings.filter(|begins| !begins.is_empty() && promise.starts_with(begins));
+        match begins.max_by_key(|begins| begins.len()) {
+            None => found.push(format!("{list} names no test of: {promise}")),
+            Some(begins) if !taken.insert(begins) => {
+                found.push(format!(
+                    "{list} has one row for several promises, the last of them: {promise}"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    for (begins, names) in shown {
+        if !taken.contains(begins) {
+            found.push(format!("{list} has tests of what {document} does not say: {begins}"));
+        }
+        if names.is_empty() {
+            found.push(format!("{list} names no test beside: {begins}"));
+        }
+        let missing = names.iter().filter(|name| !tests.contains(**name));
+        found.extend(missing.map(|name| format!("{list} names the test {name}, which does not exist")));
+    }
+    found
+}
+
+/// First cells of tables, and sentences; neither headings nor samples nor what leads elsewhere.
 fn promises(text: &str) -> Vec<String> {
+    let text = without_samples(text);
     let said = text.split_once("\n## ").map_or("", |(_, said)| said);
     let said = said.split("\n## Elsewhere").next().unwrap_or_default();
     let mut found = Vec::new();
@@ -66,6 +83,17 @@ fn promises(text: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Without what stands between fences. An empty line stays in its place, so that it parts what is around it.
+fn without_samples(text: &str) -> String {
+    let pieces = text.split("\n```").enumerate();
+    let said = pieces.filter(|(n, _)| n % 2 == 0).map(|(n, piece)| match n {
+        0 => piece,
+        // What follows the closing fence on its line.
+        _ => piece.split_once('\n').map_or("", |(_, said)| said),
+    });
+    said.collect::<Vec<_>>().join("\n\n")
 }
 
 /// A sentence ends with a full stop that one with a capital letter, or a name, follows.
@@ -129,6 +157,40 @@ mod tests {
             "Second.",
         ];
         assert_eq!(promises(text), expected);
+    }
+
+    #[test]
+    fn a_sample_is_no_promise_and_parts_what_is_around_it() {
+        let text = "# D\n\n## A\n\nBefore.\n\n```yaml\na: b    # Not. This.\n```\n\n```sh\nNor this.\n```\nAfter.\n";
+        assert_eq!(promises(text), ["Before.", "After."]);
+    }
+
+    #[test]
+    fn what_has_no_test_what_does_not_exist_and_what_is_not_promised_is_told() {
+        let promised = "# D\n\n## A\n\nFirst thing. Second thing.\n\n| a | b |\n|---|---|\n| `x` | 1 |\n| `x` | 2 |\n";
+        let shown = "| promise | shown by |\n|---|---|\n| First | `one` |\n| `x` | `two` |\n| Third | `one` |\n";
+        let tests = BTreeSet::from(["one".to_owned()]);
+        let expected = [
+            "t names no test of: Second thing.",
+            "t has one row for several promises, the last of them: `x`",
+            "t names the test two, which does not exist",
+            "t has tests of what d does not say: Third",
+        ];
+        assert_eq!(faults("d", promised, "t", shown, &tests), expected);
+        let once = promised.replace("| `x` | 2 |\n", "");
+        let whole = shown.replace("| Third", "| Second").replace("`two`", "`one`");
+        assert_eq!(faults("d", &once, "t", &whole, &tests), [""; 0]);
+        let none = whole.replace("| Second | `one` |", "| Second | a test |");
+        assert_eq!(
+            faults("d", &once, "t", &none, &tests),
+            ["t names no test beside: Second"]
+        );
+        // What begins as another does has its own row.
+        let both = once.replace("Second thing.", "Second thing. Second to none.");
+        let told = ["t has one row for several promises, the last of them: Second to none."];
+        assert_eq!(faults("d", &both, "t", &whole, &tests), told);
+        let own = whole.clone() + "| Second to | `one` |\n";
+        assert_eq!(faults("d", &both, "t", &own, &tests), [""; 0]);
     }
 
     #[test]

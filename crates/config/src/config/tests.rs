@@ -173,6 +173,14 @@ fn mistakes_in_flows() {
             "f.yaml:2:10: flows[0].name: a flow's name has 1 to 120 letters, digits, \"_\", \".\" or \"-\"\n",
         ),
         (
+            format!(
+                "flows:\n- {{name: {}, {io}}}\n- {{name: {}, {io}}}\n",
+                "a".repeat(120),
+                "b".repeat(121)
+            ),
+            "f.yaml:3:10: flows[1].name: a flow's name has 1 to 120 letters, digits, \"_\", \".\" or \"-\"\n",
+        ),
+        (
             format!("flows:\n- {{name: a, {io}}}\npipeline: {{}}\n"),
             "f.yaml:3:1: \"pipeline\" at top level excludes \"flows\"; move it into an entry of flows\n",
         ),

@@ -89,6 +89,65 @@ async fn headers_that_are_too_large_are_refused() {
 }
 
 #[tokio::test]
+async fn refusals_are_counted_by_their_status() {
+    let mut small = options();
+    small.limits.body_bytes_max = 1000;
+    small.limits.body_grace = Duration::from_millis(100);
+    let running = start_with(small).await;
+    let large = format!("x-large: {}", "x".repeat(70 << 10));
+    let late = b"POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 10\r\n\r\nx";
+    let two = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nhost: evil\r\n\r\n";
+    let statuses = [
+        exchange(&mut connect(&running).await, two).await.unwrap().status,
+        send(&running, "GET", "/metrics", &["origin: https://evil.example"], "")
+            .await
+            .status,
+        exchange(&mut connect(&running).await, late).await.unwrap().status,
+        send(&running, "POST", "/echo", &[], &"x".repeat(1001)).await.status,
+        send(&running, "GET", "/ping", &[&large], "").await.status,
+    ];
+    assert_eq!(statuses, [400, 403, 408, 413, 431]);
+    // The connection of what was too large to be read ends by itself, and is counted then.
+    let counted = async |code: u16| {
+        let metrics = fetch(&running, "/metrics").await;
+        let name = format!("thalweg_http_refused_total{{code=\"{code}\"}} ");
+        let line = metrics
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(&name).map(str::to_owned));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    while counted(431).await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for code in statuses {
+        assert_eq!(counted(code).await, 1, "{code}");
+    }
+    assert_eq!(counted(401).await, 0);
+}
+
+#[tokio::test]
+async fn one_connection_of_http2_has_so_many_requests_at_a_time() {
+    let running = start_with(options()).await;
+    let mut stream = connect(&running).await;
+    // The preface, and a frame of settings without any.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head[3], 4, "the server begins with its settings");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).await.unwrap();
+    // MAX_CONCURRENT_STREAMS.
+    assert!(
+        settings.chunks_exact(6).any(|setting| setting == [0, 3, 0, 0, 0, 128]),
+        "{settings:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_connection_that_never_finishes_its_headers_is_closed() {
     let mut hasty = options();
     hasty.limits.header_timeout = Duration::from_millis(100);

@@ -319,6 +319,14 @@ async fn limits_are_told_with_their_number() {
             "options.metadata exceeds 1048576 bytes",
         ),
         (
+            json!(["token.create", "default", {"scopes": ["read"], "description": "d".repeat(4097)}]),
+            "options.description exceeds 4096 bytes",
+        ),
+        (
+            json!(["stream.get", "s", {"batchSize": 10_001}]),
+            "options.batchSize must be <= 10000 or -1 for unlimited",
+        ),
+        (
             json!(["ns.create", "x".repeat(256)]),
             "namespace ID contains invalid characters",
         ),

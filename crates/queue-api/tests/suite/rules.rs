@@ -213,3 +213,98 @@ fn json_that_not_every_reader_takes_is_refused_and_what_is_taken_comes_out_as_js
     );
     assert_eq!(taken.status, 201, "{taken:?}");
 }
+
+/// What is at most as large as this is taken; a byte, a number or a second more is refused before anything is stored.
+#[test]
+fn every_limit_of_a_request_is_told_with_its_number() {
+    let server = Server::start();
+    server.create_with("q", settings());
+    let batch = "/queues/q/messages:batch";
+    let (settle, claim) = ("/queues/q/groups/g/settle", "/queues/q/groups/g/claim");
+    server.claim_all("q", "g");
+    let text = |len: usize| "x".repeat(len);
+    let list = |levels: usize| format!("{{\"json\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+    let nack = |len: usize| json!({"nack": [{"r": "q:0:0:1", "reason": text(len)}]}).to_string();
+    for (path, fits, exceeds, status, told) in [
+        (
+            batch,
+            json!({"text": "", "key": text(65_536)}).to_string(),
+            json!({"text": "", "key": text(65_537)}).to_string(),
+            413,
+            "a key has at most 65536 bytes, this one has 65537",
+        ),
+        (
+            batch,
+            json!({"text": "", "properties": {"a": text(65_000)}}).to_string(),
+            json!({"text": "", "properties": {"a": text(33_000), "b": text(33_000)}}).to_string(),
+            413,
+            "properties have at most 65536 bytes together",
+        ),
+        (
+            batch,
+            json!({"text": "", "dedup_id": text(1024)}).to_string(),
+            json!({"text": "", "dedup_id": text(1025)}).to_string(),
+            400,
+            "expected 1 to 1024 bytes, got 1025",
+        ),
+        (
+            batch,
+            json!({"text": "", "delay": "8760h"}).to_string(),
+            json!({"text": "", "delay": "8761h"}).to_string(),
+            400,
+            "delay",
+        ),
+        (batch, list(127), list(128), 400, "json"),
+        (settle, nack(1024), nack(1025), 400, "at most 1024 bytes"),
+        (
+            claim,
+            json!({"max": 10_000}).to_string(),
+            json!({"max": 10_001}).to_string(),
+            400,
+            "10000",
+        ),
+        (
+            claim,
+            json!({"wait": 0}).to_string(),
+            json!({"wait": "61s"}).to_string(),
+            400,
+            "wait",
+        ),
+        (
+            claim,
+            json!({"visibility": "12h"}).to_string(),
+            json!({"visibility": "13h"}).to_string(),
+            400,
+            "visibility",
+        ),
+        (
+            claim,
+            json!({"consumer": text(256)}).to_string(),
+            json!({"consumer": text(257)}).to_string(),
+            400,
+            "at most 256 bytes",
+        ),
+    ] {
+        let taken = server.send("POST", path, &[], &fits);
+        assert!(taken.status < 300, "{told}: {taken:?}");
+        let code = if status == 413 {
+            "message_too_large"
+        } else {
+            "invalid_config"
+        };
+        server
+            .send("POST", path, &[], &exceeds)
+            .is_problem(status, code, &[told]);
+    }
+    for path in ["messages", "dlq"] {
+        assert_eq!(server.get(&format!("/queues/q/{path}?limit=1000")).status, 200);
+        let refused = server.get(&format!("/queues/q/{path}?limit=1001"));
+        refused.is_problem(400, "invalid_config", &["limit", "1000"]);
+    }
+    let refused = server.get("/queues/q/groups/g/events?max_in_flight=1000001");
+    refused.is_problem(400, "invalid_config", &["max_in_flight", "1000000"]);
+    for (path, bytes) in [("/queues", 4 << 20), (batch, 24 << 20), (settle, 24 << 20)] {
+        let refused = server.send("POST", path, &[], &" ".repeat(bytes + 1));
+        refused.is_problem(413, "message_too_large", &[&bytes.to_string()]);
+    }
+}

@@ -58,6 +58,25 @@ fn those_who_start_together_cause_one_rebalance() {
 }
 
 #[test]
+fn a_group_has_so_many_members_and_one_that_leaves_makes_room() {
+    let mut group = members(1, Sharing::Owned);
+    let first = join(&mut group, 0, "0", MemberKind::Http);
+    for n in 1..MEMBERS_MAX {
+        join(&mut group, 0, &n.to_string(), MemberKind::Http);
+    }
+    let refused = group.join(0, "more", MemberKind::Http).unwrap_err();
+    assert_eq!(refused.code(), "quota_exceeded");
+    assert!(
+        refused
+            .to_string()
+            .contains("no more than 100000 consumers of one group"),
+        "{refused}"
+    );
+    assert!(!group.leave(0, first));
+    join(&mut group, 0, "more", MemberKind::Http);
+}
+
+#[test]
 fn a_leave_and_a_join_within_100_ms_are_one_change() {
     let mut group = members(4, Sharing::Owned);
     let a = join(&mut group, 0, "a", MemberKind::Pipeline);

@@ -284,6 +284,43 @@ fn limits_themselves_are_allowed() {
 }
 
 #[test]
+fn lists_and_filters_have_an_end_and_say_where() {
+    let many = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(", ");
+    let (topic, group) = (|n: usize| format!("t{n}"), |n: usize| format!("{{name: g{n}}}"));
+    let filter = |levels: usize| format!("topics: [{}]", vec!["a"; levels].join("/"));
+    for (fits, exceeds, expected) in [
+        (
+            format!("topics: [{}]", many(1000, &topic)),
+            format!("topics: [{}]", many(1001, &topic)),
+            "topics: a queue has at most 1000 filters; use wildcards",
+        ),
+        (
+            format!("groups: [{}]", many(1000, &group)),
+            format!("groups: [{}]", many(1001, &group)),
+            "groups: a queue declares at most 1000 groups",
+        ),
+        (filter(128), filter(129), "a filter has at most 128 levels"),
+        (
+            format!("topics: [{}]", "x".repeat(65_535)),
+            format!("topics: [{}]", "x".repeat(65_536)),
+            "a filter has at most 65535 bytes",
+        ),
+    ] {
+        good(&fits);
+        let (_, messages) = read(&exceeds);
+        assert!(messages.contains(expected), "{messages:.300}");
+    }
+    let queues = |count: usize| {
+        let diags = Diagnostics::new("f");
+        let list = many(count, &|n| format!("{{name: q{n}, partitions: 1}}"));
+        QueuesSettings::read(Some(&Node::parse(&format!("list: [{list}]")).unwrap()), &diags);
+        diags.to_string()
+    };
+    assert_eq!(queues(10_000), "");
+    assert!(queues(10_001).contains("list: at most 10000 queues can be declared"));
+}
+
+#[test]
 fn a_patch_replaces_what_it_names_and_leaves_the_rest() {
     let text = "{partitions: 4, topics: [a], durability: os, retry: {max_retries: 3, jitter: 0.5}, groups: [{name: g}], \
                 dlq: {webhook: 'http://x'}}";

@@ -147,6 +147,33 @@ async fn a_process_has_so_many_partitions_and_no_more_also_in_memory() {
     assert!(refused.to_string().contains("100000"), "{refused}");
 }
 
+/// Each change of a group writes what there is to say of all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_has_so_many_groups_and_no_more_and_one_that_goes_makes_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let group = |n: usize| GroupSettings::new(&format!("g{n}"), GroupMode::Work);
+    let settings = QueueSettings {
+        durability: Some(Durability::Memory),
+        groups: (0..1000).map(group).collect(),
+        ..work(1)
+    };
+    let queue = place.queues.create("q", settings).await.unwrap();
+    for n in 1000..2000 {
+        place.queues.join_group(&queue, group(n)).await.unwrap();
+    }
+    let refused = place.queues.join_group(&queue, group(2000)).await.err().unwrap();
+    assert_eq!((refused.code(), refused.http_status()), ("quota_exceeded", 429));
+    assert!(
+        refused.to_string().contains("no more than 2000 groups of one queue"),
+        "{refused}"
+    );
+    // One that is there is joined all the same.
+    place.queues.join_group(&queue, group(1500)).await.unwrap();
+    place.queues.remove_group(&queue, "g1500").await.unwrap();
+    place.queues.join_group(&queue, group(2000)).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_messages_with_one_dedup_id_that_come_together_one_is_stored_and_all_know_where() {
     let mut settings = work(1);

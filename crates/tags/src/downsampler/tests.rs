@@ -175,6 +175,31 @@ fn what_is_no_sample_passes_and_what_has_no_value_too() {
 }
 
 #[test]
+fn points_of_more_topics_than_can_be_remembered_pass_as_they_are() {
+    let mut run = Run::new("      default: {deadband: {threshold: 5}}\n");
+    let topic = |n: usize| format!("umh.v1.ent.site._raw.line.t{n}");
+    let batch = |times: [i64; 2], topics: std::ops::Range<usize>| -> Vec<Message> {
+        let points = topics.flat_map(|n| times.map(|time| sample(&topic(n), time, Value::F64(1.0))));
+        points.collect()
+    };
+    assert_eq!(
+        run.batch(batch([1, 2], 0..SERIES_MAX)).len(),
+        SERIES_MAX,
+        "the first of each"
+    );
+    assert_eq!(
+        run.batch(batch([3, 4], SERIES_MAX..SERIES_MAX + 3)).len(),
+        6,
+        "both of each"
+    );
+    assert_eq!(
+        run.batch(batch([5, 6], 0..3)).len(),
+        0,
+        "those that are known are thinned out as before"
+    );
+}
+
+#[test]
 fn truths_and_texts_go_on_when_they_change() {
     let mut run = Run::new("      default: {swinging_door: {threshold: 1}}\n");
     let values = [true, true, false, false, true];

@@ -276,6 +276,53 @@ async fn each_wrong_argument_is_named() {
 }
 
 #[tokio::test]
+async fn every_limit_of_a_subscription_is_told_with_its_number() {
+    let scene = scene();
+    let create = |options: &str| format!(r#"["sub.create", "s", {{"all": true, {options}}}]"#);
+    let list = |of: &str, count: usize| vec![of; count].join(",");
+    for (call, expected) in [
+        (
+            create(r#""ackTimeoutMs": 43200001"#),
+            "options.ackTimeoutMs must be between 100 and 43200000",
+        ),
+        (
+            create(r#""maxAttempts": 1001"#),
+            "options.maxAttempts must be between 1 and 1000",
+        ),
+        (
+            create(r#""maxInFlight": 10001"#),
+            "options.maxInFlight must be between 1 and 10000",
+        ),
+        (
+            create(&format!(r#""types": [{}]"#, list("\"t\"", 101))),
+            "options.types must be at most 100",
+        ),
+        (
+            r#"["sub.nack", "s", [], {"delayMs": 43200001}]"#.to_owned(),
+            "options.delayMs must be between 0 and 43200000",
+        ),
+        (
+            format!(r#"["sub.ack", "s", [{}]]"#, list("\"1.1\"", 10_001)),
+            "leases must be at most 10000",
+        ),
+        (
+            format!(r#"["sub.replay", "s", {{"globalPositions": [{}]}}]"#, list("1", 10_001)),
+            "options.globalPositions must be an array of numbers, at most 10000",
+        ),
+        (
+            r#"["sub.list", {"limit": 1001}]"#.to_owned(),
+            "options.limit must be between 1 and 1000",
+        ),
+    ] {
+        assert_eq!(scene.refused(&call).await, expected);
+    }
+    let most = r#""ackTimeoutMs": 43200000, "maxAttempts": 1000, "maxInFlight": 10000"#;
+    scene
+        .call(&create(&format!(r#"{most}, "types": [{}]"#, list("\"t\"", 100))))
+        .await;
+}
+
+#[tokio::test]
 async fn unknown_taken_and_forbidden_have_codes_of_their_own() {
     let scene = scene();
     let create = r#"["sub.create", "s", {"all": true}]"#;
@@ -355,6 +402,7 @@ async fn a_consumer_is_refused_with_the_reason_and_ends_with_its_subscription() 
         ("subscription=s", StatusCode::NOT_FOUND),
         ("subscription=s&stream=a", StatusCode::BAD_REQUEST),
         ("subscription=s&max=0", StatusCode::BAD_REQUEST),
+        ("subscription=s&max=1001", StatusCode::BAD_REQUEST),
     ] {
         assert_eq!(scene.subscribe(query).await.status(), status, "{query}");
     }

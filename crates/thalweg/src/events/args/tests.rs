@@ -1,7 +1,7 @@
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser as _};
 
 use super::*;
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, SimulateCommand};
 use crate::events::flags;
 
 /// As `main` reads it, but for the environment.
@@ -52,6 +52,28 @@ fn flags_of_both_forms_say_the_same() {
 }
 
 #[test]
+fn every_command_listens_on_this_machine_alone_unless_it_is_told_otherwise() {
+    let command = |args: &[&str]| Cli::try_parse_from([&["thalweg"], args].concat()).unwrap().command;
+    match command(&["demo"]) {
+        Command::Demo(demo) => assert_eq!(demo.http.to_string(), "127.0.0.1:4195"),
+        _ => panic!("demo was asked for"),
+    }
+    match command(&["simulate", "opcua"]) {
+        Command::Simulate(SimulateCommand::Opcua(opcua)) => {
+            assert_eq!((opcua.host.as_str(), opcua.port), ("127.0.0.1", 50_000))
+        }
+        _ => panic!("simulate was asked for"),
+    }
+    let events = serve(&["serve"]);
+    assert_eq!((events.address, events.port), (None, 8080));
+    assert_eq!(serve(&["--max-connections", "16"]).max_connections, Some(16));
+    assert_eq!(
+        serve(&["--max-connections", "1000000"]).max_connections,
+        Some(1_000_000)
+    );
+}
+
+#[test]
 fn wrong_usage_is_told_with_the_usage() {
     for args in [
         ["--prot", "1"].as_slice(),
@@ -59,6 +81,8 @@ fn wrong_usage_is_told_with_the_usage() {
         &["--port", "-1"],
         &["--max-message-bytes", "25165825"],
         &["--max-message-bytes", "0"],
+        &["--max-connections", "15"],
+        &["--max-connections", "1000001"],
         &["--test-mode=maybe"],
         &["--durability", "none"],
         &["--tls-cert", "a.pem"],
