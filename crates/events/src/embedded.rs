@@ -35,6 +35,8 @@ mod shared_map;
 mod test_support;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod token_tests;
 mod upkeep;
 mod verify;
 #[cfg(test)]
@@ -359,8 +361,10 @@ impl Inner {
         };
         catalog.store(&change, self.now()).await?;
         let info = admitted.info();
+        let now = self.now();
         self.change_tokens(&namespace, |tokens| {
             tokens.retain(|live| live.admitted.id != admitted.id);
+            catalog::forget_expired(tokens, now, |live| &live.admitted);
             tokens.push(Live::new(admitted));
         });
         Ok(info)
