@@ -323,6 +323,7 @@ impl Inner {
         }
         self.namespaces.write().remove(&name);
         opened.namespace.gone();
+        self.place.shelf.deleted(number);
         drop(held);
         if !self.keep_deleted && !self.place.backups.keep(number) {
             catalog.remove_partition(number).await?;

@@ -64,7 +64,7 @@ impl Verdict {
         self.tell_probes(&mut out);
         self.tell_memory(&mut out);
         let _ = writeln!(out, "{} requests were answered as they must not be", self.fault_count);
-        self.faults.iter().for_each(|fault| out.extend([fault, "\n"]));
+        self.faults.iter().for_each(|fault| out.extend([fault.as_str(), "\n"]));
         out
     }
 
