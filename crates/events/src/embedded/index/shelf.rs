@@ -387,7 +387,8 @@ impl Shelf {
         let states = self.writing.lock().states.clone();
         let is_there = |namespace| lives(Space { namespace, cleared: 0 });
         let of_use = states.iter().filter(|(namespace, _)| is_there(**namespace));
-        if useless < of_use.map(|(_, state)| state.messages).sum() {
+        let of_use: u64 = of_use.map(|(_, state)| state.messages).sum();
+        if useless < of_use {
             return Ok(false);
         }
         self.leave_out(&Gone::default(), lives, |publish| publish())?;
