@@ -146,7 +146,6 @@ impl Scene {
             keep_deleted: false,
             accept_loss: false,
         };
-        let _within = runtime.enter();
         let store = runtime.block_on(EmbeddedStore::open(Arc::new(log), options)).unwrap();
         let store = Arc::new(store);
         let new = NewNamespace {
@@ -157,11 +156,15 @@ impl Scene {
             scopes: Scopes::ALL,
         };
         runtime.block_on(store.create(new)).unwrap();
-        let server = Server::new(
-            store.clone(),
-            EventsApiOptions::default(),
-            Arc::new(Metrics::new(false)),
-        );
+        let server = {
+            // It starts tasks.
+            let _within = runtime.enter();
+            Server::new(
+                store.clone(),
+                EventsApiOptions::default(),
+                Arc::new(Metrics::new(false)),
+            )
+        };
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let api = Api::at_root(&listener.local_addr().unwrap().to_string()).with_token(TOKEN);
         let router = server.router();

@@ -153,7 +153,9 @@ impl Subscriptions {
             if deleted.is_some() {
                 // Whoever waits looks again and finds that it is gone.
                 let handle = self.handles.lock().remove(&key(namespace.as_ref(), name));
-                handle.inspect(|handle| handle.wake());
+                if let Some(handle) = handle {
+                    handle.wake();
+                }
                 return Ok(());
             }
         }

@@ -28,7 +28,7 @@ fn id(number: u32) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_lived_tokens_are_forgotten_while_the_store_is_open_and_when_it_is_opened_again() {
     const COUNT: u32 = 1000;
-    let mut disks = Disks::new();
+    let disks = Disks::new();
     let store = disks.open_with(Durability::Os).await;
     let before = known(&store).len();
     store.create_token(DEFAULT, token(0, None)).await.unwrap();
