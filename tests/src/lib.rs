@@ -10,6 +10,7 @@ pub mod process;
 pub mod proxy;
 pub mod receiver;
 pub mod servers;
+pub mod soak;
 pub mod thalweg;
 pub mod wait;
 

@@ -1,4 +1,4 @@
-//! The project's own tasks: `check`, `test`, `bench`. Written in Rust so that a fresh machine needs nothing but cargo to
+//! The project's own tasks: `check`, `test`, `bench`, `soak`. Written in Rust so that a fresh machine needs nothing but cargo to
 //! start; what a task needs beyond that, it installs.
 #![allow(
     clippy::print_stdout,
@@ -9,6 +9,7 @@
 mod bench;
 mod check;
 mod shell;
+mod soak;
 mod test;
 mod tools;
 
@@ -27,6 +28,9 @@ usage: cargo xtask <task>
                       NAME: collect, tags, queue, events, events-scale, lake
                       collect --steady [--minutes N]: long runs, every value looked at
                       lake --input FILE, --cooked [--rows N]: of your own requests; of a table of many rows
+  soak [--for 1h] [--out FOLDER]
+                      everything at once, with probes every second: what was acknowledged is there, memory is flat, no probe is slow;
+                      THALWEG_BIN names a binary that is built already
 ";
 
 fn main() -> ExitCode {
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
         ["test", filter] => test::run(Some(filter)),
         ["tools"] => tools::install().map(drop),
         ["bench", rest @ ..] => bench::run(rest),
+        ["soak", rest @ ..] => soak::run(rest),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

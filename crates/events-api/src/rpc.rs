@@ -2,6 +2,7 @@
 //! what stands before the dot of its name.
 
 mod append;
+mod methods;
 mod namespaces;
 mod retention;
 mod snapshots;
@@ -132,6 +133,13 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
 }
 
 async fn run(method: &str, call: Call<'_>) -> Result<Answer> {
+    let unknown = || {
+        let message = format!("Unknown method: {method}");
+        Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message)
+    };
+    if !methods::METHODS.contains(&method) {
+        return Err(unknown());
+    }
     let (family, name) = method.split_once('.').unwrap_or((method, ""));
     let done = match family {
         "stream" | "category" | "message" => streams::call(method, call).await,
@@ -146,10 +154,7 @@ async fn run(method: &str, call: Call<'_>) -> Result<Answer> {
     match done {
         Some(Ok(answer)) => Ok(answer),
         Some(Err(problem)) => Err(told(&call, problem).await),
-        None => {
-            let message = format!("Unknown method: {method}");
-            Err(Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message))
-        }
+        None => Err(unknown()),
     }
 }
 

@@ -35,6 +35,8 @@ mod shared_map;
 mod test_support;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod token_tests;
 mod upkeep;
 mod verify;
 #[cfg(test)]
@@ -321,6 +323,7 @@ impl Inner {
         }
         self.namespaces.write().remove(&name);
         opened.namespace.gone();
+        self.place.shelf.deleted(number);
         drop(held);
         if !self.keep_deleted && !self.place.backups.keep(number) {
             catalog.remove_partition(number).await?;
@@ -359,8 +362,10 @@ impl Inner {
         };
         catalog.store(&change, self.now()).await?;
         let info = admitted.info();
+        let now = self.now();
         self.change_tokens(&namespace, |tokens| {
             tokens.retain(|live| live.admitted.id != admitted.id);
+            catalog::forget_expired(tokens, now, |live| &live.admitted);
             tokens.push(Live::new(admitted));
         });
         Ok(info)

@@ -151,11 +151,25 @@ impl Subscriptions {
             };
             let deleted = namespace.put_document(&document_name, None, known.revision).await?;
             if deleted.is_some() {
-                self.handle(namespace.as_ref(), name).wake();
+                // Whoever waits looks again and finds that it is gone.
+                let handle = self.handles.lock().remove(&key(namespace.as_ref(), name));
+                if let Some(handle) = handle {
+                    handle.wake();
+                }
                 return Ok(());
             }
         }
         Err(handle::overtaken(name))
+    }
+
+    /// A namespace is deleted: nothing of its subscriptions is kept in memory.
+    pub fn forget(&self, namespace: &str) {
+        let gone: Vec<Arc<Handle>> = {
+            let mut handles = self.handles.lock();
+            let gone = handles.extract_if(|(of, _), _| of == namespace);
+            gone.map(|(_, handle)| handle).collect()
+        };
+        gone.iter().for_each(|handle| handle.wake());
     }
 
     pub async fn update(&self, namespace: &Arc<dyn Namespace>, name: &str, change: Change) -> Result<()> {
@@ -306,16 +320,15 @@ impl Subscriptions {
 
     /// Forgets what does not exist, whatever names are asked for.
     fn known(&self, namespace: &Arc<dyn Namespace>, name: &str, done: Result<Done>) -> Result<Done> {
-        if let Err(EventsError::SubscriptionNotFound(_)) = &done {
-            let key = (namespace.name().to_owned(), name.to_owned());
-            self.handles.lock().remove(&key);
+        if let Err(EventsError::SubscriptionNotFound(_) | EventsError::NamespaceNotFound(_)) = &done {
+            self.handles.lock().remove(&key(namespace.as_ref(), name));
         }
         done
     }
 
     fn handle(&self, namespace: &dyn Namespace, name: &str) -> Arc<Handle> {
         let mut handles = self.handles.lock();
-        let key = (namespace.name().to_owned(), name.to_owned());
+        let key = key(namespace, name);
         if let Some(handle) = handles.get(&key) {
             return handle.clone();
         }
@@ -326,6 +339,10 @@ impl Subscriptions {
         handles.insert(key, handle.clone());
         handle
     }
+}
+
+fn key(namespace: &dyn Namespace, name: &str) -> (String, String) {
+    (namespace.name().to_owned(), name.to_owned())
 }
 
 fn document(name: &str) -> String {

@@ -1,7 +1,9 @@
-//! A counting layer over any global allocator: how many allocations and bytes the process has asked for so far.
+//! A counting layer over any global allocator: how many allocations and bytes the process has asked for so far, and how many
+//! of these bytes live.
 //!
-//! Operators see from it what a message costs (`thalweg_process_allocated_bytes_total`), and benchmarks of the real
-//! binary need no special build. The cost is two relaxed additions to a cache line that the thread shares with few others.
+//! Operators see from it what a message costs (`thalweg_process_allocated_bytes_total`) and whether memory is given back
+//! (`thalweg_process_heap_bytes`); benchmarks and soaks of the real binary need no special build. The cost is two relaxed
+//! additions for an allocation, and one for its end, to a cache line that the thread shares with few others.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -21,12 +23,14 @@ const SHARDS: usize = 64;
 struct Shard {
     allocations: AtomicU64,
     bytes: AtomicU64,
+    freed: AtomicU64,
 }
 
 static COUNTS: [Shard; SHARDS] = [const {
     Shard {
         allocations: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
+        freed: AtomicU64::new(0),
     }
 }; SHARDS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -36,7 +40,7 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-fn count(bytes: usize) {
+fn own() -> &'static Shard {
     let shard = SHARD
         .try_with(|own| {
             if own.get() == usize::MAX {
@@ -45,9 +49,17 @@ fn count(bytes: usize) {
             own.get()
         })
         .unwrap_or(0);
-    let shard = &COUNTS[shard % SHARDS];
+    &COUNTS[shard % SHARDS]
+}
+
+fn count(bytes: usize) {
+    let shard = own();
     shard.allocations.fetch_add(1, Relaxed);
     shard.bytes.fetch_add(bytes as u64, Relaxed);
+}
+
+fn free(bytes: usize) {
+    own().freed.fetch_add(bytes as u64, Relaxed);
 }
 
 /// Allocations so far, and the bytes asked for by them. A reallocation counts as one allocation of its new size.
@@ -55,6 +67,13 @@ pub fn allocated() -> (u64, u64) {
     COUNTS.iter().fold((0, 0), |(n, b), s| {
         (n + s.allocations.load(Relaxed), b + s.bytes.load(Relaxed))
     })
+}
+
+/// Bytes that were asked for and are not freed. What libraries in C ask for is not counted.
+pub fn live() -> u64 {
+    // In this order: what is freed meanwhile was not counted as freed, so the sum is never too small.
+    let freed: u64 = COUNTS.iter().map(|shard| shard.freed.load(Relaxed)).sum();
+    allocated().1.saturating_sub(freed)
 }
 
 /// Wraps the allocator that does the work.
@@ -75,6 +94,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        free(layout.size());
         // SAFETY: as above; `pointer` came from the inner allocator.
         unsafe { self.0.dealloc(pointer, layout) }
     }
@@ -82,7 +102,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
         // SAFETY: as above; `pointer` came from the inner allocator.
-        unsafe { self.0.realloc(pointer, layout, size) }
+        let moved = unsafe { self.0.realloc(pointer, layout, size) };
+        // Where there is no room, the old one stays.
+        free(if moved.is_null() { size } else { layout.size() });
+        moved
     }
 }
 
@@ -100,5 +123,21 @@ mod tests {
         let after = allocated();
         assert!(after.0 > before.0);
         assert!(after.1 - before.1 >= bytes.len() as u64);
+    }
+
+    #[test]
+    fn what_is_freed_lives_no_more_however_often_it_grew() {
+        const EACH: usize = 64 << 20;
+        let before = live();
+        let mut bytes: Vec<u8> = Vec::new();
+        while bytes.len() < EACH {
+            bytes.extend_from_slice(std::hint::black_box(&[0; 4096]));
+        }
+        assert!(live() >= before + EACH as u64);
+        // Another thread may free it.
+        let freed = std::thread::spawn(move || drop(std::hint::black_box(bytes)));
+        assert!(freed.join().is_ok());
+        // Other tests run beside this one.
+        assert!(live() < before + (EACH / 8) as u64, "{before} before, {} now", live());
     }
 }

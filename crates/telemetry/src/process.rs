@@ -28,7 +28,7 @@ fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }
 
-/// Adds `process_*` (the usual names) and `thalweg_process_allocat*` to the registry.
+/// Adds `process_*` (the usual names), `thalweg_process_allocat*` and `thalweg_process_heap_bytes` to the registry.
 pub fn register_process_metrics(metrics: &Metrics) {
     metrics.register(ProcessCollector::default());
 }
@@ -39,6 +39,7 @@ struct ProcessCollector {
     files: IntGauge,
     allocations: IntCounter,
     allocated: IntCounter,
+    heap: IntGauge,
 }
 
 impl Default for ProcessCollector {
@@ -60,18 +61,23 @@ impl Default for ProcessCollector {
                 "thalweg_process_allocated_bytes_total",
                 "Bytes asked for by memory allocations.",
             ),
+            heap: gauge(
+                "thalweg_process_heap_bytes",
+                "Bytes asked for by memory allocations and not freed.",
+            ),
         }
     }
 }
 
 impl ProcessCollector {
-    fn parts(&self) -> [&dyn Collector; 5] {
+    fn parts(&self) -> [&dyn Collector; 6] {
         [
             &self.cpu,
             &self.resident,
             &self.files,
             &self.allocations,
             &self.allocated,
+            &self.heap,
         ]
     }
 }
@@ -91,6 +97,7 @@ impl Collector for ProcessCollector {
         self.allocations.inc_by(allocations);
         self.allocated.reset();
         self.allocated.inc_by(bytes);
+        self.heap.set(i64::try_from(crate::alloc::live()).unwrap_or(i64::MAX));
         self.parts().into_iter().flat_map(|part| part.collect()).collect()
     }
 }
@@ -112,6 +119,7 @@ mod tests {
         register_process_metrics(&metrics);
         let text = metrics.text();
         assert!(text.contains("thalweg_process_allocations_total "), "{text}");
+        assert!(text.contains("thalweg_process_heap_bytes "), "{text}");
         assert!(text.contains("process_resident_memory_bytes "), "{text}");
     }
 }

@@ -1,4 +1,5 @@
-//! A client of OTLP over one connection: HTTP/1.1, or gRPC, which is a prefix of five bytes and some trailers on HTTP/2.
+//! A client of OTLP over one connection: HTTP/1.1, or gRPC, which is a prefix of five bytes and some trailers on HTTP/2. Every
+//! connection exports one signal.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -36,9 +37,37 @@ impl Protocol {
     }
 }
 
+/// What is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    Logs,
+    Metrics,
+    Traces,
+}
+
+impl Signal {
+    /// Also the name of its table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Signal::Logs => "logs",
+            Signal::Metrics => "metrics",
+            Signal::Traces => "traces",
+        }
+    }
+
+    fn service(self) -> &'static str {
+        match self {
+            Signal::Logs => "logs.v1.LogsService",
+            Signal::Metrics => "metrics.v1.MetricsService",
+            Signal::Traces => "trace.v1.TraceService",
+        }
+    }
+}
+
 pub struct Export {
     sender: Sender,
     address: String,
+    signal: Signal,
 }
 
 enum Sender {
@@ -47,7 +76,12 @@ enum Sender {
 }
 
 impl Export {
+    /// Of logs.
     pub async fn open(protocol: Protocol, port: u16) -> Result<Export> {
+        Export::open_for(Signal::Logs, protocol, port).await
+    }
+
+    pub async fn open_for(signal: Signal, protocol: Protocol, port: u16) -> Result<Export> {
         let address = format!("127.0.0.1:{port}");
         let stream = TcpStream::connect(&address).await?;
         stream.set_nodelay(true)?;
@@ -64,14 +98,18 @@ impl Export {
                 Sender::Grpc(sender)
             }
         };
-        Ok(Export { sender, address })
+        Ok(Export {
+            sender,
+            address,
+            signal,
+        })
     }
 
     /// Returns where the log has it.
     pub async fn send(&mut self, request: Bytes) -> Result<String> {
         let (headers, body) = match &mut self.sender {
             Sender::Http(sender) => {
-                let request = Request::post("/v1/logs")
+                let request = Request::post(format!("/v1/{}", self.signal.name()))
                     .header("host", &self.address)
                     .header("content-type", "application/x-protobuf")
                     .body(One(Some(request)))?;
@@ -80,7 +118,7 @@ impl Export {
                 (headers, body)
             }
             Sender::Grpc(sender) => {
-                let path = "opentelemetry.proto.collector.logs.v1.LogsService/Export";
+                let path = format!("opentelemetry.proto.collector.{}/Export", self.signal.service());
                 let request = Request::post(format!("http://{}/{path}", self.address))
                     .header("content-type", "application/grpc")
                     .header("te", "trailers")

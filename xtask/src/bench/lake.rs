@@ -40,6 +40,6 @@ pub fn run(effort: Effort, only: Option<&str>, input: Option<&str>) -> Result<Ve
     Ok(rows)
 }
 
-pub(super) fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

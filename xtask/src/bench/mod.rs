@@ -8,21 +8,21 @@ mod collect;
 mod cooked;
 mod driver;
 #[path = "../../../crates/log/benches/support/environment.rs"]
-mod environment;
+pub(crate) mod environment;
 mod events;
 mod events_scale;
-mod export;
+pub(crate) mod export;
 #[allow(dead_code, reason = "the benchmark of the crate uses the rest")]
 #[path = "../../../crates/lake/benches/lake/generator.rs"]
-mod generator;
-mod lake;
+pub(crate) mod generator;
+pub(crate) mod lake;
 mod otlp;
 mod plant;
 mod queue;
 mod report;
 mod steady;
 mod tags;
-mod under_test;
+pub(crate) mod under_test;
 
 use std::path::Path;
 

@@ -109,6 +109,22 @@ impl UnderTest {
         self.folder.path().join("data")
     }
 
+    /// What it logs.
+    pub fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// An error with the end of its log if it has ended.
+    pub fn check_running(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            let log = std::fs::read_to_string(self.log_path()).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(40).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            bail!("the binary ended ({status}):\n{}", last.join("\n"));
+        }
+        Ok(())
+    }
+
     pub fn url(&self, path: &str) -> Result<String> {
         let lock = std::fs::read_to_string(self.data_dir().join("LOCK"))?;
         let lock: serde_json::Value = serde_json::from_str(&lock)?;

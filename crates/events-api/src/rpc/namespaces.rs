@@ -101,6 +101,7 @@ async fn delete(call: Call<'_>) -> Result<Answer> {
     let deleted = call.server.store()?.delete(&id).await;
     let messages = deleted.map_err(Problem::of("delete namespace"))?;
     call.server.meters.forget(&id);
+    call.server.subscriptions.forget(&id);
     let mut out = String::from("{\"deletedAt\":");
     text(&mut out, &time::text(time::now()));
     out.push_str(",\"messagesDeleted\":");

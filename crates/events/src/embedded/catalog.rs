@@ -118,6 +118,30 @@ impl Admitted {
     }
 }
 
+/// Of the tokens of a namespace that have ended, so many are known: should a clock have been set ahead by mistake, they are valid
+/// again when it is right.
+pub(crate) const EXPIRED_KEPT: usize = 100;
+
+/// Forgets the others of those that have ended, the first ones first: tokens that live for minutes are made without an end.
+pub(crate) fn forget_expired<T>(tokens: &mut Vec<T>, now: Micros, admitted: impl Fn(&T) -> &Admitted) {
+    let ended = |token: &T| admitted(token).expires_at.filter(|end| *end <= now);
+    let mut ends: Vec<Micros> = tokens.iter().filter_map(ended).collect();
+    let surplus = ends.len().saturating_sub(EXPIRED_KEPT);
+    ends.sort_unstable();
+    ends.truncate(surplus);
+    let Some(last) = ends.last().copied() else { return };
+    // Of those that ended at the same moment, those that were made first.
+    let mut of_last = ends.iter().filter(|end| **end == last).count();
+    tokens.retain(|token| match ended(token) {
+        Some(end) if end == last && of_last > 0 => {
+            of_last -= 1;
+            false
+        }
+        Some(end) => end >= last,
+        None => true,
+    });
+}
+
 pub(crate) struct Catalog {
     log: Arc<dyn Log>,
     durability: Durability,
@@ -198,6 +222,9 @@ impl Catalog {
         match log.partitions().contains(&CATALOG) {
             true => promise(log.as_ref(), CATALOG, durability).await?,
             false => log.create(CATALOG, durability).await?,
+        }
+        for named in known.there.values_mut() {
+            forget_expired(&mut named.tokens, now, |token| token);
         }
         let format = known.format;
         let mut catalog = Catalog {

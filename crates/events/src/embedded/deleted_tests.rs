@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_log::{Durability, Log, ReadWant};
 
 use super::between_tests::{events, to};
-use super::test_support::new;
+use super::test_support::{all_of, closed, is_healthy, new};
 use super::tests::Disks;
 use super::{Change, EmbeddedStore, LogPartition};
 use crate::store::Store as _;
@@ -134,4 +134,47 @@ async fn a_crash_while_the_catalogue_is_written_again_brings_nothing_back() {
             assert_eq!(has_bytes(&store, &partition), keep_deleted);
         }
     }
+}
+
+/// Looks until tables have less than this.
+async fn have_less(store: &EmbeddedStore, bytes: u64, what: &str) {
+    for _ in 0..2000 {
+        if store.index_sizes().file_bytes < bytes {
+            return is_healthy(store, what).await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{what}: {:?}", store.index_sizes());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_tables_have_of_a_namespace_that_is_gone_leaves_disk_and_memory_although_nothing_is_written() {
+    let disks = Disks::new();
+    let store = disks.open_as(Durability::Os, false).await;
+    fill(&store, "kept", 10).await;
+    for name in ["a", "b"] {
+        fill(&store, name, 10_000).await;
+    }
+    store.flush_indexes().await.unwrap();
+    let before = store.index_sizes();
+    store.delete("a").await.unwrap();
+    // Half is of use: it is not copied again and again.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(store.index_sizes().file_bytes, before.file_bytes);
+    store.delete("b").await.unwrap();
+    have_less(&store, before.file_bytes / 4, "deleted").await;
+    assert!(store.index_sizes().memory_bytes < before.memory_bytes);
+    let kept = store.namespace("kept").await.unwrap();
+    assert_eq!(all_of(&kept).await.len(), 10);
+    // The same of one that is cleared, and of one that was deleted when the process ended.
+    for how in ["cleared", "ended"] {
+        fill(&store, how, 10_000).await;
+        store.flush_indexes().await.unwrap();
+    }
+    store.namespace("cleared").await.unwrap().clear().await.unwrap();
+    store.delete("ended").await.unwrap();
+    closed(store).await;
+    let store = disks.open_as(Durability::Os, false).await;
+    have_less(&store, before.file_bytes / 4, "opened again").await;
+    assert_eq!(all_of(&store.namespace("kept").await.unwrap()).await.len(), 10);
 }

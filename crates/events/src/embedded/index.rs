@@ -156,6 +156,7 @@ impl Index {
             }
             Entry::Document { name, at } => self.active.add_document(name, *at),
             Entry::Cleared { offset } => {
+                self.shelf.cleared(self.state.messages);
                 self.state = State {
                     cleared: self.state.cleared + 1,
                     cleared_at: *offset,

@@ -1,5 +1,6 @@
 //! What goes on behind: tables are written and merged, and space is freed.
 
+use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -52,8 +53,11 @@ async fn flushes(weak: Weak<Inner>) {
 async fn merges(weak: Weak<Inner>) {
     loop {
         let Some(inner) = weak.upgrade() else { return };
-        let merged = tokio::task::spawn_blocking(move || inner.place.shelf.merge(&|space| inner.lives(space))).await;
-        match merged {
+        let merged = tokio::task::spawn_blocking(move || -> io::Result<bool> {
+            let (shelf, lives) = (&inner.place.shelf, |space| inner.lives(space));
+            Ok(shelf.merge(&lives)? || shelf.clear_out(&lives)?)
+        });
+        match merged.await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => tokio::time::sleep(AGAIN).await,
             Ok(Err(error)) => {

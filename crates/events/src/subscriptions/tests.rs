@@ -445,3 +445,38 @@ async fn what_is_told_of_a_subscription_is_what_it_came_to() {
     scene.server.info(&scene.namespace, "s").await.unwrap_err();
     assert_eq!(scene.server.figures(), []);
 }
+
+#[tokio::test]
+async fn nothing_is_kept_in_memory_of_subscriptions_and_namespaces_that_are_deleted() {
+    let scene = scene();
+    let kept = || scene.server.handles.lock().len();
+    for _ in 0..3 {
+        scene.create(orders()).await;
+        scene.write(&["order-1"]).await;
+        assert!(!scene.fetch(1).await.is_empty());
+        scene.server.delete(&scene.namespace, "s").await.unwrap();
+        assert_eq!((kept(), scene.server.figures()), (0, Vec::new()));
+    }
+    // Somebody waits for what never comes.
+    let later = Instant::now() + Duration::from_secs(3600);
+    scene.create(settings(Source::Category("none".into()))).await;
+    let waits = scene.server.fetch(&scene.namespace, "s", ask(1), later);
+    let deletes = async {
+        while kept() == 0 {
+            tokio::task::yield_now().await;
+        }
+        scene.server.delete(&scene.namespace, "s").await.unwrap();
+    };
+    let (fetched, ()) = tokio::join!(waits, deletes);
+    assert!(matches!(fetched, Err(EventsError::SubscriptionNotFound(_))));
+    assert_eq!(kept(), 0);
+    // Its namespace goes, and those of others stay.
+    scene.create(orders()).await;
+    scene.fetch(1).await;
+    let other: Arc<dyn Namespace> = Arc::new(Double::new("b"));
+    scene.server.create(&other, "s", orders()).await.unwrap();
+    scene.server.info(&other, "s").await.unwrap();
+    scene.server.forget("a");
+    let left: Vec<String> = scene.server.handles.lock().keys().map(|(of, _)| of.clone()).collect();
+    assert_eq!(left, ["b"]);
+}

@@ -156,6 +156,8 @@ pub(crate) struct Shelf {
     behind: AtomicU64,
     mem_bytes_max: u64,
     cache_bytes_max: u64,
+    /// Messages that tables may have and nobody needs: of namespaces that were deleted or cleared.
+    useless: AtomicU64,
     /// There is enough to be written.
     pub enough: Notify,
     /// Less is behind than before, or it is known whether tables can be written.
@@ -207,6 +209,7 @@ impl Shelf {
             // As much again is being written.
             mem_bytes_max: (memory as u64 / 4).max(1 << 20),
             cache_bytes_max: memory as u64 / 2,
+            useless: AtomicU64::new(0),
             enough: Notify::new(),
             caught_up: Notify::new(),
             failing: Mutex::new(None),
@@ -357,6 +360,42 @@ impl Shelf {
         Ok(true)
     }
 
+    /// A namespace was deleted: what tables have of it is of no use.
+    pub fn deleted(&self, namespace: u32) {
+        // One that no table knows has nothing there.
+        if let Some(state) = self.state(namespace) {
+            self.cleared(state.messages.max(1));
+        }
+    }
+
+    /// The same of so many messages of a namespace that was cleared.
+    pub fn cleared(&self, messages: u64) {
+        self.useless.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Leaves out what is of no use, once that is most of what the tables have: their filters are memory, and a store in which nothing
+    /// is written any more merges nothing. Each useless message pays for copying one that is of use, so the work is bounded.
+    pub fn clear_out(&self, lives: &dyn Fn(Space) -> bool) -> io::Result<bool> {
+        let useless = self.useless.load(Ordering::Relaxed);
+        if useless == 0 {
+            return Ok(false);
+        }
+        if self.tables().list.is_empty() {
+            self.useless.fetch_sub(useless, Ordering::Relaxed);
+            return Ok(false);
+        }
+        let states = self.writing.lock().states.clone();
+        let is_there = |namespace| lives(Space { namespace, cleared: 0 });
+        let of_use = states.iter().filter(|(namespace, _)| is_there(**namespace));
+        let of_use: u64 = of_use.map(|(_, state)| state.messages).sum();
+        if useless < of_use {
+            return Ok(false);
+        }
+        self.leave_out(&Gone::default(), lives, |publish| publish())?;
+        self.useless.fetch_sub(useless, Ordering::Relaxed);
+        Ok(true)
+    }
+
     /// Leaves messages out of all tables, which become one. `then` is called with the states of namespaces in the moment in
     /// which that is so.
     pub fn leave_out(
@@ -403,7 +442,13 @@ impl Shelf {
     /// brought them back: what is made again of them must not come to stand beside it.
     pub fn forget_unknown(&self, there: impl Iterator<Item = u32>) -> io::Result<()> {
         let states = self.writing.lock().states.clone();
-        let unknown: BTreeSet<u32> = there.filter(|number| !states.contains_key(number)).collect();
+        let there: BTreeSet<u32> = there.collect();
+        let gone = states.keys().filter(|number| !there.contains(number));
+        gone.for_each(|number| self.deleted(*number));
+        let unknown: BTreeSet<u32> = there
+            .into_iter()
+            .filter(|number| !states.contains_key(number))
+            .collect();
         let tables = self.tables();
         if !tables.list.iter().any(|table| has_some_of(table, &unknown)) {
             return Ok(());

@@ -44,6 +44,10 @@ impl Server {
             spare: 1,
             ..LogOptions::default()
         };
+        Server::on_log(disk, auto_create, options)
+    }
+
+    pub fn on_log(disk: Arc<dyn Disk>, auto_create: bool, options: LogOptions) -> Server {
         let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()

@@ -1,0 +1,272 @@
+//! Queues, groups, consumers, messages and dead letters are made, used and removed again and again, and nothing of them is left in
+//! memory. A program of its own, because it counts the bytes that live.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+#[path = "suite/support/mod.rs"]
+#[allow(dead_code, reason = "the suite uses the rest")]
+mod support;
+
+use std::alloc::System;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use support::{Server, json_lines};
+use thalweg_log::LogOptions;
+use thalweg_log::disk::Folder;
+use thalweg_telemetry::alloc::{Counting, live};
+use thalweg_tests::soak::{Kind, covers, soak};
+
+#[global_allocator]
+static ALLOCATOR: Counting<System> = Counting(System);
+
+/// A queue that is always there.
+const KEPT: &str = "/queues/kept";
+
+const KINDS: &[Kind<Server>] = &[
+    Kind {
+        name: "a queue with its dead letters",
+        requests: &["createQueue", "putQueue", "patchQueue", "deleteQueue", "purgeQueue"],
+        leaves_bytes: 0,
+        round: queue,
+    },
+    Kind {
+        name: "a queue in memory",
+        requests: &["createQueue", "deleteQueue"],
+        leaves_bytes: 0,
+        round: queue_in_memory,
+    },
+    Kind {
+        name: "a group",
+        requests: &["putGroup", "deleteGroup", "pauseGroup", "resumeGroup"],
+        leaves_bytes: 0,
+        round: group,
+    },
+    Kind {
+        name: "messages",
+        requests: &["produce", "produceBatch", "claim", "settle"],
+        leaves_bytes: 0,
+        round: messages,
+    },
+    Kind {
+        name: "dead letters",
+        requests: &["resendDeadLetters", "purgeDeadLetters"],
+        leaves_bytes: 0,
+        round: dead_letters,
+    },
+    Kind {
+        name: "a consumer that listens and leaves",
+        requests: &["events"],
+        leaves_bytes: 0,
+        round: listener,
+    },
+];
+
+const MAKES_NOTHING: [&str; 13] = [
+    "browse",
+    "message",
+    "listQueues",
+    "showQueue",
+    "queueStats",
+    "listGroups",
+    "showGroup",
+    "listDeadLetters",
+    "openapi",
+    "pauseQueue",
+    "resumeQueue",
+    "commit",
+    "seek",
+];
+
+fn done(server: &Server, method: &str, path: &str, body: &str, statuses: &[u16]) -> Value {
+    let answer = server.send(method, path, &[("content-type", "application/json")], body);
+    assert!(statuses.contains(&answer.status), "{method} {path}: {answer:?}");
+    answer.json
+}
+
+fn produce(server: &Server, queue: &str, count: u64) {
+    let line = |n: u64| json!({"key": n.to_string(), "text": "x".repeat(500), "dedup_id": format!("{n}")});
+    let lines: Vec<Value> = (0..count).map(line).collect();
+    let path = format!("{queue}/messages:batch?atomic=false");
+    done(server, "POST", &path, &json_lines(&lines), &[200, 201]);
+    let key = [("x-key", "k")];
+    let one = server.send("POST", &format!("{queue}/messages"), &key, "a payload");
+    assert_eq!(one.status, 201, "{one:?}");
+}
+
+fn claim(server: &Server, queue: &str, group: &str, consumer: &str, max: u64) -> Vec<Value> {
+    let body = json!({"consumer": consumer, "max": max}).to_string();
+    let claimed = done(
+        server,
+        "POST",
+        &format!("{queue}/groups/{group}/claim"),
+        &body,
+        &[200, 204],
+    );
+    let messages = claimed["messages"].as_array().cloned().unwrap_or_default();
+    messages.iter().map(|message| message["receipt"].clone()).collect()
+}
+
+fn settle(server: &Server, queue: &str, group: &str, verdicts: &Value) {
+    done(
+        server,
+        "POST",
+        &format!("{queue}/groups/{group}/settle"),
+        &verdicts.to_string(),
+        &[200],
+    );
+}
+
+fn reject(receipts: &[Value]) -> Value {
+    let all: Vec<Value> = receipts
+        .iter()
+        .map(|receipt| json!({"r": receipt, "reason": "soak"}))
+        .collect();
+    json!({"reject": all})
+}
+
+/// Everything that is in a group is acked.
+fn ack_all(server: &Server, queue: &str, group: &str) {
+    loop {
+        let receipts = claim(server, queue, group, "rest", 1000);
+        if receipts.is_empty() {
+            return;
+        }
+        settle(server, queue, group, &json!({"ack": receipts}));
+    }
+}
+
+fn queue(server: &Server, number: u64) {
+    let (name, settings) = (
+        format!("q-{}", number % 3),
+        json!({"partitions": 1 + number % 5, "groups": [{"name": "g"}, {"name": "s", "mode": "stream"}], "dedup_window": "1h"}),
+    );
+    let path = format!("/queues/{name}");
+    if number.is_multiple_of(2) {
+        done(server, "PUT", &path, &settings.to_string(), &[201]);
+    } else {
+        let mut named = settings.clone();
+        named["name"] = json!(name);
+        done(server, "POST", "/queues", &named.to_string(), &[201]);
+    }
+    done(server, "PATCH", &path, r#"{"visibility_timeout": "1m"}"#, &[200]);
+    produce(server, &path, 20);
+    let receipts = claim(server, &path, "g", "c", 12);
+    settle(server, &path, "g", &json!({"ack": receipts[..4]}));
+    settle(server, &path, "g", &reject(&receipts[4..8]));
+    claim(server, &path, "s", "reader", 5);
+    if number.is_multiple_of(3) {
+        done(server, "POST", &format!("{path}:purge"), "{}", &[200]);
+    }
+    done(server, "DELETE", &format!("{path}?force=true"), "", &[204]);
+    done(
+        server,
+        "DELETE",
+        &format!("/queues/dlq.{name}?force=true"),
+        "",
+        &[204, 404],
+    );
+}
+
+fn queue_in_memory(server: &Server, number: u64) {
+    let (name, settings) = (
+        format!("m-{}", number % 3),
+        json!({"partitions": 2, "durability": "memory", "groups": [{"name": "g"}]}),
+    );
+    let path = format!("/queues/{name}");
+    done(server, "PUT", &path, &settings.to_string(), &[201]);
+    produce(server, &path, 20);
+    claim(server, &path, "g", "c", 12);
+    done(server, "DELETE", &format!("{path}?force=true"), "", &[204]);
+    done(
+        server,
+        "DELETE",
+        &format!("/queues/dlq.{name}?force=true"),
+        "",
+        &[204, 404],
+    );
+}
+
+fn group(server: &Server, number: u64) {
+    let (name, mode) = (
+        format!("group-{}", number % 4),
+        if number.is_multiple_of(2) { "work" } else { "stream" },
+    );
+    let path = format!("{KEPT}/groups/{name}");
+    done(server, "PUT", &path, &json!({"mode": mode}).to_string(), &[201]);
+    produce(server, KEPT, 5);
+    claim(server, KEPT, &name, &format!("consumer-{number}"), 3);
+    done(server, "POST", &format!("{path}:pause"), "", &[200]);
+    done(server, "POST", &format!("{path}:resume"), "", &[200]);
+    done(server, "DELETE", &path, "", &[204]);
+    ack_all(server, KEPT, "g");
+}
+
+fn messages(server: &Server, number: u64) {
+    produce(server, KEPT, 50);
+    // Each consumer has a name of its own.
+    let receipts = claim(server, KEPT, "g", &format!("consumer-{number}"), 40);
+    settle(server, KEPT, "g", &json!({"ack": receipts}));
+    ack_all(server, KEPT, "g");
+}
+
+fn dead_letters(server: &Server, number: u64) {
+    produce(server, KEPT, 10);
+    let receipts = claim(server, KEPT, "g", "c", 10);
+    settle(server, KEPT, "g", &reject(&receipts));
+    let how = if number.is_multiple_of(2) { "resend" } else { "purge" };
+    done(
+        server,
+        "POST",
+        &format!("{KEPT}/dlq:{how}"),
+        r#"{"filter": {}}"#,
+        &[200],
+    );
+    ack_all(server, KEPT, "g");
+}
+
+fn listener(server: &Server, number: u64) {
+    produce(server, KEPT, 3);
+    let path = format!("{KEPT}/groups/g/events?consumer=screen-{number}&max_in_flight=2");
+    let mut response = server.open("GET", &path, &[], "").unwrap();
+    assert_eq!(response.status(), 200);
+    let mut first = [0; 64];
+    assert!(response.body_mut().as_reader().read(&mut first).unwrap() > 0);
+    drop(response);
+    ack_all(server, KEPT, "g");
+}
+
+fn server(folder: &Path) -> Server {
+    let options = LogOptions {
+        file_bytes: 4 << 20,
+        first_file_bytes: 1 << 20,
+        min_free_bytes: Some(0),
+        spare: 1,
+        // What is kept for readers grows up to here whatever is removed.
+        tail_bytes_max: 0,
+        index_bytes_max: 1 << 20,
+        ..LogOptions::default()
+    };
+    // On a disk: what is removed from a disk in memory would be counted until its space is used again.
+    let server = Server::on_log(Arc::new(Folder::open(folder).unwrap()), false, options);
+    let kept =
+        json!({"partitions": 2, "groups": [{"name": "g"}], "consumer_timeout": "1s", "visibility_timeout": "1s"});
+    done(&server, "PUT", KEPT, &kept.to_string(), &[201]);
+    server
+}
+
+/// The one test of the program: another beside it would be counted, too.
+#[test]
+fn every_request_has_its_soak_and_nothing_is_left_in_memory_of_what_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(folder.path());
+    let document = server.get("/openapi.json").ok(200);
+    let paths = document["paths"].as_object().unwrap().values();
+    let operations = paths.flat_map(|path| path.as_object().unwrap().values());
+    let ids: Vec<&str> = operations
+        .filter_map(|operation| operation["operationId"].as_str())
+        .collect();
+    covers(KINDS, &MAKES_NOTHING, ids);
+    soak(&server, KINDS, live);
+}

@@ -1,0 +1,162 @@
+//! What an orchestrator and a collector of metrics see: `/ping`, `/ready` and `/metrics` every second, each over a connection of
+//! its own. Beside them a thread that only sleeps tells how late the machine wakes whoever is due, so that a stall of the
+//! machine is not taken for one of Thalweg.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::{Soak, lock};
+
+pub const PATHS: [&str; 3] = ["/ping", "/ready", "/metrics"];
+const EVERY: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// No probe may take longer than this and what the machine was late meanwhile.
+pub const TOOK_MAX: Duration = Duration::from_millis(100);
+const SLEEP: Duration = Duration::from_millis(10);
+/// Shorter ones are the timer's.
+const DELAY_KEPT: Duration = Duration::from_millis(5);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    pub seconds: f64,
+    pub path: &'static str,
+    pub took: Duration,
+    /// How late the machine woke a thread that was due meanwhile, at most.
+    pub delay: Duration,
+}
+
+#[derive(Default)]
+pub struct Probes {
+    done: Mutex<Vec<(Instant, Probe)>>,
+    /// When the sleeper was to wake, and when it did.
+    delays: Mutex<Vec<(Instant, Instant)>>,
+}
+
+impl Probes {
+    pub fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, soak: &'scope Soak) {
+        for path in PATHS {
+            scope.spawn(move || self.probe(soak, path));
+        }
+        scope.spawn(move || self.sleep(soak));
+    }
+
+    /// In the order in which they ended, with what the machine was late.
+    pub fn all(&self) -> Vec<Probe> {
+        let delays = lock(&self.delays).clone();
+        let done = lock(&self.done).clone();
+        let with_delay = |(begun, probe): (Instant, Probe)| {
+            let ended = begun + probe.took;
+            // Both lists are in order: what woke before the probe began is passed over.
+            let from = delays.partition_point(|(_, woke)| *woke < begun);
+            let meanwhile = delays.iter().skip(from).take_while(|(due, _)| *due <= ended);
+            let delay = meanwhile.map(|(due, woke)| woke.duration_since(*due)).max();
+            Probe {
+                delay: delay.unwrap_or_default(),
+                ..probe
+            }
+        };
+        done.into_iter().map(with_delay).collect()
+    }
+
+    /// The longest that the machine was late, at all.
+    pub fn longest_delay(&self) -> Duration {
+        let delays = lock(&self.delays);
+        let late = delays.iter().map(|(due, woke)| woke.duration_since(*due));
+        late.max().unwrap_or_default()
+    }
+
+    fn probe(&self, soak: &Soak, path: &'static str) {
+        let mut due = Instant::now();
+        while soak.goes_on() {
+            let begun = Instant::now();
+            let answered = get(&soak.address, path);
+            let took = begun.elapsed();
+            if let Err(error) = answered {
+                soak.fault("probe", format!("{path} after {} ms: {error:#}", took.as_millis()));
+            }
+            let probe = Probe {
+                seconds: begun.duration_since(soak.begun).as_secs_f64(),
+                path,
+                took,
+                delay: Duration::ZERO,
+            };
+            lock(&self.done).push((begun, probe));
+            due = (due + EVERY).max(Instant::now());
+            soak.pause(due.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn sleep(&self, soak: &Soak) {
+        while soak.goes_on() {
+            let due = Instant::now() + SLEEP;
+            std::thread::sleep(SLEEP);
+            let woke = Instant::now();
+            if woke.saturating_duration_since(due) >= DELAY_KEPT {
+                lock(&self.delays).push((due, woke));
+            }
+        }
+    }
+}
+
+impl Probe {
+    /// Whether it took longer than it may, when what the machine was late is not counted.
+    pub fn is_late(&self) -> bool {
+        self.took.saturating_sub(self.delay) > TOOK_MAX
+    }
+
+    /// Whether it took long and the machine did, too.
+    pub fn is_excused(&self) -> bool {
+        self.took > TOOK_MAX && !self.is_late()
+    }
+}
+
+fn get(address: &str, path: &str) -> Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let head = answer.get(..80.min(answer.len())).unwrap_or_default();
+    ensure!(
+        answer.starts_with(b"HTTP/1.1 200 "),
+        "{}",
+        String::from_utf8_lossy(head)
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_of_the_machine_is_told_from_one_of_the_process() {
+        let (begin, millis) = (Instant::now(), Duration::from_millis);
+        let probes = Probes::default();
+        let probe = |at: u64, took: u64| {
+            let probe = Probe {
+                seconds: 0.0,
+                path: "/ping",
+                took: millis(took),
+                delay: Duration::ZERO,
+            };
+            lock(&probes.done).push((begin + millis(at), probe));
+        };
+        probe(0, 5);
+        probe(1000, 180);
+        probe(2000, 180);
+        // The machine stood still around the second one, and before the third.
+        for (due, woke) in [(990, 1100), (1150, 1170), (1900, 1990)] {
+            lock(&probes.delays).push((begin + millis(due), begin + millis(woke)));
+        }
+        let all = probes.all();
+        let told: Vec<(bool, bool)> = all.iter().map(|probe| (probe.is_late(), probe.is_excused())).collect();
+        assert_eq!(told, [(false, false), (false, true), (true, false)], "{all:?}");
+        assert_eq!(probes.longest_delay(), millis(110));
+    }
+}

@@ -1,0 +1,86 @@
+//! Queries of several kinds beside everything else, and some that ask for more memory than there is: those are refused, and
+//! nothing else happens.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::Scope;
+use std::time::Duration;
+
+use super::{Chance, Soak};
+
+const CLIENTS: u64 = 2;
+const PAUSE: Duration = Duration::from_millis(1000);
+
+const ANSWERED: [&str; 7] = [
+    "select count(*) as n from logs",
+    "select resource_service_name, severity_text, count(*) as n from logs group by 1, 2 order by 3 desc",
+    "select body from logs where body like '%upstream%' order by time_unix_nano desc limit 20",
+    "select count(*) as n, count(distinct trace_id) as traces from traces",
+    "select tag_id, min(value_int) as lo, max(value_int) as hi, count(*) as n from tags group by 1 order by 1 limit 50",
+    "select a.tag_id, count(*) as n from tags a join (select distinct tag_id from tags limit 5) b on a.tag_id = b.tag_id group by 1",
+    "select date_bin(interval '1 minute', time) as minute, count(*) as n from metrics group by 1 order by 1 limit 100",
+];
+
+const TOO_LARGE: [&str; 3] = [
+    "select length(repeat('x', 2000000000)) as n",
+    "select array_length(array_repeat('x', 1000000000)) as n",
+    "select length(repeat(body, 1000000)) as n from logs",
+];
+
+#[derive(Default)]
+pub struct Queries {
+    answered: AtomicU64,
+    refused: AtomicU64,
+    /// Told to come again: too many at once, or no memory now.
+    busy: AtomicU64,
+}
+
+impl Queries {
+    pub fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, soak: &'scope Soak) {
+        for number in 0..CLIENTS {
+            scope.spawn(move || self.ask(soak, Chance(500 + number)));
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.answered.load(Relaxed) + self.refused.load(Relaxed)
+    }
+
+    pub fn text(&self) -> String {
+        format!(
+            "{} queries were answered, {} were refused for their size, {} were told to come again",
+            self.answered.load(Relaxed),
+            self.refused.load(Relaxed),
+            self.busy.load(Relaxed)
+        )
+    }
+
+    /// Both kinds were seen.
+    pub fn did_all(&self) -> bool {
+        self.answered.load(Relaxed) > 0 && self.refused.load(Relaxed) > 0
+    }
+
+    fn ask(&self, soak: &Soak, mut chance: Chance) {
+        let client = soak.client();
+        while soak.goes_on() {
+            let is_large = chance.one_of(6);
+            let all: &[&str] = if is_large { &TOO_LARGE } else { &ANSWERED };
+            let query = all
+                .get(chance.below(all.len() as u64) as usize)
+                .copied()
+                .unwrap_or_default();
+            match client.sql(query) {
+                Ok(answer) if answer.status == 200 && !is_large => self.answered.fetch_add(1, Relaxed),
+                // A table without rows repeats nothing.
+                Ok(answer) if is_large && matches!(answer.status, 200 | 400 | 422) => {
+                    self.refused.fetch_add(1, Relaxed)
+                }
+                Ok(answer) if matches!(answer.status, 429 | 503 | 504) => self.busy.fetch_add(1, Relaxed),
+                other => {
+                    soak.fault("query", format!("{query}: {other:?}"));
+                    0
+                }
+            };
+            soak.pause(PAUSE);
+        }
+    }
+}
