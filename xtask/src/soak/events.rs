@@ -215,7 +215,7 @@ impl Events {
             Duration::from_millis(200),
             |_| {},
         )?;
-        if life % 2 == 0 {
+        if life.is_multiple_of(2) {
             rpc(json!(["sub.delete", "s"]))?;
         }
         client.rpc(&soak.token, &json!(["ns.delete", name]))?;

@@ -190,7 +190,7 @@ impl Queues {
             Ok(answer.json)
         };
         let settings = json!({
-            "partitions": 1 + life % 8, "groups": [{"name": "g"}], "dedup_window": if life % 2 == 0 { "0s" } else { "10m" },
+            "partitions": 1 + life % 8, "groups": [{"name": "g"}], "dedup_window": if life.is_multiple_of(2) { "0s" } else { "10m" },
         });
         ask("PUT", &base, &settings.to_string(), &[201])?;
         let lines: String = (0..CHURNED)
