@@ -8,12 +8,10 @@
 // person opens is not tried: it may show the status page.
 //
 // Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
-import { existsSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { createRequire } from 'node:module'
-import { homedir } from 'node:os'
-import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+
+import { launch } from './chromium.mjs'
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
@@ -21,18 +19,6 @@ const { values: options, positionals } = parseArgs({
 })
 const targets = positionals.map((target) => new URL(target).origin)
 const paths = JSON.parse(options.paths)
-
-function browserPath() {
-  const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
-  const path = found.find((candidate) => candidate && existsSync(candidate))
-  if (!path) throw new Error('no chromium; install the package chromium or set CHROMIUM to its path')
-  return path
-}
-
-function playwright() {
-  const folder = process.env.THALWEG_NODE ?? join(homedir(), '.cache', 'thalweg', 'node')
-  return createRequire(`${folder}/`)('playwright-core')
-}
 
 // Runs in the page. Each kind of request to each address; resolves when all of them have come to an end or had time for it.
 async function attack({ addresses }) {
@@ -78,18 +64,11 @@ const server = createServer((_, response) => {
 await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve))
 const own = server.address().port
 
-const browser = await playwright().chromium.launch({
-  executablePath: browserPath(),
-  args: [
-    '--headless',
-    '--no-sandbox',
-    '--disable-gpu',
-    '--no-first-run',
-    '--host-resolver-rules=MAP evil.test 127.0.0.1, MAP rebind.test 127.0.0.1',
-    // The browser's own help against such pages is not what is tried here.
-    '--disable-features=BlockInsecurePrivateNetworkRequests,LocalNetworkAccessChecks,HttpsUpgrades',
-  ],
-})
+const browser = await launch([
+  '--host-resolver-rules=MAP evil.test 127.0.0.1, MAP rebind.test 127.0.0.1',
+  // The browser's own help against such pages is not what is tried here.
+  '--disable-features=BlockInsecurePrivateNetworkRequests,LocalNetworkAccessChecks,HttpsUpgrades',
+])
 const answered = []
 let sent = 0
 try {

@@ -8,27 +8,17 @@
 // stays silent. With --sql, the query must give rows, and a wrong one a sentence. Exits with 1 and a list of what is wrong.
 //
 // Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
-import { existsSync, mkdirSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import { homedir } from 'node:os'
+import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+
+import { launch } from './chromium.mjs'
 
 const SCREENS = [
   { name: 'phone', width: 360, height: 740 },
   { name: 'wide', width: 1280, height: 800 },
 ]
 const SCHEMES = ['light', 'dark']
-const FLAGS = [
-  '--headless',
-  '--no-sandbox',
-  '--disable-gpu',
-  '--disable-quic',
-  '--no-first-run',
-  '--disable-background-networking',
-  '--disable-component-update',
-  '--disable-sync',
-]
 // WCAG AA: for text, for large text, for shapes.
 const CONTRAST = 4.5
 const CONTRAST_LARGE = 3
@@ -42,18 +32,6 @@ const wrong = []
 
 function expect(good, sentence) {
   if (!good) wrong.push(sentence)
-}
-
-function browserPath() {
-  const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
-  const path = found.find((candidate) => candidate && existsSync(candidate))
-  if (!path) throw new Error('no chromium; install the package chromium or set CHROMIUM to its path')
-  return path
-}
-
-function playwright() {
-  const folder = process.env.THALWEG_NODE ?? join(homedir(), '.cache', 'thalweg', 'node')
-  return createRequire(`${folder}/`)('playwright-core')
 }
 
 // Colours, contrasts and texts of everything that is seen. Runs in the page.
@@ -232,7 +210,7 @@ function moved(before) {
   return terms.some((n, i) => n > (before[i] ?? 0))
 }
 
-const browser = await playwright().chromium.launch({ executablePath: browserPath(), args: FLAGS })
+const browser = await launch()
 try {
   for (const screen of SCREENS) for (const scheme of SCHEMES) await visit(browser, screen, scheme)
 } finally {

@@ -225,7 +225,7 @@ async fn check_refuses_what_a_start_refuses_and_nothing_else() {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let text = configuration(&mut random);
         let head = format!(
-            "data_dir: {}\nshutdown_timeout: 1s\nmemory: {{limit: 512MiB}}\nlog: {{on_poison: stay}}\n",
+            "data_dir: {}\nshutdown_timeout: 1s\nmemory: {{limit: 512MiB}}\nlog: {{on_poison: stay, min_free: 64MiB}}\n",
             data.path().display()
         );
         let checked = checked(&format!("{head}{text}{FLOW}"), folder.path());
