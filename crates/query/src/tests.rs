@@ -428,7 +428,7 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
             "SELECT length(repeat('x', 1000000)) AS n".to_owned(),
             "SELECT length(repeat('x', 2000000000)) AS n".to_owned(),
             "query.too_large",
-            "1048576 are allowed",
+            "repeat would make 2000000016 bytes at once, and 134217728 are allowed",
         ),
         (
             format!("SELECT {}", numbers(10_000)),

@@ -6,7 +6,7 @@ use thalweg_log::Durability;
 
 use super::append::{Asked, Looked, Put};
 use super::namespace::EmbeddedNamespace;
-use super::test_support::new;
+use super::test_support::{closed, new};
 use super::tests::{Chance, Disks, Model, append, check};
 use super::*;
 use crate::id::MessageId;
@@ -114,9 +114,9 @@ async fn a_number_of_a_namespace_is_given_once_also_after_its_changes_were_left_
         assert!(store.revoke_token(DEFAULT, &made.id).await.unwrap());
     }
     store.delete("a").await.unwrap();
-    drop(store);
+    closed(store).await;
     // The first start leaves changes out, the second one has what is left.
-    drop(disks.open().await);
+    closed(disks.open().await).await;
     let store = disks.open().await;
     store.create(new("b")).await.unwrap();
     assert!(engine(&store, "b").number > number);

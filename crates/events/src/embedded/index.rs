@@ -103,6 +103,8 @@ pub(crate) struct Index {
     active: Mem,
     frozen: Option<Arc<Frozen>>,
     pub state: State,
+    /// The number of its clearings that tables know of.
+    clears_written: u32,
     /// What is in memory and not frozen.
     share: Share,
     /// How often it was frozen or cleared: who has seen another number begins anew.
@@ -126,6 +128,7 @@ impl Index {
             active: Mem::new(space_of(namespace, &state)),
             frozen: None,
             state,
+            clears_written: state.cleared,
             share: Share::new(shelf),
             moves: 0,
             removals: 0,
@@ -182,7 +185,7 @@ impl Index {
         self.share.grow(self.active.bytes() - before, 0);
     }
 
-    /// What is in memory is to be written with a table; new things go beside it.
+    /// What is in memory is to be written with a table, or that it was cleared; new things go beside it.
     pub fn freeze(&mut self) -> Option<Arc<Frozen>> {
         // Whoever wrote it may not have come to it yet; in two tables it would count twice.
         self.thaw();
@@ -190,7 +193,7 @@ impl Index {
         if self.frozen.is_some() {
             return self.frozen.clone();
         }
-        if self.active.is_empty() {
+        if self.active.is_empty() && self.state.cleared == self.clears_written {
             return None;
         }
         self.active.sort();
@@ -210,7 +213,15 @@ impl Index {
     /// What was frozen is in a table.
     pub fn thaw(&mut self) {
         let tables = self.shelf.tables();
-        self.frozen.take_if(|frozen| frozen.is_in(&tables));
+        if let Some(frozen) = self.frozen.take_if(|frozen| frozen.is_in(&tables)) {
+            self.clears_written = self.clears_written.max(frozen.state.lock().cleared);
+        }
+    }
+
+    /// Whether tables keep what they have of a space of this namespace. What was cleared goes once they know of the clearing: before
+    /// that a power cut or damage may take it back, and with it all that was cleared.
+    pub fn keeps(&self, space: Space) -> bool {
+        space.cleared >= self.clears_written
     }
 
     /// Messages that are in no table any more. `in_memory`: there are no tables.

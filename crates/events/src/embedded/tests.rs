@@ -591,7 +591,8 @@ async fn life(seed: u64, steps: u64) {
                 merged.await.unwrap().unwrap();
             }
             _ => {
-                drop((store, namespace));
+                drop(namespace);
+                test_support::closed(store).await;
                 if chance.one_in(4) {
                     damage(&disks.indexes, &mut chance);
                 }

@@ -53,9 +53,9 @@ async fn flushes(weak: Weak<Inner>) {
 async fn merges(weak: Weak<Inner>) {
     loop {
         let Some(inner) = weak.upgrade() else { return };
-        let merged = tokio::task::spawn_blocking(move || -> io::Result<bool> {
-            let (shelf, lives) = (&inner.place.shelf, |space| inner.lives(space));
-            Ok(shelf.merge(&lives)? || shelf.clear_out(&lives)?)
+        let merged = tokio::task::spawn_blocking(move || {
+            let merged = inner.place.shelf.merge(&|space| inner.lives(space));
+            Ok::<bool, EventsError>(merged.map_err(indexes_failed)? || inner.clear_out()?)
         });
         match merged.await {
             Ok(Ok(true)) => {}
@@ -113,19 +113,30 @@ impl Inner {
     /// Whether a space is still somebody's.
     pub(super) fn lives(&self, space: Space) -> bool {
         let own = self.namespaces.read().of_number(space.namespace).cloned();
-        own.is_some_and(|namespace| {
-            let (current, cleared_at) = {
-                let index = namespace.index.read();
-                (index.space(), index.state.cleared_at)
-            };
-            let is_synced = || {
-                let bounds = namespace.place.log.bounds(namespace.partition);
-                bounds.map_or(true, |bounds| cleared_at < bounds.synced)
-            };
-            // A power cut may take a clearing back, and with it all that was cleared.
-            space.cleared == 0 || current == space || !is_synced()
-        })
+        own.is_some_and(|namespace| space.cleared == 0 || namespace.index.read().keeps(space))
     }
+
+    /// Has tables leave out what is of no use, when that is most of what they have. Blocks.
+    fn clear_out(&self) -> Result<bool> {
+        let shelf = &self.place.shelf;
+        let of_use = || {
+            self.all()
+                .iter()
+                .map(|namespace| namespace.index.read().state.messages)
+                .sum()
+        };
+        let Some(useless) = shelf.useless_beyond(of_use) else {
+            return Ok(false);
+        };
+        // So that they know of what was cleared.
+        flush_all(self)?;
+        let cleared_out = shelf.clear_out(useless, &|space| self.lives(space));
+        cleared_out.map(|()| true).map_err(indexes_failed)
+    }
+}
+
+fn indexes_failed(error: io::Error) -> EventsError {
+    EventsError::Unavailable(format!("the folder of indexes: {error}"))
 }
 
 pub(super) fn flush_all(inner: &Inner) -> Result<()> {
@@ -163,7 +174,7 @@ pub(super) fn flush(
     for namespace in &all {
         namespace.index.write().thaw();
     }
-    let flushed = flushed.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")));
+    let flushed = flushed.map_err(indexes_failed);
     let done = synced.and(flushed);
     place.shelf.attempted(done.as_ref().err().map(ToString::to_string));
     done

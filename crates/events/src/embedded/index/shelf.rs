@@ -313,12 +313,7 @@ impl Shelf {
                 .iter()
                 .map(|frozen| (frozen.mem.space.namespace, *frozen.state.lock())),
         );
-        states.retain(|namespace, _| {
-            lives(Space {
-                namespace: *namespace,
-                cleared: 0,
-            })
-        });
+        states.retain(|namespace, _| is_there(*namespace, lives));
         let mut tables = Tables::clone(&self.tables());
         tables.list.insert(0, table.clone());
         tables.levels.insert(0, 0);
@@ -354,7 +349,8 @@ impl Shelf {
         let range = first.map_or(0..0, |first| first..first + old.len());
         tables.list.splice(range.clone(), [table.clone()]);
         tables.levels.splice(range, [level + 1]);
-        let states = writing.states.clone();
+        let mut states = writing.states.clone();
+        states.retain(|namespace, _| is_there(*namespace, lives));
         let next = Next { tables, states, table };
         self.publish(disk.as_ref(), &mut writing, next, &old)?;
         Ok(true)
@@ -373,27 +369,20 @@ impl Shelf {
         self.useless.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// Leaves out what is of no use, once that is most of what the tables have: their filters are memory, and a store in which nothing
-    /// is written any more merges nothing. Each useless message pays for copying one that is of use, so the work is bounded.
-    pub fn clear_out(&self, lives: &dyn Fn(Space) -> bool) -> io::Result<bool> {
+    /// How many useless messages there may be, once they are as many as those that are of use: their filters are memory, and a store in
+    /// which nothing is written any more merges nothing. Each one pays for copying one that is of use, so the work is bounded.
+    pub fn useless_beyond(&self, of_use: impl FnOnce() -> u64) -> Option<u64> {
         let useless = self.useless.load(Ordering::Relaxed);
-        if useless == 0 {
-            return Ok(false);
+        (self.disk.is_some() && useless > 0 && useless >= of_use()).then_some(useless)
+    }
+
+    /// Leaves out what is of no use, which were so many messages when it was counted.
+    pub fn clear_out(&self, useless: u64, lives: &dyn Fn(Space) -> bool) -> io::Result<()> {
+        if !self.tables().list.is_empty() {
+            self.leave_out(&Gone::default(), lives, |publish| publish())?;
         }
-        if self.tables().list.is_empty() {
-            self.useless.fetch_sub(useless, Ordering::Relaxed);
-            return Ok(false);
-        }
-        let states = self.writing.lock().states.clone();
-        let is_there = |namespace| lives(Space { namespace, cleared: 0 });
-        let of_use = states.iter().filter(|(namespace, _)| is_there(**namespace));
-        let of_use: u64 = of_use.map(|(_, state)| state.messages).sum();
-        if useless < of_use {
-            return Ok(false);
-        }
-        self.leave_out(&Gone::default(), lives, |publish| publish())?;
         self.useless.fetch_sub(useless, Ordering::Relaxed);
-        Ok(true)
+        Ok(())
     }
 
     /// Leaves messages out of all tables, which become one. `then` is called with the states of namespaces in the moment in
@@ -413,6 +402,9 @@ impl Shelf {
         let table = self.written(disk.as_ref(), number, |writer| {
             merge::merge(&old.list, lives, Some(gone), writer)
         })?;
+        // Here, since `then` may hold what `lives` asks. What is gone stays gone.
+        let states = self.writing.lock().states.clone();
+        let gone_namespaces: BTreeSet<u32> = states.into_keys().filter(|number| !is_there(*number, lives)).collect();
         let writing = Mutex::new(self.writing.lock());
         then(&|| {
             let mut writing = writing.lock();
@@ -424,6 +416,7 @@ impl Shelf {
                     state.leave_out(gone);
                 }
             }
+            states.retain(|namespace, _| !gone_namespaces.contains(namespace));
             // Newer ones may have come to stand before them.
             let mut tables = Tables::clone(&self.tables());
             let newer = tables.list.len() - old.list.len();
@@ -555,7 +548,7 @@ pub struct Sizes {
 }
 
 impl Tables {
-    fn resident_bytes(&self) -> u64 {
+    pub fn resident_bytes(&self) -> u64 {
         self.list.iter().map(|table| table.resident_bytes() as u64).sum()
     }
 
@@ -578,6 +571,10 @@ impl Tables {
         }
         None
     }
+}
+
+fn is_there(namespace: u32, lives: &dyn Fn(Space) -> bool) -> bool {
+    lives(Space { namespace, cleared: 0 })
 }
 
 /// From one namespace to the next that is in the table.
