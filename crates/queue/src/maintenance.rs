@@ -104,7 +104,7 @@ impl Queue {
             self.look_after_use(&group).await;
         }
         if self.keeps_ids() {
-            self.trim_ids();
+            self.on_a_thread(|queue| queue.trim_ids()).await;
         }
         self.shed().await;
     }
@@ -139,15 +139,14 @@ impl Queue {
             times.ids = now;
             self.tell_forgotten_ids(&mut times.ids_forgotten);
             if self.keeps_ids() {
-                let queue = self.clone();
                 // Where a window begins may have to be looked up on a disk.
-                let _ = tokio::task::spawn_blocking(move || queue.trim_ids()).await;
+                self.on_a_thread(|queue| queue.trim_ids()).await;
             }
         }
         self.keep_expires_early().await;
         self.shed().await;
         due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
-        due.min(self.checkpoint_if_due(&groups, times, now))
+        due.min(self.checkpoint_if_due(&groups, times, now).await)
     }
 
     fn tell_forgotten_ids(&self, told: &mut u64) {
@@ -178,14 +177,16 @@ impl Queue {
         NEVER
     }
 
-    fn checkpoint_if_due(&self, groups: &[Arc<Group>], times: &mut Times, now: Micros) -> Micros {
+    async fn checkpoint_if_due(self: &Arc<Queue>, groups: &[Arc<Group>], times: &mut Times, now: Micros) -> Micros {
         let letters = self.unsaved_drops.load(Ordering::Relaxed);
         let letters = letters.max(self.sent_here.lock().most_unsaved());
         let unsaved = self.most_records(groups).max(letters);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
             let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
-            self.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it());
+            // The state of millions of messages is megabytes of text.
+            self.on_a_thread(move |queue| queue.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it()))
+                .await;
             times.checkpoint = now;
             return NEVER;
         }

@@ -47,6 +47,7 @@ mod memory;
 mod overflow;
 mod ready;
 mod restore;
+mod room;
 mod rewind;
 mod settle;
 mod sleep;

@@ -37,27 +37,36 @@ impl Server {
 
     /// With whatever is on the disk.
     pub fn on(disk: Arc<dyn Disk>, auto_create: bool) -> Server {
-        let options = LogOptions {
-            file_bytes: 4 << 20,
-            first_file_bytes: 1 << 20,
-            min_free_bytes: Some(0),
-            spare: 1,
-            ..LogOptions::default()
-        };
-        Server::on_log(disk, auto_create, options)
+        Server::on_log(disk, auto_create, small_files())
     }
 
     pub fn on_log(disk: Arc<dyn Disk>, auto_create: bool, options: LogOptions) -> Server {
-        let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        Server::within(runtime.unwrap(), disk, auto_create, (options, |router| router))
+    }
+
+    /// All requests on one thread, with a layer about the routes.
+    pub fn on_one_thread(disk: Arc<dyn Disk>, layer: impl FnOnce(Router) -> Router) -> Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .enable_all()
-            .build()
-            .unwrap();
+            .build();
+        Server::within(runtime.unwrap(), disk, false, (small_files(), layer))
+    }
+
+    fn within(
+        runtime: Runtime,
+        disk: Arc<dyn Disk>,
+        auto_create: bool,
+        (options, layer): (LogOptions, impl FnOnce(Router) -> Router),
+    ) -> Server {
+        let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let options = QueuesOptions {
             durability: Durability::Fsync,
             auto_create,
             memory_bytes: u64::MAX,
             dedup_bytes: u64::MAX,
+            state_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), Arc::new(SystemClock), options))
@@ -66,6 +75,7 @@ impl Server {
         let router = mounts
             .into_iter()
             .fold(Router::new(), |all, mount| all.merge(mount.router));
+        let router = layer(router);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let api = Api::new(&listener.local_addr().unwrap().to_string());
         runtime.spawn(async move { axum::serve(listener, router).await });
@@ -124,6 +134,16 @@ impl Server {
         let produced = self.send("POST", &format!("/queues/{queue}/messages"), &[], text);
         assert_eq!(produced.status, 201, "{produced:?}");
         produced.json
+    }
+}
+
+fn small_files() -> LogOptions {
+    LogOptions {
+        file_bytes: 4 << 20,
+        first_file_bytes: 1 << 20,
+        min_free_bytes: Some(0),
+        spare: 1,
+        ..LogOptions::default()
     }
 }
 
