@@ -62,7 +62,7 @@ mod tests {
         let (said, heard) = channel();
         let working = tokio::spawn(async move {
             tokio::spawn(async move { said.send(()) });
-            let step = async {
+            let step = async move {
                 let heard = heard.recv_timeout(Duration::from_secs(60)).is_ok();
                 tokio::task::yield_now().await;
                 heard

@@ -206,8 +206,8 @@ fn a_group_without_commits_may_begin_at_the_end() {
 #[test]
 fn a_record_whose_header_has_a_name_that_is_no_text_becomes_a_message_and_those_behind_it_too() {
     for input in [
-        "kafka_franz: {seed_brokers: [ADDRESS], topics: [t], consumer_group: g}",
-        "uns: {broker_address: ADDRESS, kafka_topic: t, umh_topic: '.*', consumer_group: g}",
+        "kafka_franz: {seed_brokers: ['ADDRESS'], topics: [t], consumer_group: g}",
+        "uns: {broker_address: 'ADDRESS', kafka_topic: t, consumer_group: g}",
     ] {
         let (world, broker) = (World::new(), Broker::with_topics("t"));
         produce_raw(&broker.address, &[(b"caf\xe9", b"1"), (b"unit", b"bar")]);
