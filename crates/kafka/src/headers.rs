@@ -58,7 +58,8 @@ fn header(headers: &BorrowedHeaders, n: usize) -> Option<Header<'_>> {
     // SAFETY: a reference to headers is a pointer to those of the client, which checks the number. What it gives out belongs to
     // the headers and lives as long as they do: the name ends with a zero, the value has as many bytes as it says.
     let (name, value) = unsafe {
-        if bindings::rd_kafka_header_get_all(native, n, &mut name, &mut value, &mut size) != NO_ERROR || name.is_null() {
+        if bindings::rd_kafka_header_get_all(native, n, &mut name, &mut value, &mut size) != NO_ERROR || name.is_null()
+        {
             return None;
         }
         let value = (!value.is_null()).then(|| std::slice::from_raw_parts(value.cast::<u8>(), size));

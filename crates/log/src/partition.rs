@@ -610,7 +610,10 @@ mod tests {
         partition.found(ranges, 10_000);
         assert_eq!(partition.at_time(700).unwrap(), 7000);
         assert_eq!(partition.at_time(1000).unwrap(), 10_000, "later than all is the end");
-        assert!(partition.at_time(699).is_err(), "another file was asked than the one that has it");
+        assert!(
+            partition.at_time(699).is_err(),
+            "another file was asked than the one that has it"
+        );
     }
 
     proptest! {

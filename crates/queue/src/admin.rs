@@ -356,7 +356,9 @@ impl Queue {
 type Meant = Option<Vec<u32>>;
 
 fn is_meant(meant: &Meant, partition: u32) -> bool {
-    meant.as_ref().is_none_or(|meant| meant.binary_search(&partition).is_ok())
+    meant
+        .as_ref()
+        .is_none_or(|meant| meant.binary_search(&partition).is_ok())
 }
 
 /// The first message that was appended at `time` or later.

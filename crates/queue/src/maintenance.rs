@@ -185,8 +185,10 @@ impl Queue {
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
             let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
             // The state of millions of messages is megabytes of text.
-            self.on_a_thread(move |queue| queue.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it()))
-                .await;
+            self.on_a_thread(move |queue| {
+                queue.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it())
+            })
+            .await;
             times.checkpoint = now;
             return NEVER;
         }

@@ -237,14 +237,14 @@ impl Inner {
 
     /// Gives back what is not needed any more. To be called after a change; free where little is kept.
     fn shrink(&mut self) {
+        if self.state_bytes() <= STATE_FLOOR {
+            return self.room.is_not_needed();
+        }
         match &mut self.state {
             State::Work(machine) => machine.shrink(),
             State::Stream(machine) => machine.shrink(),
         }
-        match self.state_bytes() {
-            few if few <= STATE_FLOOR => self.room.is_not_needed(),
-            bytes => self.room.shrinks(bytes),
-        }
+        self.room.shrinks(self.state_bytes());
     }
 
     /// Unsettled messages if the partition ended at a number beyond all offsets.
@@ -474,7 +474,9 @@ mod tests {
         for sleeper in [first, second] {
             assert!(machine.walk(&sleeper, 0));
         }
-        let mut inner = Part::new(State::Work(Box::new(machine)), Budget::new(0)).inner.into_inner();
+        let mut inner = Part::new(State::Work(Box::new(machine)), Budget::new(0))
+            .inner
+            .into_inner();
         assert_eq!(inner.update_needed(0), 0);
         for (due, sleeper) in [(HOUR, second), (2 * HOUR, first)] {
             let State::Work(machine) = &mut inner.state else {

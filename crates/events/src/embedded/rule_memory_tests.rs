@@ -43,7 +43,11 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
     let (a, b) = (store.namespace("a").await.unwrap(), store.namespace("b").await.unwrap());
     append_one(&b, "s-1", "{}").await;
     let deleted = fill(&a).await;
-    assert!(deleted > 1000 && bytes(&store) <= BYTES_MAX, "{deleted} in {}", bytes(&store));
+    assert!(
+        deleted > 1000 && bytes(&store) <= BYTES_MAX,
+        "{deleted} in {}",
+        bytes(&store)
+    );
     // The bound is that of all namespaces; what is no new name goes on.
     let refused = b.delete_stream("s-1", Expected::Any, true).await;
     let told = refused.unwrap_err().to_string();
@@ -59,7 +63,11 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
     store.delete("a").await.unwrap();
     let b = store.namespace("b").await.unwrap();
     b.delete_stream("s-1", Expected::Any, true).await.unwrap();
-    assert_eq!(bytes(&store), weight("s-1"), "what a deleted namespace had is given back");
+    assert_eq!(
+        bytes(&store),
+        weight("s-1"),
+        "what a deleted namespace had is given back"
+    );
 }
 
 /// What a stream is, as a client knows it.
@@ -88,7 +96,11 @@ async fn is_like(store: &EmbeddedStore, streams: &BTreeMap<String, Stream>, fill
         *shown.entry(stored.event().stream.to_owned()).or_default() += 1;
     }
     for (name, stream) in streams {
-        assert_eq!(shown.get(name).copied().unwrap_or(0), stream.shown(), "{what}: {name} {stream:?}");
+        assert_eq!(
+            shown.get(name).copied().unwrap_or(0),
+            stream.shown(),
+            "{what}: {name} {stream:?}"
+        );
     }
     let of = |(name, stream): (&String, &Stream)| {
         (usize::from(stream.has_deletion) + usize::from(stream.has_rule)) * weight(name)
@@ -124,7 +136,11 @@ fn whatever_is_deleted_and_made_again_at_the_bound_is_as_a_client_knows_it() {
                     match stream.is_tombstoned {
                         true => assert!(matches!(appended, Err(EventsError::StreamDeleted(_))), "{appended:?}"),
                         false => {
-                            assert_eq!(appended.unwrap().first_position, stream.messages, "it goes on with its version");
+                            assert_eq!(
+                                appended.unwrap().first_position,
+                                stream.messages,
+                                "it goes on with its version"
+                            );
                             stream.messages += 1;
                         }
                     }

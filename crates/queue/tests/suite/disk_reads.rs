@@ -295,7 +295,10 @@ async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static
 
 /// Any queue.
 fn some_settings(random: &mut Random) -> QueueSettings {
-    let mut settings = settings(1 + random.below(3) as u32, &[("g", GroupMode::Work), ("s", GroupMode::Stream)]);
+    let mut settings = settings(
+        1 + random.below(3) as u32,
+        &[("g", GroupMode::Work), ("s", GroupMode::Stream)],
+    );
     settings.block_timeout = Duration::from_millis(1);
     settings.overflow = [Overflow::DropOldest, Overflow::Block][random.below(2) as usize];
     settings.max_depth = [0, 100][random.below(2) as usize];

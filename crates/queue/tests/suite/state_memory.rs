@@ -22,7 +22,9 @@ async fn queue_of(groups: &[(&str, GroupMode)], messages: usize) -> Arc<Queue> {
         state_bytes: SHARE,
         ..queues_options(u64::MAX)
     };
-    let queues = Queues::open(log, Arc::new(TestClock::default()), options).await.unwrap();
+    let queues = Queues::open(log, Arc::new(TestClock::default()), options)
+        .await
+        .unwrap();
     let queue = queues
         .create(
             "q",

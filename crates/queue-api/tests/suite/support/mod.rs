@@ -42,24 +42,19 @@ impl Server {
 
     pub fn on_log(disk: Arc<dyn Disk>, auto_create: bool, options: LogOptions) -> Server {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        Server::within(runtime.unwrap(), disk, auto_create, (options, |router| router))
+        Server::within(runtime.unwrap(), disk, auto_create, options)
     }
 
-    /// All requests on one thread, with a layer about the routes.
-    pub fn on_one_thread(disk: Arc<dyn Disk>, layer: impl FnOnce(Router) -> Router) -> Server {
+    /// All requests on one thread.
+    pub fn on_one_thread(disk: Arc<dyn Disk>) -> Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build();
-        Server::within(runtime.unwrap(), disk, false, (small_files(), layer))
+        Server::within(runtime.unwrap(), disk, false, small_files())
     }
 
-    fn within(
-        runtime: Runtime,
-        disk: Arc<dyn Disk>,
-        auto_create: bool,
-        (options, layer): (LogOptions, impl FnOnce(Router) -> Router),
-    ) -> Server {
+    fn within(runtime: Runtime, disk: Arc<dyn Disk>, auto_create: bool, options: LogOptions) -> Server {
         let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let options = QueuesOptions {
             durability: Durability::Fsync,
@@ -75,7 +70,6 @@ impl Server {
         let router = mounts
             .into_iter()
             .fold(Router::new(), |all, mount| all.merge(mount.router));
-        let router = layer(router);
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let api = Api::new(&listener.local_addr().unwrap().to_string());
         runtime.spawn(async move { axum::serve(listener, router).await });
