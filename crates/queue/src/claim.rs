@@ -377,6 +377,9 @@ impl Queue {
         }
         let before = out.len();
         let look = self.hand_out(group, partition, consumer.0, &mut inner, wanted, out);
+        if inner.keep_frames(wanted.now) {
+            self.forget_frames_later();
+        }
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(&self.latency, wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
@@ -520,7 +523,8 @@ impl Queue {
         let loaded = tokio::task::spawn_blocking(move || store.load(from)).await;
         let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
         if let Some(part) = group.part(partition) {
-            part.inner.lock().loaded(from, cursor);
+            part.inner.lock().loaded(from, cursor, self.clock.now());
+            self.forget_frames_later();
         }
         Ok(())
     }
@@ -529,14 +533,16 @@ impl Queue {
     pub(crate) fn load_here(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
         if let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) {
             let cursor = store.load(from)?;
-            part.inner.lock().loaded(from, cursor);
+            part.inner.lock().loaded(from, cursor, self.clock.now());
+            self.forget_frames_later();
         }
         Ok(())
     }
 }
 
 impl Inner {
-    fn loaded(&mut self, from: Offset, cursor: Cursor) {
+    fn loaded(&mut self, from: Offset, cursor: Cursor, now: Micros) {
+        self.frames_used = now;
         match &self.state {
             // The reading place is not lost for an old message.
             State::Work(machine) if from < machine.cursor() => self.older = cursor,

@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     oldest_held: Option<(Offset, Micros)>,
     pub waits: Waits,
     room: Allowance,
+    /// When somebody last looked at what was read of the log.
+    pub frames_used: Micros,
 }
 
 /// What the state of one group over one partition may take whatever others have, so that none waits for another for ever.
@@ -154,6 +156,7 @@ impl Part {
             oldest_held: None,
             waits: Waits::default(),
             room: Allowance::in_pieces(budget, STATE_PIECE),
+            frames_used: 0,
         };
         inner.counted = inner.unsettled();
         let (due, needed) = (inner.due(), inner.update_needed(0));
@@ -207,8 +210,12 @@ impl Part {
 }
 
 impl Inner {
-    /// Memory that the state takes.
-    pub fn state_bytes(&self) -> u64 {
+    /// Memory that the state takes, and what was read for the next claim.
+    pub fn bytes(&self) -> u64 {
+        self.state_bytes() + self.frames_bytes()
+    }
+
+    fn state_bytes(&self) -> u64 {
         (match &self.state {
             State::Work(machine) => machine.bytes(),
             State::Stream(machine) => machine.bytes(),
@@ -225,7 +232,7 @@ impl Inner {
                 (machine.position(), machine.bytes_to(end), machine.bytes())
             }
         };
-        if wanted as u64 <= STATE_FLOOR || self.room.reaches(wanted as u64) {
+        if wanted as u64 <= STATE_FLOOR || self.room.reaches(wanted as u64 + self.frames_bytes()) {
             return u64::MAX;
         }
         let few = STATE_FLOOR.saturating_sub(then as u64) / STATE_MESSAGE;
@@ -237,14 +244,48 @@ impl Inner {
 
     /// Gives back what is not needed any more. To be called after a change; free where little is kept.
     fn shrink(&mut self) {
-        if self.state_bytes() <= STATE_FLOOR {
-            return self.room.is_not_needed();
+        if self.state_bytes() > STATE_FLOOR {
+            match &mut self.state {
+                State::Work(machine) => machine.shrink(),
+                State::Stream(machine) => machine.shrink(),
+            }
         }
-        match &mut self.state {
-            State::Work(machine) => machine.shrink(),
-            State::Stream(machine) => machine.shrink(),
+        match self.bytes() {
+            few if few <= STATE_FLOOR => self.room.is_not_needed(),
+            bytes => self.room.shrinks(bytes),
         }
-        self.room.shrinks(self.state_bytes());
+    }
+
+    /// What was read of the log and is kept for the next claim.
+    fn frames_bytes(&self) -> u64 {
+        (self.cursor.bytes() + self.older.bytes()) as u64
+    }
+
+    /// A claim has read what it wanted. What is left is kept for the next one if there is room; whether something is.
+    pub fn keep_frames(&mut self, now: Micros) -> bool {
+        if self.frames_bytes() == 0 {
+            return false;
+        }
+        self.frames_used = now;
+        let wanted = self.bytes();
+        let keeps = wanted <= STATE_FLOOR || self.room.reaches(wanted);
+        if !keeps {
+            (self.cursor, self.older) = (Cursor::default(), Cursor::default());
+        }
+        keeps
+    }
+
+    /// Gives back what was read if nobody has looked at it since `before`. Returns when that was, if it is still there.
+    pub fn forget_frames(&mut self, before: Micros) -> Option<Micros> {
+        if self.frames_bytes() == 0 {
+            return None;
+        }
+        if self.frames_used >= before {
+            return Some(self.frames_used);
+        }
+        (self.cursor, self.older) = (Cursor::default(), Cursor::default());
+        self.shrink();
+        None
     }
 
     /// Unsettled messages if the partition ended at a number beyond all offsets.

@@ -54,7 +54,7 @@ pub struct GroupStats {
     /// First offset that is not settled, or the committed one, by partition.
     pub positions: Vec<Offset>,
     pub generation: u64,
-    /// Memory that it takes for the state of messages.
+    /// Memory that it takes for the state of messages, and for what was read for the next claims.
     pub state_bytes: u64,
     /// Each with its partitions and its leases.
     pub consumers: Vec<(SmolStr, std::ops::Range<u32>, u32)>,
@@ -176,7 +176,7 @@ impl Group {
         let mut state_bytes = 0;
         for (_, part) in self.parts() {
             let inner = part.inner.lock();
-            state_bytes += inner.state_bytes();
+            state_bytes += inner.bytes();
             match &inner.state {
                 State::Work(machine) => {
                     add(&mut counts, &machine.counts());

@@ -37,11 +37,12 @@ async fn fill(namespace: &Arc<dyn Namespace>) -> usize {
 async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_its_own_back() {
     let disks = Disks::new();
     let store = disks.open().await;
+    let long = "x".repeat(1000);
     for name in ["a", "b"] {
         store.create(new(name)).await.unwrap();
     }
     let (a, b) = (store.namespace("a").await.unwrap(), store.namespace("b").await.unwrap());
-    append_one(&b, "s-1", "{}").await;
+    append_one(&b, &long, "{}").await;
     let deleted = fill(&a).await;
     assert!(
         deleted > 1000 && bytes(&store) <= BYTES_MAX,
@@ -49,10 +50,10 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
         bytes(&store)
     );
     // The bound is that of all namespaces; what is no new name goes on.
-    let refused = b.delete_stream("s-1", Expected::Any, true).await;
+    let refused = b.delete_stream(&long, Expected::Any, true).await;
     let told = refused.unwrap_err().to_string();
     assert!(told.contains("take the 4 MiB that there are for them"), "{told}");
-    append_one(&b, "s-1", "{}").await;
+    append_one(&b, &long, "{}").await;
     let again = a.delete_stream(&format!("{:01000}", 0), Expected::Any, true).await;
     assert!(matches!(again, Err(EventsError::StreamDeleted(_))), "{again:?}");
     // A start takes all of them, whatever the bound is.
@@ -62,10 +63,10 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
     assert_eq!(bytes(&store), before);
     store.delete("a").await.unwrap();
     let b = store.namespace("b").await.unwrap();
-    b.delete_stream("s-1", Expected::Any, true).await.unwrap();
+    b.delete_stream(&long, Expected::Any, true).await.unwrap();
     assert_eq!(
         bytes(&store),
-        weight("s-1"),
+        weight(&long),
         "what a deleted namespace had is given back"
     );
 }
@@ -192,6 +193,6 @@ fn whatever_is_deleted_and_made_again_at_the_bound_is_as_a_client_knows_it() {
         }
         is_like(&store, &streams, filler, &format!("seed {seed}")).await;
         is_healthy(&store, &format!("seed {seed}")).await;
-        assert!(deleted > 10, "seed {seed}: {deleted} deleted, {refused} refused");
+        assert!(deleted > 2, "seed {seed}: {deleted} deleted, {refused} refused");
     });
 }

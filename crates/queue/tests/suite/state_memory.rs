@@ -1,10 +1,11 @@
 //! What groups know of messages that consumers have takes no more memory than its share, and is given back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use thalweg_log::Durability;
 use thalweg_log::disk::Ram;
 use thalweg_log::disk::sim::Random;
+use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::{GroupMode, QueueSettings};
 use thalweg_queue::{Delivery, NewMessage, Queue, Queues, QueuesOptions};
 
@@ -17,7 +18,7 @@ const FLOOR: u64 = 2 * (80 << 10);
 /// A queue in memory, so that nothing but the state of its groups is kept beside the messages.
 async fn queue_of(groups: &[(&str, GroupMode)], messages: usize) -> Arc<Queue> {
     let disk = Arc::new(Ram::new(64 << 20));
-    let log = Arc::new(thalweg_log::EmbeddedLog::open(disk, 7, &log_options(4 << 20, 1 << 20)).unwrap());
+    let log = Arc::new(EmbeddedLog::open(disk, 7, &log_options(4 << 20, 1 << 20)).unwrap());
     let options = QueuesOptions {
         state_bytes: SHARE,
         ..queues_options(u64::MAX)
@@ -122,6 +123,52 @@ async fn a_stream_whose_first_message_is_not_acked_stops_where_there_is_no_room(
     assert!(in_flight.end - in_flight.start < 700_000, "it was not stopped");
     ack_all(&queue, "s", first.into_iter());
     assert!(!claim(&queue, "s", 10).await.is_empty(), "it goes on");
+}
+
+/// What a claim has read of a disk and not handed out is kept for the next one, which may never come.
+#[tokio::test]
+async fn what_was_read_for_the_next_claim_stays_within_the_share_and_is_given_back_when_none_comes() {
+    let names: Vec<String> = (0..20).map(|n| format!("g{n}")).collect();
+    let groups: Vec<(&str, GroupMode)> = names.iter().map(|name| (name.as_str(), GroupMode::Work)).collect();
+    let log_options = LogOptions {
+        tail_bytes_max: 0,
+        ..log_options(4 << 20, 1 << 20)
+    };
+    let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 7, &log_options).unwrap();
+    let options = QueuesOptions {
+        state_bytes: SHARE,
+        ..queues_options(u64::MAX)
+    };
+    let clock = Arc::new(TestClock::default());
+    let queues = Queues::open(Arc::new(log), clock.clone(), options).await.unwrap();
+    let queue = queues.create("q", settings(4, &groups)).await.unwrap();
+    for n in 0..160u8 {
+        queue.produce(NewMessage::of(vec![n; 30_000])).await.unwrap();
+    }
+    let mut got = 0;
+    for name in &names {
+        for _ in 0..4 {
+            got += claim(&queue, name, 1).await.len();
+        }
+    }
+    assert_eq!(got, 80, "each group has read some partition");
+    let (bytes, floors) = (state_bytes(&queue), 20 * 4 * (64 << 10));
+    assert!(bytes <= SHARE + floors, "{bytes} bytes");
+    clock.later(Duration::from_secs(11));
+    queue.look_after_now().await;
+    let left = state_bytes(&queue);
+    assert!(left < bytes / 10, "{left} bytes of {bytes}");
+    for name in &names {
+        let mut own = 0;
+        loop {
+            let more = claim(&queue, name, 100).await;
+            if more.is_empty() {
+                break;
+            }
+            own += more.len();
+        }
+        assert_eq!(own, 156, "{name}");
+    }
 }
 
 /// Whatever consumers do, each message comes to each group until it is settled, and the state stays within the share.
