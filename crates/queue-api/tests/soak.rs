@@ -99,7 +99,9 @@ fn produce(server: &Server, queue: &str, count: u64) {
 fn claim(server: &Server, queue: &str, group: &str, consumer: &str, max: u64) -> Vec<Value> {
     let mut all = Vec::new();
     while (all.len() as u64) < max {
-        let more = claim_once(server, queue, group, consumer, max - all.len() as u64);
+        // What others had is the consumer's in a moment.
+        let wait = if all.is_empty() { "3s" } else { "0s" };
+        let more = claim_once(server, queue, group, (consumer, wait), max - all.len() as u64);
         if more.is_empty() {
             break;
         }
@@ -108,8 +110,8 @@ fn claim(server: &Server, queue: &str, group: &str, consumer: &str, max: u64) ->
     all
 }
 
-fn claim_once(server: &Server, queue: &str, group: &str, consumer: &str, max: u64) -> Vec<Value> {
-    let body = json!({"consumer": consumer, "max": max}).to_string();
+fn claim_once(server: &Server, queue: &str, group: &str, (consumer, wait): (&str, &str), max: u64) -> Vec<Value> {
+    let body = json!({"consumer": consumer, "max": max, "wait": wait}).to_string();
     let claimed = done(
         server,
         "POST",
@@ -142,7 +144,7 @@ fn reject(receipts: &[Value]) -> Value {
 /// Everything that is in a group is acked.
 fn ack_all(server: &Server, queue: &str, group: &str) {
     loop {
-        let receipts = claim(server, queue, group, "rest", 1000);
+        let receipts = claim_once(server, queue, group, ("rest", "0s"), 1000);
         if receipts.is_empty() {
             return;
         }
@@ -252,13 +254,14 @@ fn listener(server: &Server, number: u64) {
 
 fn server(folder: &Path) -> Server {
     let options = LogOptions {
-        file_bytes: 4 << 20,
-        first_file_bytes: 1 << 20,
+        // The index of the file that is written on is in memory until it is full.
+        file_bytes: 512 << 10,
+        first_file_bytes: 512 << 10,
         min_free_bytes: Some(0),
         spare: 1,
         // What is kept for readers grows up to here whatever is removed.
         tail_bytes_max: 0,
-        index_bytes_max: 1 << 20,
+        index_bytes_max: 16 << 10,
         ..LogOptions::default()
     };
     // On a disk: what is removed from a disk in memory would be counted until its space is used again.

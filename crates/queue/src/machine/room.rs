@@ -5,8 +5,8 @@ use thalweg_log::Offset;
 
 use super::{Machine, StreamMachine};
 
-/// What is kept for the next burst; of the states of tests, which are small, nothing.
-const KEPT_BYTES: usize = if cfg!(test) { 0 } else { 256 << 10 };
+/// What is kept for the next burst; of the states of tests, which are small, no more than a new one has.
+const KEPT_BYTES: usize = if cfg!(test) { 256 } else { 256 << 10 };
 
 impl Machine {
     /// Of what grows with the messages that consumers have, that wait or are delayed.

@@ -87,9 +87,6 @@ impl DiskFile for WatchedFile {
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
         if std::thread::current().id() == self.watch.thread && self.watch.is_on.load(Ordering::SeqCst) {
             self.watch.reads.fetch_add(1, Ordering::SeqCst);
-            if std::env::var_os("THALWEG_SHOW_READS").is_some() {
-                eprintln!("{}", std::backtrace::Backtrace::force_capture());
-            }
         }
         self.file.read_at(buf, at)
     }
