@@ -9,42 +9,39 @@ use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::{GroupMode, QueueSettings};
 use thalweg_queue::{Delivery, NewMessage, Queue, Queues, QueuesOptions};
 
-use crate::support::{TestClock, claim, log_options, number, queues_options, settings, up_to};
+use crate::support::{Place, TestClock, claim, log_options, number, queues_options, settings, up_to};
 
 const SHARE: u64 = 2 << 20;
 /// What each partition of a group has whatever others take, and the last step beyond it: vectors double.
 const FLOOR: u64 = 2 * (80 << 10);
 
-/// A queue in memory, so that nothing but the state of its groups is kept beside the messages.
-async fn queue_of(groups: &[(&str, GroupMode)], messages: usize) -> Arc<Queue> {
-    let disk = Arc::new(Ram::new(64 << 20));
-    let log = Arc::new(EmbeddedLog::open(disk, 7, &log_options(4 << 20, 1 << 20)).unwrap());
+/// A process with little memory for the state of groups.
+async fn place_with(log_options: &LogOptions) -> Place {
+    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 7, log_options).unwrap());
     let options = QueuesOptions {
         state_bytes: SHARE,
         ..queues_options(u64::MAX)
     };
-    let queues = Queues::open(log, Arc::new(TestClock::default()), options)
-        .await
-        .unwrap();
-    let queue = queues
-        .create(
-            "q",
-            QueueSettings {
-                durability: Some(Durability::Memory),
-                max_in_flight: 1_000_000,
-                max_pending: 1_000_000,
-                max_depth: 0,
-                ..settings(1, groups)
-            },
-        )
-        .await
-        .unwrap();
-    // The queue keeps its set no longer than a test lasts.
-    Box::leak(Box::new(queues));
+    let clock = Arc::new(TestClock::default());
+    let queues = Queues::open(log.clone(), clock.clone(), options).await.unwrap();
+    Place { queues, log, clock }
+}
+
+/// A queue in memory, so that nothing but the state of its groups is kept beside the messages.
+async fn queue_of(groups: &[(&str, GroupMode)], messages: usize) -> (Place, Arc<Queue>) {
+    let place = place_with(&log_options(4 << 20, 1 << 20)).await;
+    let in_memory = QueueSettings {
+        durability: Some(Durability::Memory),
+        max_in_flight: 1_000_000,
+        max_pending: 1_000_000,
+        max_depth: 0,
+        ..settings(1, groups)
+    };
+    let queue = place.queues.create("q", in_memory).await.unwrap();
     for n in 0..messages {
         queue.produce(NewMessage::of(n.to_string())).await.unwrap();
     }
-    queue
+    (place, queue)
 }
 
 fn state_bytes(queue: &Queue) -> u64 {
@@ -64,7 +61,7 @@ fn ack_all(queue: &Queue, group: &str, deliveries: impl Iterator<Item = Delivery
 async fn groups_whose_consumers_settle_nothing_take_no_more_than_the_share_and_go_on_when_they_do() {
     let names: Vec<String> = (0..12).map(|n| format!("g{n}")).collect();
     let groups: Vec<(&str, GroupMode)> = names.iter().map(|name| (name.as_str(), GroupMode::Work)).collect();
-    let queue = queue_of(&groups, 20_000).await;
+    let (place, queue) = queue_of(&groups, 20_000).await;
     let mut in_hand = Vec::new();
     for name in &names {
         let mut own = Vec::new();
@@ -96,11 +93,12 @@ async fn groups_whose_consumers_settle_nothing_take_no_more_than_the_share_and_g
     let bytes = state_bytes(&queue);
     assert!(bytes <= 12 * (256 << 10), "what a burst needed is kept: {bytes} bytes");
     assert_eq!(queue.depth(), 0);
+    place.kill();
 }
 
 #[tokio::test]
 async fn a_stream_whose_first_message_is_not_acked_stops_where_there_is_no_room() {
-    let queue = queue_of(&[("s", GroupMode::Stream)], 700_000).await;
+    let (place, queue) = queue_of(&[("s", GroupMode::Stream)], 700_000).await;
     let group = queue.group("s").unwrap();
     let mut first = None;
     loop {
@@ -123,6 +121,7 @@ async fn a_stream_whose_first_message_is_not_acked_stops_where_there_is_no_room(
     assert!(in_flight.end - in_flight.start < 700_000, "it was not stopped");
     ack_all(&queue, "s", first.into_iter());
     assert!(!claim(&queue, "s", 10).await.is_empty(), "it goes on");
+    place.kill();
 }
 
 /// What a claim has read of a disk and not handed out is kept for the next one, which may never come.
@@ -130,18 +129,12 @@ async fn a_stream_whose_first_message_is_not_acked_stops_where_there_is_no_room(
 async fn what_was_read_for_the_next_claim_stays_within_the_share_and_is_given_back_when_none_comes() {
     let names: Vec<String> = (0..20).map(|n| format!("g{n}")).collect();
     let groups: Vec<(&str, GroupMode)> = names.iter().map(|name| (name.as_str(), GroupMode::Work)).collect();
-    let log_options = LogOptions {
+    let place = place_with(&LogOptions {
         tail_bytes_max: 0,
         ..log_options(4 << 20, 1 << 20)
-    };
-    let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 7, &log_options).unwrap();
-    let options = QueuesOptions {
-        state_bytes: SHARE,
-        ..queues_options(u64::MAX)
-    };
-    let clock = Arc::new(TestClock::default());
-    let queues = Queues::open(Arc::new(log), clock.clone(), options).await.unwrap();
-    let queue = queues.create("q", settings(4, &groups)).await.unwrap();
+    })
+    .await;
+    let queue = place.queues.create("q", settings(4, &groups)).await.unwrap();
     for n in 0..160u8 {
         queue.produce(NewMessage::of(vec![n; 30_000])).await.unwrap();
     }
@@ -154,7 +147,7 @@ async fn what_was_read_for_the_next_claim_stays_within_the_share_and_is_given_ba
     assert_eq!(got, 80, "each group has read some partition");
     let (bytes, floors) = (state_bytes(&queue), 20 * 4 * (64 << 10));
     assert!(bytes <= SHARE + floors, "{bytes} bytes");
-    clock.later(Duration::from_secs(11));
+    place.later(Duration::from_secs(11));
     queue.look_after_now().await;
     let left = state_bytes(&queue);
     assert!(left < bytes / 10, "{left} bytes of {bytes}");
@@ -169,6 +162,7 @@ async fn what_was_read_for_the_next_claim_stays_within_the_share_and_is_given_ba
         }
         assert_eq!(own, 156, "{name}");
     }
+    place.kill();
 }
 
 /// Whatever consumers do, each message comes to each group until it is settled, and the state stays within the share.
@@ -179,7 +173,7 @@ async fn whatever_consumers_do_state_stays_within_the_share_and_everything_is_ha
         let mut random = Random::new(seed);
         let groups = [("a", GroupMode::Work), ("b", GroupMode::Work), ("c", GroupMode::Work)];
         let messages = 5_000 + random.below(25_000) as usize;
-        let queue = queue_of(&groups, messages).await;
+        let (place, queue) = queue_of(&groups, messages).await;
         let mut in_hand: [Vec<Delivery>; 3] = Default::default();
         let mut acked = [0; 3];
         for step in 0.. {
@@ -198,5 +192,6 @@ async fn whatever_consumers_do_state_stays_within_the_share_and_everything_is_ha
             assert!(step < 10_000, "seed {seed}: {acked:?} of {messages}");
         }
         assert_eq!(queue.depth(), 0);
+        place.kill();
     }
 }
