@@ -263,9 +263,14 @@ async fn rows(format: Format, mut answer: Answer, mut writer: RowWriter) -> Resp
     ([(header::CONTENT_TYPE, format.media_type())], Body::from_stream(body)).into_response()
 }
 
+/// What is written of a value at least, about, with its name.
+const VALUE_BYTES: usize = 64;
+
 /// A batch may be megabytes of text. Other requests go on meanwhile.
 fn written(writer: &mut RowWriter, batch: &RecordBatch) -> Result<Vec<u8>, QueryError> {
-    long::work(batch.get_array_memory_size(), || writer.write(batch))
+    // A text that many rows have is there once, and is written for each.
+    let written = batch.num_rows() * batch.num_columns() * VALUE_BYTES;
+    long::work(written.max(batch.get_array_memory_size()), || writer.write(batch))
 }
 
 fn refuse(error: &QueryError) -> Response {

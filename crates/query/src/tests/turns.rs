@@ -37,14 +37,14 @@ fn others_have_their_turn_while_rows_become_text() {
                 tokio::task::yield_now().await;
             }
         });
-        // Quotation marks are written as two characters each.
-        let sql = "select+repeat('%22',200)+from+range(0,200000)";
+        let columns: Vec<String> = (0..12).map(|n| format!("a.value+as+column_number_{n}")).collect();
+        let sql = format!("select+{}+from+tags+a,tags+b+limit+200000", columns.join(","));
         // A machine that is busy may not get to the others in time; work that holds them up never lets them.
         for _ in 0..5 {
             let request = get(&format!("/api/sql?format=json&q={sql}"));
             let ((status, _, text), within) = turns_within(&turns, ask(&engine, request)).await;
             assert_eq!(status, StatusCode::OK, "{text:.200}");
-            assert!(text.len() > 50 << 20);
+            assert!(text.len() > 40 << 20);
             if within > 0 {
                 return;
             }
