@@ -184,7 +184,8 @@ impl Entries {
 
     /// Memory of those that there were at once at most, and of what so many more would make of it.
     pub fn bytes_with(&self, more: usize) -> usize {
-        grown(self.entries.capacity(), self.len() + more) * size_of::<Entry>() + self.free.capacity() * size_of::<u32>()
+        // Each may be free, in a list that doubles.
+        grown(self.entries.capacity(), self.len() + more) * (size_of::<Entry>() + 2 * size_of::<u32>())
     }
 
     /// As many more take no more memory.

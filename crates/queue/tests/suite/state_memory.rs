@@ -12,8 +12,8 @@ use thalweg_queue::{Delivery, NewMessage, Queue, Queues, QueuesOptions};
 use crate::support::{Place, TestClock, claim, log_options, number, queues_options, settings, up_to};
 
 const SHARE: u64 = 2 << 20;
-/// What each partition of a group has whatever others take, and the last step beyond it: vectors double.
-const FLOOR: u64 = 2 * (80 << 10);
+/// What each partition of a group has whatever others take, with what tables of offsets take more than was foreseen: they double.
+const FLOOR: u64 = 4 * (80 << 10);
 
 /// A process with little memory for the state of groups.
 async fn place_with(log_options: &LogOptions) -> Place {
