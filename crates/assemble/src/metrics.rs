@@ -209,7 +209,9 @@ fn tell_queue(to: &mut Families, queue: &Arc<Queue>) {
     let latency = seconds(&queue.latency());
     to.histogram("mqtt_queue_delivery_latency_seconds", help, labels, &latency);
     for group in queue.groups() {
-        if let Some(stats) = stats.groups.iter().find(|stats| stats.name == *group.name()) {
+        // In the order of their names.
+        let at = stats.groups.binary_search_by(|stats| stats.name.cmp(group.name()));
+        if let Some(stats) = at.ok().and_then(|at| stats.groups.get(at)) {
             tell_group(to, name, &group, stats);
         }
     }
@@ -254,6 +256,11 @@ fn tell_group(to: &mut Families, queue: &str, group: &Group, stats: &GroupStats)
         to.counter(metric, help, labels, value);
     }
     for (metric, help, value) in [
+        (
+            "mqtt_queue_state_bytes",
+            "Memory that it takes of queues.state_memory: what it knows of messages that consumers have, that wait or are delayed.",
+            stats.state_bytes,
+        ),
         (
             "mqtt_queue_inflight",
             "Messages that a consumer has.",

@@ -58,6 +58,8 @@ pub(crate) struct Section {
     pub memory_bytes: usize,
     /// Likewise what dedup-ids may take.
     pub dedup_bytes: usize,
+    /// Likewise what groups may know of messages in hand.
+    pub state_bytes: usize,
     /// Likewise what the log may.
     pub log_memory: LogMemory,
 }
@@ -70,6 +72,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         given: config.log.is_some() || config.queues.is_some(),
         memory_bytes: 0,
         dedup_bytes: 0,
+        state_bytes: 0,
         log_memory: LogMemory::default(),
     }
 }
@@ -123,6 +126,7 @@ impl Section {
             auto_create: self.queues.auto_create,
             memory_bytes: self.memory_bytes as u64,
             dedup_bytes: self.dedup_bytes as u64,
+            state_bytes: self.state_bytes as u64,
         };
         let queues = Queues::open(log.log(), log.log().clock(), options).await?;
         let told = queues.clone();

@@ -19,6 +19,8 @@ const CACHE: (u64, u64) = (5, 128 << 20);
 const QUEUES: (u64, u64) = (10, u64::MAX);
 /// Dedup-ids of all queues, if there are queues.
 const DEDUP: (u64, u64) = (5, 512 << 20);
+/// What groups of all queues know of messages in hand, if there are queues.
+const STATE: (u64, u64) = (5, 512 << 20);
 /// The log, if there is one, and what is on its way to it.
 const LOG: u64 = 10;
 /// Requests of receivers that are not stored yet, if there are receivers.
@@ -85,6 +87,8 @@ impl Settings {
         let has_queues = with_log || store.is_given();
         let dedup = || part("queues.dedup_memory", DEDUP, 0, store.queues.dedup_memory);
         all.extend(has_queues.then(dedup));
+        let state = || part("queues.state_memory", STATE, 0, store.queues.state_memory);
+        all.extend(has_queues.then(state));
         let disks = store.disks();
         let log = has_queues.then(|| {
             let (most, floor) = (LogMemory::most(disks) as u64, LogMemory::floor(disks) as u64);
@@ -116,6 +120,7 @@ impl Settings {
         query.options.cache_bytes = next();
         store.memory_bytes = next();
         store.dedup_bytes = if has_queues { next() } else { 0 };
+        store.state_bytes = if has_queues { next() } else { 0 };
         let log = if has_log { next() } else { LogMemory::floor(disks) };
         store.log_memory = LogMemory::of(log, disks);
         events.memory_bytes = if has_events { next() } else { 0 };
@@ -245,6 +250,7 @@ mod tests {
                 + settings.query.cache_bytes
                 + settings.store.memory_bytes
                 + settings.store.dedup_bytes
+                + settings.store.state_bytes
                 + settings.flows.iter().map(|(_, bytes)| bytes).sum::<usize>()
                 + log.bodies
                 + 2 * log.waiting

@@ -7,7 +7,7 @@ use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::http::StatusCode;
 use futures::{StreamExt as _, TryStreamExt as _};
 use thalweg_events::json;
-use tokio::runtime::{Handle, RuntimeFlavor};
+use thalweg_kit::long;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::memory::{Memory, SMALL_MAX};
@@ -15,8 +15,6 @@ use crate::problem::{Problem, Result};
 
 /// Bytes of a request.
 const BODY_MAX: usize = 100 << 20;
-/// To look through so much takes about a millisecond.
-const LONG_BYTES: usize = 1 << 20;
 /// So long a body that is refused is read on, because a client that is still sending when its connection closes may never
 /// see the answer.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -75,17 +73,11 @@ pub(crate) async fn drain(stream: &mut BodyDataStream) {
 }
 
 fn compact(bytes: &[u8]) -> Result<String> {
-    let work = || {
+    long::work(bytes.len(), || {
         let mut text = String::with_capacity(bytes.len());
         json::compact(bytes, &mut text).map_err(|error| Problem::malformed(&error.to_string()))?;
         Ok(text)
-    };
-    let is_shared = || Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-    match bytes.len() >= LONG_BYTES && is_shared() {
-        // Other connections go on, on another thread.
-        true => tokio::task::block_in_place(work),
-        false => work(),
-    }
+    })
 }
 
 #[cfg(test)]

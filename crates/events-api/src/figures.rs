@@ -50,6 +50,11 @@ fn of_store(store: &dyn Store, to: &mut Families) {
             figures.index_memory_bytes as f64,
         ),
         (
+            "thalweg_events_rule_bytes",
+            "Memory of rules of retention and of deletions of streams.",
+            figures.rule_bytes as f64,
+        ),
+        (
             "thalweg_events_index_tables",
             "Files of the indexes.",
             figures.index_tables as f64,

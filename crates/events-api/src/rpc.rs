@@ -24,6 +24,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use thalweg_events::EventsError;
 use thalweg_events::json::Json;
+use thalweg_kit::long;
 
 use crate::args::Args;
 use crate::auth::{Caller, admit};
@@ -83,14 +84,7 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
     // What is begun from here on is brought to its end when the server stops.
     let _running = server.running.token();
     server.must_go_on()?;
-    let elements: Vec<Json<'_>> = match Json::new(&read.text) {
-        null if null.is_null() => Vec::new(),
-        array => array
-            .array()
-            .ok_or_else(|| Problem::malformed("expected an array"))?
-            .take(ELEMENTS_MAX)
-            .collect(),
-    };
+    let elements = long::work(read.text.len(), || elements(&read.text))?;
     let Some((method, args)) = elements.split_first() else {
         return Err(Problem::invalid("Missing method name"));
     };
@@ -104,7 +98,8 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
     };
     let mut room = Room::default();
     loop {
-        let mut text = match run(&method, call).await? {
+        // The first step of a method reads its arguments.
+        let mut text = match long::begin(read.text.len(), run(&method, call)).await? {
             Answer::Text(text) => text,
             other => return Ok(other),
         };
@@ -129,6 +124,18 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
             }
         }
         return Ok(Answer::Held(room.hold(text)));
+    }
+}
+
+/// The method and its arguments.
+fn elements(text: &str) -> Result<Vec<Json<'_>>> {
+    match Json::new(text) {
+        null if null.is_null() => Ok(Vec::new()),
+        array => {
+            let all = array.array();
+            let all = all.ok_or_else(|| Problem::malformed("expected an array"))?;
+            Ok(all.take(ELEMENTS_MAX).collect())
+        }
     }
 }
 

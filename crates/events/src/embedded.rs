@@ -25,6 +25,9 @@ mod reader;
 mod record;
 mod replay;
 mod restore;
+mod rule_memory;
+#[cfg(test)]
+mod rule_memory_tests;
 mod rules;
 mod scavenge;
 #[cfg(test)]
@@ -56,6 +59,7 @@ use catalog::{Admitted, Catalog, CatalogOptions, Change};
 use index::{Index, Shelf};
 use namespace::{About, EmbeddedNamespace, Place};
 use namespaces::Namespaces;
+use rule_memory::RuleMemory;
 
 pub(crate) use catalog::Named;
 pub use index::Sizes as IndexSizes;
@@ -159,6 +163,7 @@ impl EmbeddedStore {
             clock: Arc::new(move || clock.wall()),
             shelf: Arc::new(shelf),
             backups: Arc::new(Backups::default()),
+            rule_memory: RuleMemory::of(options.index_memory),
         };
         let (catalog, known) = {
             let now = (place.clock)();
@@ -552,6 +557,7 @@ impl Store for EmbeddedStore {
         Some(Figures {
             index_file_bytes: sizes.file_bytes,
             index_memory_bytes: sizes.memory_bytes,
+            rule_bytes: self.inner.place.rule_memory.bytes() as u64,
             index_tables: sizes.tables as u64,
             index_behind_bytes: sizes.behind_bytes,
             recovery,

@@ -39,6 +39,12 @@ pub enum EventsError {
         /// Which of the batch.
         record: usize,
     },
+    #[error(
+        "rules of retention and deletions of streams take the {} MiB that there are for them: raise the memory of the event store, or delete a \
+         namespace that is not needed; streams that were deleted before can be deleted again",
+        .bytes_max >> 20
+    )]
+    RulesFull { bytes_max: usize },
     #[error("Subscription '{0}' not found")]
     SubscriptionNotFound(String),
     #[error("Subscription '{0}' already exists")]

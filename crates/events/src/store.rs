@@ -511,6 +511,8 @@ pub struct Figures {
     /// Bytes of indexes in files and in memory.
     pub index_file_bytes: u64,
     pub index_memory_bytes: u64,
+    /// Of rules of retention and deletions of streams.
+    pub rule_bytes: u64,
     pub index_tables: u64,
     /// Bytes of the log that are in no table of the indexes: a start reads them.
     pub index_behind_bytes: u64,

@@ -238,3 +238,19 @@ async fn pass_on(fetched: &mut mpsc::Receiver<Fetched>, shared: &Arc<Shared>, co
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_fetched_ahead_is_bounded_over_all_partitions_and_for_one_answer() {
+        let mut client = ClientConfig::new();
+        fetch_ahead(&mut client, FETCHED_AHEAD);
+        let said = |name: &str| client.get(name).and_then(|value| value.parse::<u64>().ok());
+        assert_eq!(said("queued.max.messages.kbytes"), Some(FETCHED_AHEAD / 1024));
+        assert_eq!(said("fetch.max.bytes"), Some(FETCHED_AHEAD / 2));
+        // The client takes both as they are.
+        assert!(client.create::<rdkafka::consumer::BaseConsumer>().is_ok());
+    }
+}

@@ -7,6 +7,7 @@
 mod admin;
 mod cluster;
 mod consume;
+mod headers;
 mod input;
 mod link;
 mod output;

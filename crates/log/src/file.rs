@@ -486,8 +486,9 @@ impl LogFile {
         self.with_index(|index| index.bytes_within(partition, from, to))
     }
 
-    pub fn entry_at_time(&self, partition: PartitionId, time: Micros) -> Result<Option<Entry>> {
-        self.with_index(|index| index.at_time(partition, time).copied())
+    /// See [`FileIndex::at_time`].
+    pub fn entry_at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Result<Option<Entry>> {
+        self.with_index(|index| index.at_time(partition, from, time).copied())
     }
 
     pub fn last_entry(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Result<Option<Entry>> {

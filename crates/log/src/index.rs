@@ -78,10 +78,10 @@ impl FileIndex {
         frames.take_while(|header| header.base < to).map(of).sum()
     }
 
-    /// The frame of a partition that has the first record of time `time` or later, as far as headers tell.
-    pub fn at_time(&self, partition: PartitionId, time: Micros) -> Option<&Entry> {
-        let entries = self.partitions.get(&partition)?;
-        entries.iter().find(|entry| entry.header.max_time >= time)
+    /// The frame of a partition, from an offset on, that has the first record of time `time` or later, as far as headers tell.
+    pub fn at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Option<&Entry> {
+        let mut entries = self.from(partition, from).iter();
+        entries.find(|entry| entry.header.max_time >= time)
     }
 
     /// The newest frame of a partition that `is` describes.

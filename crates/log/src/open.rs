@@ -305,6 +305,7 @@ pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
         next: holding.next,
         bytes: holding.bytes,
         counted: true,
+        max_time: holding.max_time,
     }
 }
 
@@ -381,6 +382,7 @@ pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
                 next,
                 bytes: bytes as u64,
                 counted: piece.counted && (first, next) == (piece.first, piece.next),
+                max_time: piece.max_time,
             });
         }
         taken.sort_by_key(|range| range.first);

@@ -67,6 +67,8 @@ pub(crate) struct Range {
     /// Of frame bodies; exact if `counted`, else in proportion to those of the file.
     pub bytes: u64,
     pub counted: bool,
+    /// No frame in it is of a later time. It may be later than that of every frame: a range may be a part of what its file has.
+    pub max_time: Micros,
 }
 
 /// What nobody waits for: it goes with the next block. Not bounded in bytes: a checkpoint takes the place of all before it, and
@@ -166,7 +168,7 @@ impl Partition {
             if inner.removed {
                 return;
             }
-            inner.extend(file, header.base, next, u64::from(header.body_len));
+            inner.extend(file, header);
             match body {
                 Some(body) => inner.tail.push_back(Frame {
                     header: *header,
@@ -339,22 +341,25 @@ impl Partition {
         }
     }
 
-    /// The first offset of a frame that may hold a record of `time` or later; the end if there is none.
+    /// The first offset of a frame that may hold a record of `time` or later; the end if there is none. Of the files, only those
+    /// are asked whose times, which are in memory, reach so far.
     pub fn at_time(&self, time: Micros) -> Result<Offset> {
-        let (ranges, first, next) = {
-            let inner = self.inner.lock();
-            (inner.ranges.clone(), inner.first, inner.next)
-        };
-        for range in ranges {
-            if let Some(entry) = range
-                .file
-                .entry_at_time(self.id, time)?
-                .filter(|entry| entry.header.base < range.next)
-            {
+        let mut at = 0;
+        loop {
+            let (range, first, next) = {
+                let inner = self.inner.lock();
+                let start = inner.ranges.partition_point(|range| range.next <= at);
+                let late = inner.ranges.range(start..).find(|range| range.max_time >= time);
+                (late.cloned(), inner.first, inner.next)
+            };
+            let Some(range) = range else { return Ok(next) };
+            let from = range.first.max(first);
+            let found = range.file.entry_at_time(self.id, from, time)?;
+            if let Some(entry) = found.filter(|entry| entry.header.base < range.next) {
                 return Ok(entry.header.base.max(first).min(next));
             }
+            at = range.next;
         }
-        Ok(next)
     }
 
     /// The header of the frame with an offset, or of the next one. A range may have no frame from there on: it stands for all
@@ -467,16 +472,21 @@ impl Journal {
 }
 
 impl Inner {
-    fn extend(&mut self, file: &Arc<LogFile>, first: Offset, next: Offset, bytes: u64) {
+    fn extend(&mut self, file: &Arc<LogFile>, header: &FrameHeader) {
+        let (next, bytes) = (header.next(), u64::from(header.body_len));
         self.next = next;
         match self.ranges.back_mut().filter(|range| Arc::ptr_eq(&range.file, file)) {
-            Some(range) => (range.next, range.bytes) = (next, range.bytes + bytes),
+            Some(range) => {
+                (range.next, range.bytes) = (next, range.bytes + bytes);
+                range.max_time = range.max_time.max(header.max_time);
+            }
             None => self.ranges.push_back(Range {
                 file: file.clone(),
-                first,
+                first: header.base,
                 next,
                 bytes,
                 counted: true,
+                max_time: header.max_time,
             }),
         }
     }
@@ -495,6 +505,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::cache::IndexCache;
     use crate::disk::{Disk as _, Ram};
@@ -522,7 +534,17 @@ mod tests {
     }
 
     /// Of a segment that stands for offsets `first` to `next`, and has these frames.
-    fn range(number: u64, (first, next): (Offset, Offset), frames: &[FrameHeader]) -> Range {
+    fn range(number: u64, span: (Offset, Offset), frames: &[FrameHeader]) -> Range {
+        range_in(&IndexCache::new(1 << 20), number, span, frames)
+    }
+
+    /// Its index cannot be read again once the cache has let go of it.
+    fn range_in(
+        cache: &Arc<IndexCache>,
+        number: u64,
+        (first, next): (Offset, Offset),
+        frames: &[FrameHeader],
+    ) -> Range {
         let file = Ram::new(1 << 20).create("segment").unwrap();
         let mut index = FileIndex::default();
         frames.iter().for_each(|header| {
@@ -532,11 +554,12 @@ mod tests {
             });
         });
         Range {
-            file: Arc::new(LogFile::segment(number, 0, file, index, &IndexCache::new(1 << 20))),
+            file: Arc::new(LogFile::segment(number, 0, file, index, cache)),
             first,
             next,
             bytes: 0,
             counted: true,
+            max_time: frames.iter().map(|header| header.max_time).max().unwrap_or(Micros::MIN),
         }
     }
 
@@ -565,6 +588,57 @@ mod tests {
             assert_eq!(base_at(offset), Some(base), "at {offset}");
         }
         assert_eq!((base_at(55), base_at(60)), (None, None));
+    }
+
+    fn at(base: Offset, max_time: Micros) -> FrameHeader {
+        FrameHeader {
+            max_time,
+            ..header(base, 10)
+        }
+    }
+
+    #[test]
+    fn a_time_is_looked_up_in_one_file_however_many_there_are() {
+        let partition = Partition::new(ID, 0, Durability::Fsync, 0);
+        let cache = IndexCache::new(1);
+        // Only the index of the last one made is left.
+        let mut ranges: Vec<Range> = (0..1000)
+            .filter(|n| *n != 700)
+            .map(|n| range_in(&cache, n, (n * 10, n * 10 + 10), &[at(n * 10, n as Micros)]))
+            .collect();
+        ranges.insert(700, range_in(&cache, 700, (7000, 7010), &[at(7000, 700)]));
+        partition.found(ranges, 10_000);
+        assert_eq!(partition.at_time(700).unwrap(), 7000);
+        assert_eq!(partition.at_time(1000).unwrap(), 10_000, "later than all is the end");
+        assert!(
+            partition.at_time(699).is_err(),
+            "another file was asked than the one that has it"
+        );
+    }
+
+    proptest! {
+        /// A clock that is set back leaves later times before earlier ones.
+        #[test]
+        fn a_time_is_found_at_the_first_frame_that_may_have_it(
+            files in prop::collection::vec(prop::collection::vec(0..50i64, 0..4), 0..8),
+            time in 0..55i64,
+            trimmed in 0..300u64,
+        ) {
+            let partition = Partition::new(ID, 0, Durability::Fsync, 0);
+            let (mut ranges, mut all, mut next) = (Vec::new(), Vec::new(), 0);
+            for (number, times) in (0..).zip(&files) {
+                let frames: Vec<_> = (0..).zip(times).map(|(n, time)| at(next + n * 10, *time)).collect();
+                let end = next + 10 * frames.len() as u64 + 10;
+                ranges.push(range(number, (next, end), &frames));
+                all.extend(frames);
+                next = end;
+            }
+            partition.found(ranges, next);
+            partition.trim(trimmed);
+            let first = partition.bounds().first;
+            let expected = all.iter().find(|frame| frame.next() > first && frame.max_time >= time);
+            prop_assert_eq!(partition.at_time(time).unwrap(), expected.map_or(next, |frame| frame.base.max(first)));
+        }
     }
 
     fn journal(partition: &Partition, kind: Kind, number: u32) {

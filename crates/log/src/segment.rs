@@ -14,7 +14,7 @@ use crate::file::{self, LogFile, segment_name};
 use crate::format::footer::{self, Bounds, FileKind, Holding};
 use crate::format::frame::{self, Flags, FrameHeader};
 use crate::format::record::{self, RecordRef};
-use crate::ids::{Offset, PartitionId};
+use crate::ids::{Micros, Offset, PartitionId};
 use crate::index::{Entry, FileIndex};
 use crate::partition::{Partition, Range};
 use crate::shelf::{Shelf, is_full};
@@ -523,13 +523,15 @@ impl<'a> SegmentWriter<'a> {
         let file = LogFile::segment(self.number, self.at, self.file, self.index, &self.shelf.cache);
         let file = Arc::new(file);
         let ranges = self.holdings.into_iter().map(|(partition, first, next)| {
-            let (bytes, counted) = bytes_of(&rows, partition.id, first, next);
+            let row = row_of(&rows, partition.id);
+            let (bytes, counted) = row.map_or((0, true), |row| bytes_of(row, first, next));
             let range = Range {
                 file: file.clone(),
                 first,
                 next,
                 bytes,
                 counted,
+                max_time: row.map_or(Micros::MIN, |row| row.max_time),
             };
             (partition, range)
         });
@@ -540,14 +542,17 @@ impl<'a> SegmentWriter<'a> {
     }
 }
 
+/// What the file has of a partition. Rows are in the order of their partitions.
+fn row_of(rows: &[Holding], partition: PartitionId) -> Option<&Holding> {
+    let at = rows.binary_search_by_key(&partition, |row| row.partition).ok()?;
+    rows.get(at)
+}
+
 /// Of the frames between two offsets, and whether that is exact.
-fn bytes_of(rows: &[Holding], partition: PartitionId, first: Offset, next: Offset) -> (u64, bool) {
-    let row = rows.iter().find(|row| row.partition == partition);
-    row.map_or((0, true), |row| {
-        let all = u128::from((row.next - row.first).max(1));
-        let bytes = u128::from(row.bytes) * u128::from(next - first) / all;
-        (bytes as u64, (first, next) == (row.first, row.next))
-    })
+fn bytes_of(row: &Holding, first: Offset, next: Offset) -> (u64, bool) {
+    let all = u128::from((row.next - row.first).max(1));
+    let bytes = u128::from(row.bytes) * u128::from(next - first) / all;
+    (bytes as u64, (first, next) == (row.first, row.next))
 }
 
 #[cfg(test)]

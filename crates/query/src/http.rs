@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use arrow::array::RecordBatch;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
@@ -14,6 +15,7 @@ use axum::routing::get;
 use datafusion::common::{ParamValues, ScalarValue};
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
+use thalweg_kit::long;
 
 use crate::engine::{Answer, Engine, Query};
 use crate::error::QueryError;
@@ -229,7 +231,7 @@ async fn rows(format: Format, mut answer: Answer, mut writer: RowWriter) -> Resp
     let first = match answer.next().await {
         None => None,
         Some(Err(error)) => return refuse(&error),
-        Some(Ok(batch)) => match writer.write(&batch) {
+        Some(Ok(batch)) => match written(&mut writer, &batch) {
             Ok(bytes) => Some(bytes),
             Err(error) => return refuse(&error),
         },
@@ -246,7 +248,7 @@ async fn rows(format: Format, mut answer: Answer, mut writer: RowWriter) -> Resp
         };
         match answer.next().await {
             Some(batch) => {
-                let bytes = writer.write(&batch?)?;
+                let bytes = written(&mut writer, &batch?)?;
                 Ok(Some((bytes, Some((answer, writer)))))
             }
             None => Ok(Some((writer.finish()?, None))),
@@ -259,6 +261,16 @@ async fn rows(format: Format, mut answer: Answer, mut writer: RowWriter) -> Resp
     });
     let body = stream::once(async { Ok(first) }).chain(rest);
     ([(header::CONTENT_TYPE, format.media_type())], Body::from_stream(body)).into_response()
+}
+
+/// What is written of a value at least, about, with its name.
+const VALUE_BYTES: usize = 64;
+
+/// A batch may be megabytes of text. Other requests go on meanwhile.
+fn written(writer: &mut RowWriter, batch: &RecordBatch) -> Result<Vec<u8>, QueryError> {
+    // A text that many rows have is there once, and is written for each.
+    let written = batch.num_rows() * batch.num_columns() * VALUE_BYTES;
+    long::work(written.max(batch.get_array_memory_size()), || writer.write(batch))
 }
 
 fn refuse(error: &QueryError) -> Response {

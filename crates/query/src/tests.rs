@@ -3,6 +3,7 @@
 mod cancelled;
 mod foreign;
 mod sketches;
+mod turns;
 mod versions;
 
 use std::path::Path;
@@ -647,7 +648,7 @@ async fn ask(engine: &Engine, request: Request<Body>) -> (StatusCode, String, St
     let response = router(engine.clone()).oneshot(request).await.unwrap();
     let status = response.status();
     let media_type = response.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
-    let body = axum::body::to_bytes(response.into_body(), 100 << 20).await.unwrap();
+    let body = axum::body::to_bytes(response.into_body(), 256 << 20).await.unwrap();
     (status, media_type, String::from_utf8_lossy(&body).into_owned())
 }
 

@@ -10,6 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
+use thalweg_kit::long;
 use thalweg_queue::{Clock, NewMessage, Queue};
 
 use crate::answer;
@@ -43,12 +44,29 @@ pub async fn produce(mut call: Call) -> Result<Response> {
     let body = call
         .body(BATCH_BYTES_MAX, "the most that a batch takes; send it in parts")
         .await?;
-    let lines = lines(&body)?;
-    if atomic {
-        all(&queue, lines).await
-    } else {
-        each(&queue, lines).await
+    let read = long::work(body.len(), || read_all(&queue, &body, atomic))?;
+    match atomic {
+        true => all(&queue, read).await,
+        false => each(&queue, read).await,
     }
+}
+
+/// A message of each line, or what is wrong with it.
+type Lines = Vec<(usize, Result<NewMessage>)>;
+
+/// If they are stored together, the first mistake is the last that is looked for.
+fn read_all(queue: &Queue, body: &[u8], together: bool) -> Result<Lines> {
+    let limit = queue.settings().max_message_size;
+    let mut read_lines = Vec::new();
+    for (n, line) in lines(body)? {
+        let message = read(n, line, limit, queue.clock());
+        let is_last = together && message.is_err();
+        read_lines.push((n, message));
+        if is_last {
+            break;
+        }
+    }
+    Ok(read_lines)
 }
 
 /// Lines with their numbers from 1; empty ones are no messages.
@@ -70,24 +88,17 @@ fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>> {
     }
 }
 
-async fn all(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response> {
-    let limit = queue.settings().max_message_size;
-    let mut messages = Vec::with_capacity(lines.len());
-    for (n, line) in lines {
-        let message = read(n, line, limit, queue.clock()).inspect_err(|problem| count_too_large(queue, problem));
-        messages.push(message?);
-    }
+async fn all(queue: &Arc<Queue>, lines: Lines) -> Result<Response> {
+    let messages: Result<Vec<NewMessage>> = lines.into_iter().map(|(_, message)| message).collect();
+    let messages = messages.inspect_err(|problem| count_too_large(queue, problem))?;
     let produced = queue.produce_all(messages).await?;
     let places: Vec<Value> = produced.into_iter().map(|produced| place(queue, produced)).collect();
     let body = json!({"durability": queue.durability().name(), "messages": places});
     Ok(answer::json_with(StatusCode::CREATED, &body))
 }
 
-async fn each(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response> {
-    let limit = queue.settings().max_message_size;
-    let read = |(n, line)| (n, read(n, line, limit, queue.clock()));
-    let read: Vec<(usize, Result<NewMessage>)> = lines.into_iter().map(read).collect();
-    let results = stream::iter(read).map(|(n, message)| async move {
+async fn each(queue: &Arc<Queue>, lines: Lines) -> Result<Response> {
+    let results = stream::iter(lines).map(|(n, message)| async move {
         let produced = match message {
             Ok(message) => queue.produce(message).await.map_err(Problem::from),
             Err(problem) => {

@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use thalweg_kit::long;
 use thalweg_log::Offset;
 use thalweg_queue::{Message, MessageId, Queue, QueueError};
 
@@ -38,9 +39,7 @@ pub async fn browse(call: Call) -> Result<Response> {
             };
             at = Some(last.offset + 1);
             let all = messages.len() < wanted;
-            messages
-                .iter()
-                .for_each(|(partition, message)| page.add(*partition, message));
+            page.add_all(&messages);
             if all {
                 break;
             }
@@ -69,7 +68,7 @@ impl<'q> Page<'q> {
         }
     }
 
-    pub fn add(&mut self, partition: u32, message: &Message) {
+    fn add(&mut self, partition: u32, message: &Message) {
         if self.count > 0 {
             self.out.push(',');
         }
@@ -77,6 +76,16 @@ impl<'q> Page<'q> {
         self.count += 1;
         self.bytes += message.bytes();
         self.last = Some(message.offset);
+    }
+
+    /// With their partitions. Other requests go on meanwhile.
+    pub fn add_all(&mut self, messages: &[(u32, Message)]) {
+        let bytes = messages.iter().map(|(_, message)| message.bytes()).sum();
+        long::work(bytes, || {
+            messages
+                .iter()
+                .for_each(|(partition, message)| self.add(*partition, message));
+        });
     }
 
     /// Offsets go on in one partition; over several there is no next page.
@@ -112,6 +121,8 @@ pub async fn one(call: Call) -> Result<Response> {
         return Err(QueueError::MessageNotFound { id }.into());
     };
     let mut out = String::new();
-    payload::stored(&mut out, &queue, id.partition, &message);
+    long::work(message.bytes(), || {
+        payload::stored(&mut out, &queue, id.partition, &message);
+    });
     Ok(answer::raw(StatusCode::OK, out.into()))
 }

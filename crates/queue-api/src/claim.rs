@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use thalweg_kit::long;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::names::check_consumer;
 use thalweg_queue::{ClaimWant, Delivery, Group, Queue, Receipt};
@@ -56,20 +57,26 @@ pub async fn claim(mut call: Call) -> Result<Response> {
     if deliveries.is_empty() {
         return Ok(answer::nothing());
     }
-    let mut out = "{\"messages\":[".to_owned();
-    for (n, delivery) in deliveries.iter().enumerate() {
-        if n > 0 {
-            out.push(',');
-        }
-        payload::delivery(&mut out, &queue, delivery);
-    }
-    out.push_str("]}");
+    let bytes = deliveries.iter().map(|delivery| delivery.message.bytes()).sum();
+    let out = long::work(bytes, || text_of(&queue, &deliveries));
     let unsent = Unsent::new(queue, group, (consumer, deliveries));
     let body = Leaving {
         bytes: Some(Bytes::from(out)),
         unsent: Some(unsent),
     };
     Ok(answer::raw(StatusCode::OK, Body::new(body)))
+}
+
+fn text_of(queue: &Queue, deliveries: &[Delivery]) -> String {
+    let mut out = "{\"messages\":[".to_owned();
+    for (n, delivery) in deliveries.iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        payload::delivery(&mut out, queue, delivery);
+    }
+    out.push_str("]}");
+    out
 }
 
 /// Leases that are given back when this is dropped: the client has gone, so its membership ends, too.
@@ -163,6 +170,7 @@ mod tests {
             auto_create: false,
             memory_bytes: u64::MAX,
             dedup_bytes: u64::MAX,
+            state_bytes: u64::MAX,
         };
         let queues = Queues::open(log, Arc::new(SystemClock), options).await.unwrap();
         let queue = queues.create("q", QueueSettings::default()).await.unwrap();

@@ -38,7 +38,8 @@ pub async fn list(call: Call) -> Result<Response> {
     let dead = dead_letter_name(queue.name()).ok().flatten();
     let dead = dead.and_then(|name| call.queues().get(&name).ok());
     let mut page = Page::new(dead.as_deref().unwrap_or(&queue));
-    found.letters.iter().for_each(|letter| page.add(0, letter));
+    let letters: Vec<_> = found.letters.into_iter().map(|letter| (0, letter)).collect();
+    page.add_all(&letters);
     page.push_raw("]");
     if let Some(next) = found.next {
         page.push_raw(&format!(",\"next\":{next}"));

@@ -16,6 +16,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream;
+use thalweg_kit::long;
 use thalweg_log::Offset;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::names::check_consumer;
@@ -224,7 +225,9 @@ impl Listener {
             };
             // Writing to a String does not fail.
             let _ = write!(out, "event: message\nid: {id}\ndata: ");
-            payload::delivery(&mut out, &self.queue, &delivery);
+            long::work(delivery.message.bytes(), || {
+                payload::delivery(&mut out, &self.queue, &delivery);
+            });
             out.push_str("\n\n");
         }
         out

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use thalweg_kit::long::{self, LONG_BYTES};
 use thalweg_log::{LogError, Micros, Offset, PartitionId};
 
 use crate::error::{QueueError, Result};
@@ -38,7 +39,31 @@ impl Queue {
         let seeking = self.seeking.lock().await;
         let dropped = self.depth();
         let groups = self.groups();
-        for group in &groups {
+        long::work(LONG_BYTES, || self.purge_each(&groups))?;
+        // Without groups nothing else says that they are gone.
+        if groups.is_empty() {
+            let ends: thalweg_log::Result<Vec<Offset>> = self.stores().iter().map(|store| store.next()).collect();
+            let ends = ends?;
+            self.beside_the_disk(move |queue| {
+                for (partition, end) in (0..).zip(ends) {
+                    queue.trim_store(partition, end);
+                }
+            })
+            .await;
+            self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
+        }
+        drop(seeking);
+        // Also if that cannot be stored yet: what is let go makes room for it.
+        self.trim_beside().await;
+        self.wait_freeing().await?;
+        self.has_room();
+        self.grown();
+        Ok(dropped)
+    }
+
+    /// Of groups that may have millions of messages.
+    fn purge_each(&self, groups: &[Arc<Group>]) -> Result<()> {
+        for group in groups {
             let purged = self.change_each(
                 group,
                 |_| true,
@@ -53,20 +78,7 @@ impl Queue {
             self.counters.purged.fetch_add(purged, Ordering::Relaxed);
             group.counters.dropped.fetch_add(purged, Ordering::Relaxed);
         }
-        // Without groups nothing else says that they are gone.
-        if groups.is_empty() {
-            for (partition, store) in (0..).zip(self.stores()) {
-                self.trim_store(partition, store.next()?);
-            }
-            self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
-        }
-        drop(seeking);
-        // Also if that cannot be stored yet: what is let go makes room for it.
-        self.trim();
-        self.wait_freeing().await?;
-        self.has_room();
-        self.grown();
-        Ok(dropped)
+        Ok(())
     }
 
     /// Sets what a stream group has committed in a partition. Durable when it returns.
@@ -93,7 +105,7 @@ impl Queue {
     /// next delivery number, the rest with delivery 1; what lies before stays with whoever has it, or waits, as it did.
     /// Forward, or to where it is, everything before is dropped, what consumers have and what waits, too. Durable when it
     /// returns.
-    pub async fn seek(&self, group: &Arc<Group>, to: SeekTo) -> Result<()> {
+    pub async fn seek(self: &Arc<Queue>, group: &Arc<Group>, to: SeekTo) -> Result<()> {
         let only = match to {
             SeekTo::Offset { partition, .. } => partition,
             _ => None,
@@ -101,22 +113,21 @@ impl Queue {
         if let Some(partition) = only {
             self.partition(partition)?;
         }
-        let is_meant = |partition: u32| only.is_none_or(|only| only == partition);
+        let only = only.map(|partition| vec![partition]);
         let seeking = self.seeking.lock().await;
         let targets = self.targets(to).await?;
         // Back, delivery numbers begin anew: receipts from before must not name what is handed out then.
-        let mut epoch = match self.goes_back(group, is_meant, &targets) {
+        let mut epoch = match self.goes_back(group, &only, &targets) {
             true => Some(self.next_epoch().await?),
             false => None,
         };
         let mut back = Vec::new();
-        let mut dropped = self.seek_each(group, is_meant, &targets, epoch, &mut back)?;
+        let mut dropped = self.seek_each(group, &only, &targets, epoch, &mut back)?;
         if !back.is_empty() {
             // Consumers have come by the target meanwhile.
-            let again = std::mem::take(&mut back);
+            let left = Some(std::mem::take(&mut back));
             epoch = Some(self.next_epoch().await?);
-            let is_left = |partition: u32| again.contains(&partition);
-            dropped += self.seek_each(group, is_left, &targets, epoch, &mut back)?;
+            dropped += self.seek_each(group, &left, &targets, epoch, &mut back)?;
         }
         drop(seeking);
         self.counters.passed_over.fetch_add(dropped, Ordering::Relaxed);
@@ -144,11 +155,11 @@ impl Queue {
         Ok(targets)
     }
 
-    fn goes_back(&self, group: &Group, is_meant: impl Fn(u32) -> bool, targets: &[Offset]) -> bool {
+    fn goes_back(&self, group: &Group, meant: &Meant, targets: &[Offset]) -> bool {
         let mut parts = group
             .parts()
             .zip(targets)
-            .filter(|((partition, _), _)| is_meant(*partition));
+            .filter(|((partition, _), _)| is_meant(meant, *partition));
         parts.any(|((_, part), target)| *target < part.inner.lock().reads_at())
     }
 
@@ -157,12 +168,13 @@ impl Queue {
     fn seek_each(
         &self,
         group: &Group,
-        is_meant: impl Fn(u32) -> bool,
+        meant: &Meant,
         targets: &[Offset],
         epoch: Option<u32>,
         back: &mut Vec<u32>,
     ) -> Result<u64> {
-        self.change_each(group, is_meant, |inner, partition, next| {
+        let is_meant = |partition| is_meant(meant, partition);
+        let change = |inner: &mut Inner, partition: u32, next: Offset| {
             let target = targets
                 .get(partition as usize)
                 .map_or(next, |target| *target.min(&next));
@@ -192,7 +204,9 @@ impl Queue {
                 (State::Work(machine), _) => return machine.purge(target),
             }
             0
-        })
+        };
+        // It may pass millions of messages.
+        long::work(LONG_BYTES, || self.change_each(group, is_meant, change))
     }
 
     pub(crate) fn state_ids(&self) -> Vec<PartitionId> {
@@ -336,6 +350,15 @@ impl Queue {
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Relaxed)
     }
+}
+
+/// Partitions, in their order; `None` are all.
+type Meant = Option<Vec<u32>>;
+
+fn is_meant(meant: &Meant, partition: u32) -> bool {
+    meant
+        .as_ref()
+        .is_none_or(|meant| meant.binary_search(&partition).is_ok())
 }
 
 /// The first message that was appended at `time` or later.

@@ -26,6 +26,8 @@ pub(crate) struct Admission {
     pub retained: u64,
     /// Since the start of the process.
     pub enqueued: u64,
+    /// Bytes that were let go, since the start of the process.
+    pub trimmed_bytes: u64,
     /// With what is being stored. Groups count their backlogs from it; changed only here.
     pub total: Arc<AtomicU64>,
     /// Those of the queue.
@@ -68,6 +70,7 @@ impl Admission {
             storing: 0,
             retained: 0,
             enqueued: 0,
+            trimmed_bytes: 0,
             total: Arc::default(),
             settings,
             groups: Arc::default(),
@@ -87,6 +90,12 @@ impl Admission {
     pub fn gone(&mut self, count: u64, bytes: u64) {
         self.retained_less(count);
         self.bytes_left(self.bytes.saturating_sub(bytes));
+    }
+
+    /// The same of the oldest that are kept.
+    pub fn trimmed(&mut self, count: u64, bytes: u64) {
+        self.trimmed_bytes += bytes;
+        self.gone(count, bytes);
     }
 
     pub fn bytes_left(&mut self, bytes: u64) {

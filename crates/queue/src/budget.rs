@@ -1,4 +1,4 @@
-//! What queues may keep in memory together: messages of durability `memory`, and dedup-ids. Each takes room in pieces, ahead of
+//! What queues may keep in memory together: messages of durability `memory`, dedup-ids, the state of groups. Each takes room in pieces, ahead of
 //! what it keeps, so that one message costs no more than a comparison.
 
 use std::sync::Arc;
@@ -84,7 +84,10 @@ impl Allowance {
 
     /// Nothing is needed now. Not for what comes and goes all the time.
     pub fn is_not_needed(&mut self) {
-        self.budget.give_back(std::mem::take(&mut self.taken));
+        // The number is shared by all threads.
+        if self.taken > 0 {
+            self.budget.give_back(std::mem::take(&mut self.taken));
+        }
     }
 }
 

@@ -377,6 +377,9 @@ impl Queue {
         }
         let before = out.len();
         let look = self.hand_out(group, partition, consumer.0, &mut inner, wanted, out);
+        if inner.keep_frames(wanted.now) {
+            self.forget_frames_later();
+        }
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(&self.latency, wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
@@ -406,6 +409,7 @@ impl Queue {
         let Some(store) = self.store(partition) else {
             return Ok(Look::Done);
         };
+        let room = inner.room_for(wanted.max.saturating_sub(out.len()));
         let Inner {
             state, cursor, older, ..
         } = inner;
@@ -428,6 +432,7 @@ impl Queue {
                     clock: self.clock.as_ref(),
                     partition,
                     consumer,
+                    room,
                     wanted,
                     out,
                 };
@@ -447,6 +452,7 @@ impl Queue {
                     group,
                     store,
                     partition,
+                    room,
                     wanted,
                     out,
                 };
@@ -517,14 +523,31 @@ impl Queue {
         let loaded = tokio::task::spawn_blocking(move || store.load(from)).await;
         let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
         if let Some(part) = group.part(partition) {
-            let mut inner = part.inner.lock();
-            match &inner.state {
-                // The reading place is not lost for an old message.
-                State::Work(machine) if from < machine.cursor() => inner.older = cursor,
-                _ => inner.cursor = cursor,
-            }
+            part.inner.lock().loaded(from, cursor, self.clock.now());
+            self.forget_frames_later();
         }
         Ok(())
+    }
+
+    /// The same on a thread that may block.
+    pub(crate) fn load_here(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
+        if let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) {
+            let cursor = store.load(from)?;
+            part.inner.lock().loaded(from, cursor, self.clock.now());
+            self.forget_frames_later();
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn loaded(&mut self, from: Offset, cursor: Cursor, now: Micros) {
+        self.frames_used = now;
+        match &self.state {
+            // The reading place is not lost for an old message.
+            State::Work(machine) if from < machine.cursor() => self.older = cursor,
+            _ => self.cursor = cursor,
+        }
     }
 }
 

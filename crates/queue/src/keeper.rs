@@ -69,6 +69,8 @@ pub(crate) struct Keeper {
     pub for_maintenance: Mutex<BTreeMap<(u32, u32), Arc<Group>>>,
     /// When messages are let go that were settled since the last time; [`NEVER`] if none were.
     pub trim: AtomicI64,
+    /// When what was read of the log and nobody looks at any more is given back; [`NEVER`] if nothing is kept.
+    pub frames: AtomicI64,
     /// Of what is kept, and of what no consumer has been shown.
     pub kept: Aging,
     pub unclaimed: Aging,
@@ -84,6 +86,7 @@ impl Keeper {
             maintenance: Alarm::default(),
             for_maintenance: Mutex::default(),
             trim: AtomicI64::new(NEVER),
+            frames: AtomicI64::new(NEVER),
             kept: Aging::default(),
             unclaimed: Aging::default(),
             jumps: ArcSwap::new(Jumps::none()),

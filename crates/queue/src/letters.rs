@@ -235,29 +235,31 @@ impl Queue {
         (!self.is_in_memory()).then(|| (self.state_id(0), dropped_record(letters)))
     }
 
-    /// Letters are gone. Those at the beginning are let go.
+    /// Letters are gone. Those at the beginning are let go by [`Queue::let_go_of_letters`].
     fn are_gone(&self, letters: &Ranges) {
         if !self.is_in_memory() {
             self.unsaved_drops.fetch_add(1, Ordering::Relaxed);
             self.checkpoint_by_and_by();
         }
-        let Some(store) = self.store(0).cloned() else {
-            return;
-        };
-        // So that nobody lets go of them meanwhile.
-        let _trimming = self.trimming.lock();
-        let Ok(first) = store.first() else {
-            return;
-        };
+        let Some(store) = self.store(0) else { return };
+        // Under both, so that nobody lets go of them meanwhile.
+        let mut admission = self.admission.lock();
         let mut dropped = self.dropped.lock();
+        let Ok(first) = store.first() else { return };
         let there = letters.iter().filter(|letter| *letter >= first);
         let gone = there.filter(|letter| dropped.insert(*letter)).count();
-        let below = dropped.end_from(first);
-        drop(dropped);
-        self.admission.lock().gone(gone as u64, 0);
-        if let Err(error) = self.trim_counted(&store, below) {
-            tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
-        }
+        admission.gone(gone as u64, 0);
+    }
+
+    /// Lets go of the oldest letters, if they are gone.
+    async fn let_go_of_letters(self: &Arc<Queue>) {
+        self.beside_the_disk(|queue| {
+            if let Some(first) = queue.store(0).and_then(|store| store.first().ok()) {
+                let below = queue.dropped.lock().end_from(first);
+                queue.trim_store(0, below);
+            }
+        })
+        .await;
     }
 }
 

@@ -19,6 +19,8 @@ const TRIM_AFTER: Micros = 100_000;
 /// A checkpoint is written after so many records of state, or, if there are any, after so long.
 const CHECKPOINT_RECORDS: u32 = 10_000;
 pub(crate) const CHECKPOINT_AFTER: Micros = 30_000_000;
+/// What was read of the log and nobody has looked at for so long is given back.
+const FRAMES_IDLE: Micros = 10_000_000;
 /// Dedup-ids whose window has passed are let go that often, when something else is due.
 const TRIM_IDS_EVERY: Micros = 60_000_000;
 
@@ -103,8 +105,9 @@ impl Queue {
             }
             self.look_after_use(&group).await;
         }
+        self.forget_frames();
         if self.keeps_ids() {
-            self.trim_ids();
+            self.on_a_thread(|queue| queue.trim_ids()).await;
         }
         self.shed().await;
     }
@@ -139,15 +142,41 @@ impl Queue {
             times.ids = now;
             self.tell_forgotten_ids(&mut times.ids_forgotten);
             if self.keeps_ids() {
-                let queue = self.clone();
                 // Where a window begins may have to be looked up on a disk.
-                let _ = tokio::task::spawn_blocking(move || queue.trim_ids()).await;
+                self.on_a_thread(|queue| queue.trim_ids()).await;
             }
         }
+        due = due.min(self.forget_frames());
         self.keep_expires_early().await;
         self.shed().await;
         due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
-        due.min(self.checkpoint_if_due(&groups, times, now))
+        due.min(self.checkpoint_if_due(&groups, times, now).await)
+    }
+
+    /// Something that was read is kept for the next claim. Free if it is known that something is.
+    pub(crate) fn forget_frames_later(&self) {
+        if self.keeper.frames.load(Ordering::Relaxed) == NEVER {
+            let due = self.clock.now() + FRAMES_IDLE;
+            self.keeper.frames.fetch_min(due, Ordering::AcqRel);
+            self.maintain_by(due);
+        }
+    }
+
+    /// Gives back what was read and nobody has looked at for a while: a group may have something of each partition. Returns
+    /// when the next is due.
+    fn forget_frames(&self) -> Micros {
+        let now = self.clock.now();
+        let due = self.keeper.frames.load(Ordering::Acquire);
+        if due > now {
+            return due;
+        }
+        // Before it looks: what is read from here on is looked for the next time.
+        self.keeper.frames.store(NEVER, Ordering::Release);
+        let groups = self.groups();
+        let parts = groups.iter().flat_map(|group| group.parts());
+        let used = parts.filter_map(|(_, part)| part.inner.lock().forget_frames(now - FRAMES_IDLE));
+        let next = used.min().map_or(NEVER, |used| used + FRAMES_IDLE + 1);
+        self.keeper.frames.fetch_min(next, Ordering::AcqRel).min(next)
     }
 
     fn tell_forgotten_ids(&self, told: &mut u64) {
@@ -178,14 +207,18 @@ impl Queue {
         NEVER
     }
 
-    fn checkpoint_if_due(&self, groups: &[Arc<Group>], times: &mut Times, now: Micros) -> Micros {
+    async fn checkpoint_if_due(self: &Arc<Queue>, groups: &[Arc<Group>], times: &mut Times, now: Micros) -> Micros {
         let letters = self.unsaved_drops.load(Ordering::Relaxed);
         let letters = letters.max(self.sent_here.lock().most_unsaved());
         let unsaved = self.most_records(groups).max(letters);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
             let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
-            self.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it());
+            // The state of millions of messages is megabytes of text.
+            self.on_a_thread(move |queue| {
+                queue.checkpoint(|unsaved| unsaved.records >= least && unsaved.is_worth_it())
+            })
+            .await;
             times.checkpoint = now;
             return NEVER;
         }

@@ -8,6 +8,10 @@
 //! A limit of bytes is lifted by what can be let go, and that is only the oldest of a partition, once no group needs it:
 //! where a consumer has it, or a stream beside work groups has yet to read it, dropping would free nothing, so nothing is
 //! dropped. In a queue without work groups the oldest that is kept goes, also before a stream has read it.
+//!
+//! How old messages are, and what they are, may have to be read from a disk, and there may be very many small ones in the place
+//! of a large one. So the search runs on a thread for that; it comes back only for what has to be waited for: that messages
+//! leave for the dead letters. A queue in memory reads nothing, and its search pauses now and then.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -37,6 +41,65 @@ enum Drop {
 /// Partitions by the time of the oldest message that they could drop.
 type Oldest = BinaryHeap<Reverse<(Micros, u32)>>;
 
+/// A queue in memory drops so many at a time before others get their turn on the thread.
+const PIECE: u64 = 256;
+
+/// How much is to go.
+#[derive(Clone, Copy)]
+enum Goal {
+    Messages(u64),
+    /// Until this fits in.
+    RoomFor(Wanted),
+}
+
+/// A search through what is kept, for all groups.
+struct Search {
+    goal: Goal,
+    oldest: Oldest,
+    groups: Vec<Arc<Group>>,
+    dropped: u64,
+}
+
+/// Where a search stopped.
+enum Stop {
+    Reached,
+    /// Nothing is left that may go.
+    Nothing,
+    Pause,
+    /// The first message of a partition has to leave a group for the dead letters before it can go.
+    Leaving {
+        group: Arc<Group>,
+        partition: u32,
+        offset: Offset,
+        time: Micros,
+    },
+}
+
+/// What became of the first message of a partition.
+enum First {
+    Gone,
+    Stays,
+    Leaving(Arc<Group>, Offset),
+}
+
+/// The drops of one group.
+struct GroupDrops {
+    group: Arc<Group>,
+    wanted: u64,
+    /// What the group had settled before: what leaves for the dead letters may be moved out by somebody else, at once.
+    settled_before: i64,
+    oldest: Oldest,
+    gone: u64,
+    /// Partitions whose messages are to leave for the dead letters, once for each.
+    leaving: Vec<u32>,
+}
+
+impl GroupDrops {
+    fn count(&self) -> u64 {
+        self.gone + self.leaving.len() as u64
+    }
+}
+
 impl Queue {
     /// Makes room for so much more by dropping the oldest messages that nobody has. False, and nothing more to hope for, if
     /// that is not enough.
@@ -59,12 +122,7 @@ impl Queue {
         let groups = self.counted_groups();
         if groups.is_empty() {
             let over = (self.depth() + count).saturating_sub(most);
-            let mut oldest = self.oldest_kept();
-            let mut dropped = 0;
-            while dropped < over && self.drop_kept(&mut oldest, &groups).await {
-                dropped += 1;
-            }
-            return dropped == over;
+            return self.drop_kept(Goal::Messages(over), groups).await;
         }
         let over = |group: &Arc<Group>| (group.backlog() + count).saturating_sub(most);
         if groups.iter().any(|group| group.unleased() < over(group)) {
@@ -80,15 +138,8 @@ impl Queue {
     }
 
     async fn make_room_in_bytes(self: &Arc<Queue>, wanted: Wanted) -> bool {
-        self.trim();
-        let groups = self.work_groups();
-        let mut oldest = self.oldest_kept();
-        while self.admission.lock().limit(wanted).is_some() {
-            if !self.drop_kept(&mut oldest, &groups).await {
-                return false;
-            }
-        }
-        true
+        self.trim_beside().await;
+        self.drop_kept(Goal::RoomFor(wanted), self.work_groups()).await
     }
 
     /// The groups of whose backlogs the largest is the depth, if one is; see [`crate::admission::Admission::depth`].
@@ -118,40 +169,68 @@ impl Queue {
 impl Queue {
     /// Drops so many of the oldest messages that no consumer of the group has. Returns how many are gone.
     async fn drop_oldest(self: &Arc<Queue>, group: &Arc<Group>, count: u64) -> u64 {
+        let wanted = GroupDrops {
+            group: group.clone(),
+            wanted: count,
+            settled_before: group.backlog_settled(),
+            oldest: Oldest::new(),
+            gone: 0,
+            leaving: Vec::new(),
+        };
+        let begin = move |queue: &Arc<Queue>| {
+            let mut drops = wanted;
+            let parts = drops.group.parts();
+            let oldest = parts.filter_map(|(partition, _)| queue.oldest_unleased(&drops.group, partition));
+            drops.oldest = oldest.collect();
+            queue.drop_piece(drops)
+        };
+        let mut drops = self.beside_the_disk(begin).await;
+        // Of a queue in memory; others have searched to the end.
+        while let Some(more) = drops.take_if(|drops| drops.count() < count && !drops.oldest.is_empty()) {
+            tokio::task::yield_now().await;
+            drops = self.beside_the_disk(move |queue| queue.drop_piece(more)).await;
+        }
+        match drops {
+            Some(drops) if drops.leaving.is_empty() => drops.gone,
+            Some(drops) => self.moved_out(drops).await,
+            None => 0,
+        }
+    }
+
+    /// Goes on with the drops of a group, on a thread that may block; of a queue in memory, for a piece.
+    fn drop_piece(&self, mut drops: GroupDrops) -> GroupDrops {
         let to_dlq = self.overflow_to_dlq();
-        let mut oldest: Oldest = group
-            .parts()
-            .filter_map(|(partition, _)| self.oldest_unleased(group, partition))
-            .collect();
-        let (mut gone, mut leaving) = (0, Vec::new());
-        while gone + (leaving.len() as u64) < count
-            && let Some(Reverse((_, partition))) = oldest.pop()
+        let until = match self.is_in_memory() {
+            true => drops.wanted.min(drops.count() + PIECE),
+            false => drops.wanted,
+        };
+        while drops.count() < until
+            && let Some(Reverse((_, partition))) = drops.oldest.pop()
         {
+            let group = &drops.group;
             match self.drop_one(group, partition, None, to_dlq) {
-                Drop::Done => gone += 1,
-                Drop::Leaving => leaving.push(partition),
+                Drop::Done => drops.gone += 1,
+                Drop::Leaving => drops.leaving.push(partition),
                 Drop::Nothing => continue,
-                Drop::Load(from) if self.load_to_drop(group, partition, from).await => {}
+                Drop::Load(from) if self.load_to_drop(group, partition, from) => {}
                 Drop::Load(_) => continue,
             }
-            oldest.extend(self.oldest_unleased(group, partition));
+            drops.oldest.extend(self.oldest_unleased(group, partition));
         }
-        gone + self.moved_out(group, leaving).await
+        drops
     }
 
     /// Moves what has to leave out. Returns how much is gone then, as far as it was to.
-    async fn moved_out(self: &Arc<Queue>, group: &Arc<Group>, leaving: Vec<u32>) -> u64 {
-        if leaving.is_empty() {
-            return 0;
-        }
-        let (before, wanted) = (group.backlog_settled(), leaving.len() as u64);
-        let mut partitions = leaving;
+    async fn moved_out(self: &Arc<Queue>, drops: GroupDrops) -> u64 {
+        let most = drops.count();
+        let mut partitions = drops.leaving;
         partitions.sort_unstable();
         partitions.dedup();
         for partition in partitions {
-            self.move_out(group, partition).await;
+            self.move_out(&drops.group, partition).await;
         }
-        u64::try_from(group.backlog_settled() - before).map_or(0, |gone| gone.min(wanted))
+        let settled = drops.group.backlog_settled() - drops.settled_before;
+        u64::try_from(settled).map_or(0, |gone| gone.min(most))
     }
 
     fn oldest_unleased(&self, group: &Group, partition: u32) -> Option<Reverse<(Micros, u32)>> {
@@ -222,9 +301,9 @@ impl Queue {
         }
     }
 
-    /// Reads what is to leave for the dead letters. Whether that went well.
-    async fn load_to_drop(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, from: Offset) -> bool {
-        let loaded = self.load(group, partition, from).await;
+    /// Reads what is to leave for the dead letters. Whether that went well. Blocks.
+    fn load_to_drop(&self, group: &Group, partition: u32, from: Offset) -> bool {
+        let loaded = self.load_here(group, partition, from);
         if let Err(error) = &loaded {
             tracing::warn!(queue = %self.name(), partition, from, %error, "what is to be dropped cannot be read");
         }
@@ -251,24 +330,83 @@ impl Queue {
         Some(Reverse((span.time, partition)))
     }
 
-    /// Drops the oldest message of the partition that has the oldest, for all groups, and lets it go. False if there is no
-    /// such message.
-    async fn drop_kept(self: &Arc<Queue>, oldest: &mut Oldest, groups: &[Arc<Group>]) -> bool {
-        while let Some(Reverse((_, partition))) = oldest.pop() {
-            if self.drop_first(partition, groups).await {
-                oldest.extend(self.oldest_of(partition));
-                return true;
+    /// Drops the oldest messages of all partitions, for all groups, and lets them go. Whether that was enough.
+    async fn drop_kept(self: &Arc<Queue>, goal: Goal, groups: Vec<Arc<Group>>) -> bool {
+        let mut search = Search {
+            goal,
+            oldest: Oldest::new(),
+            groups,
+            dropped: 0,
+        };
+        let begin = move |queue: &Arc<Queue>| {
+            search.oldest = queue.oldest_kept();
+            queue.drop_until(search)
+        };
+        let mut stopped = self.beside_the_disk(begin).await;
+        while let Some((mut search, stop)) = stopped {
+            match stop {
+                Stop::Reached => return true,
+                Stop::Nothing => return false,
+                Stop::Pause => tokio::task::yield_now().await,
+                Stop::Leaving {
+                    group,
+                    partition,
+                    offset,
+                    time,
+                } => {
+                    self.move_out(&group, partition).await;
+                    if self.is_settled(&group, partition, offset) {
+                        search.oldest.push(Reverse((time, partition)));
+                    }
+                }
             }
+            stopped = self.beside_the_disk(move |queue| queue.drop_until(search)).await;
         }
         false
     }
 
-    async fn drop_first(self: &Arc<Queue>, partition: u32, groups: &[Arc<Group>]) -> bool {
+    /// Goes on with a search, on a thread that may block.
+    fn drop_until(&self, mut search: Search) -> (Search, Stop) {
+        let before = search.dropped;
+        loop {
+            let is_reached = match search.goal {
+                Goal::Messages(count) => search.dropped >= count,
+                Goal::RoomFor(wanted) => self.admission.lock().limit(wanted).is_none(),
+            };
+            if is_reached {
+                return (search, Stop::Reached);
+            }
+            if self.is_in_memory() && search.dropped - before >= PIECE {
+                return (search, Stop::Pause);
+            }
+            let Some(Reverse((time, partition))) = search.oldest.pop() else {
+                return (search, Stop::Nothing);
+            };
+            match self.drop_first(partition, &search.groups) {
+                First::Gone => {
+                    search.dropped += 1;
+                    search.oldest.extend(self.oldest_of(partition));
+                }
+                First::Stays => {}
+                First::Leaving(group, offset) => {
+                    let stop = Stop::Leaving {
+                        group,
+                        partition,
+                        offset,
+                        time,
+                    };
+                    return (search, stop);
+                }
+            }
+        }
+    }
+
+    fn drop_first(&self, partition: u32, groups: &[Arc<Group>]) -> First {
         let Some(store) = self.store(partition) else {
-            return false;
+            return First::Stays;
         };
         let (Ok(first), Ok(next)) = (store.first(), store.next()) else {
-            return false;
+            return First::Stays;
         };
         let needed = |group: &Arc<Group>| match group.is_work() {
             true => !self.could_drop(group, partition, first),
@@ -281,18 +419,20 @@ impl Queue {
         let all = self.groups();
         let mut asked = all.iter().filter(|group| group.is_work() || streams_count);
         if first >= next || asked.any(needed) {
-            return false;
+            return First::Stays;
         }
         for group in groups {
-            if !self.drop_at(group, partition, first).await {
-                return false;
+            match self.drop_at(group, partition, first) {
+                Drop::Done => {}
+                Drop::Leaving => return First::Leaving(group.clone(), first),
+                Drop::Load(_) | Drop::Nothing => return First::Stays,
             }
         }
         if groups.is_empty() {
             self.counters.dropped.add(Reason::Overflow, 1);
         }
         self.trim_store(partition, first + 1);
-        true
+        First::Gone
     }
 
     fn is_settled(&self, group: &Group, partition: u32, offset: Offset) -> bool {
@@ -311,18 +451,13 @@ impl Queue {
         }
     }
 
-    /// Drops the first message of a partition for a group, if it has not settled it. Whether it is settled then.
-    async fn drop_at(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, offset: Offset) -> bool {
+    /// Drops the first message of a partition for a group, if it has not settled it.
+    fn drop_at(&self, group: &Group, partition: u32, offset: Offset) -> Drop {
         let to_dlq = self.overflow_to_dlq();
         loop {
             match self.drop_one(group, partition, Some(offset), to_dlq) {
-                Drop::Done => return true,
-                Drop::Leaving => {
-                    self.move_out(group, partition).await;
-                    return self.is_settled(group, partition, offset);
-                }
-                Drop::Load(from) if self.load_to_drop(group, partition, from).await => {}
-                Drop::Load(_) | Drop::Nothing => return false,
+                Drop::Load(from) if self.load_to_drop(group, partition, from) => {}
+                dropped => return dropped,
             }
         }
     }

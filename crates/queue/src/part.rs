@@ -4,6 +4,7 @@
 //! checkpoint of all groups of the partition ends what has to be read at a start. A record of the state partition is the
 //! group's id as varint, then what it is, then its bytes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
@@ -14,6 +15,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::format::varint;
 use thalweg_log::{Log, Micros, Offset, PartitionId, Result as LogResult};
 
+use crate::budget::{Allowance, Budget};
 use crate::latency::Waits;
 use crate::machine::{Machine, StreamMachine};
 use crate::members::MemberKind;
@@ -85,7 +87,17 @@ pub(crate) struct Inner {
     /// The oldest message outside of the window, and when it was looked for.
     oldest_held: Option<(Offset, Micros)>,
     pub waits: Waits,
+    room: Allowance,
+    /// When somebody last looked at what was read of the log.
+    pub frames_used: Micros,
 }
+
+/// What the state of one group over one partition may take whatever others have, so that none waits for another for ever.
+const STATE_FLOOR: u64 = 64 << 10;
+/// What a message takes of that, about.
+const STATE_MESSAGE: u64 = 256;
+/// In which room for state is taken.
+pub(crate) const STATE_PIECE: u64 = 64 << 10;
 
 /// State that a start has to read one record after the other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,7 +141,8 @@ const LOOK_AGAIN: Micros = 100_000;
 const FAR: Offset = 1 << 62;
 
 impl Part {
-    pub fn new(state: State) -> Part {
+    /// Its state takes part in the budget for that of all groups.
+    pub fn new(state: State, budget: Arc<Budget>) -> Part {
         let mut inner = Inner {
             state,
             cursor: Cursor::default(),
@@ -142,6 +155,8 @@ impl Part {
             head: None,
             oldest_held: None,
             waits: Waits::default(),
+            room: Allowance::in_pieces(budget, STATE_PIECE),
+            frames_used: 0,
         };
         inner.counted = inner.unsettled();
         let (due, needed) = (inner.due(), inner.update_needed(0));
@@ -185,6 +200,7 @@ impl Part {
 
     /// To be called under the lock after every change. Returns by how much the backlog has become smaller.
     pub fn note(&self, inner: &mut Inner, now: Micros) -> i64 {
+        inner.shrink();
         self.due.store(inner.due(), Ordering::Relaxed);
         self.needed.store(inner.update_needed(now), Ordering::Release);
         self.idle.store(inner.idle(), Ordering::Relaxed);
@@ -194,6 +210,84 @@ impl Part {
 }
 
 impl Inner {
+    /// Memory that the state takes, and what was read for the next claim.
+    pub fn bytes(&self) -> u64 {
+        self.state_bytes() + self.frames_bytes()
+    }
+
+    fn state_bytes(&self) -> u64 {
+        (match &self.state {
+            State::Work(machine) => machine.bytes(),
+            State::Stream(machine) => machine.bytes(),
+        }) as u64
+    }
+
+    /// Of how many messages it may know once so many more were asked for: what consumers have in hand, and what waits behind
+    /// it, is in memory. Of a stream, up to which offset it may read.
+    pub fn room_for(&mut self, more: usize) -> u64 {
+        let (now, wanted, then) = match &self.state {
+            State::Work(machine) => (machine.messages() as u64, machine.bytes_with(more), machine.bytes()),
+            State::Stream(machine) => {
+                let end = machine.position() + more as u64;
+                (machine.position(), machine.bytes_to(end), machine.bytes())
+            }
+        };
+        if wanted as u64 <= STATE_FLOOR || self.room.reaches(wanted as u64 + self.frames_bytes()) {
+            return u64::MAX;
+        }
+        let few = STATE_FLOOR.saturating_sub(then as u64) / STATE_MESSAGE;
+        match &self.state {
+            State::Work(machine) => now + few.max(machine.spare() as u64),
+            State::Stream(machine) => machine.reaches_to().max(now + few),
+        }
+    }
+
+    /// Gives back what is not needed any more. To be called after a change; free where little is kept.
+    fn shrink(&mut self) {
+        if self.state_bytes() > STATE_FLOOR {
+            match &mut self.state {
+                State::Work(machine) => machine.shrink(),
+                State::Stream(machine) => machine.shrink(),
+            }
+        }
+        match self.bytes() {
+            few if few <= STATE_FLOOR => self.room.is_not_needed(),
+            bytes => self.room.shrinks(bytes),
+        }
+    }
+
+    /// What was read of the log and is kept for the next claim.
+    fn frames_bytes(&self) -> u64 {
+        (self.cursor.bytes() + self.older.bytes()) as u64
+    }
+
+    /// A claim has read what it wanted. What is left is kept for the next one if there is room; whether something is.
+    pub fn keep_frames(&mut self, now: Micros) -> bool {
+        if self.frames_bytes() == 0 {
+            return false;
+        }
+        self.frames_used = now;
+        let wanted = self.bytes();
+        let keeps = wanted <= STATE_FLOOR || self.room.reaches(wanted);
+        if !keeps {
+            (self.cursor, self.older) = (Cursor::default(), Cursor::default());
+        }
+        keeps
+    }
+
+    /// Gives back what was read if nobody has looked at it since `before`. Returns when that was, if it is still there.
+    pub fn forget_frames(&mut self, before: Micros) -> Option<Micros> {
+        if self.frames_bytes() == 0 {
+            return None;
+        }
+        if self.frames_used >= before {
+            return Some(self.frames_used);
+        }
+        (self.cursor, self.older) = (Cursor::default(), Cursor::default());
+        self.shrink();
+        None
+    }
+
     /// Unsettled messages if the partition ended at a number beyond all offsets.
     fn unsettled(&self) -> i64 {
         match &self.state {
@@ -421,7 +515,9 @@ mod tests {
         for sleeper in [first, second] {
             assert!(machine.walk(&sleeper, 0));
         }
-        let mut inner = Part::new(State::Work(Box::new(machine))).inner.into_inner();
+        let mut inner = Part::new(State::Work(Box::new(machine)), Budget::new(0))
+            .inner
+            .into_inner();
         assert_eq!(inner.update_needed(0), 0);
         for (due, sleeper) in [(HOUR, second), (2 * HOUR, first)] {
             let State::Work(machine) = &mut inner.state else {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hashbrown::HashMap;
+use thalweg_kit::long;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, Unit};
@@ -56,8 +57,8 @@ pub(crate) struct Along {
     pub facts: Vec<Fact>,
     /// Those that the messages are, where their own queue may be on another disk.
     pub sent: Option<Sent>,
-    /// Called as soon as they are stored, whoever waits for it.
-    pub stored: Option<Box<dyn FnOnce() + Send>>,
+    /// Done as soon as they are stored, whoever waits for it.
+    pub stored: Option<BoxFuture<'static, ()>>,
 }
 
 /// A call of [`Queue::produce`]. To be awaited, if the message is not there already.
@@ -178,9 +179,11 @@ impl Queue {
 
     async fn append_one(&self, message: &NewMessage, ttl: Duration) -> Result<Place> {
         let partition = self.partition_for(message.key.as_deref());
-        let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
         let now = self.clock.now();
-        records.push(&record_of(message, ttl, now))?;
+        let records = long::work(message.bytes(), || {
+            let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
+            records.push(&record_of(message, ttl, now)).map(|()| records)
+        })?;
         let unit = Unit::of(self.data_id(partition), records);
         let appended = self.log.append(unit, None).await?;
         let place = Place {
@@ -290,7 +293,7 @@ impl Queue {
             tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that they are gone is not stored yet; the next start does it");
         }
         if let Some(stored) = along.stored {
-            stored();
+            stored.await;
         }
         stored.is_ok()
     }
@@ -414,21 +417,8 @@ impl Queue {
         facts: &[Fact],
     ) -> Result<Vec<Place>> {
         let now = self.clock.now();
-        let mut parts: Vec<(u32, Records)> = Vec::new();
-        let mut places = Vec::with_capacity(messages.len());
-        // Found in one step: a batch may have thousands of messages for a thousand partitions.
-        let mut known: HashMap<u32, usize> = HashMap::new();
-        for (partition, message) in &messages {
-            let at = *known.entry(*partition).or_insert_with(|| {
-                let bytes = (message.bytes() + RECORD_BYTES) * messages.len();
-                parts.push((*partition, Records::with_capacity(bytes.min(RECORDS_BYTES))));
-                parts.len() - 1
-            });
-            if let Some((_, records)) = parts.get_mut(at) {
-                places.push((at, records.len() as u64));
-                records.push(&record_of(message, ttl, now))?;
-            }
-        }
+        let bytes = messages.iter().map(|(_, message)| message.bytes()).sum();
+        let (parts, stored_at) = long::work(bytes, || records_of(&messages, ttl, now))?;
         let partitions: Vec<u32> = parts.iter().map(|(partition, _)| *partition).collect();
         let unit = parts.into_iter().fold(Unit::default(), |unit, (partition, records)| {
             unit.and(self.data_id(partition), records)
@@ -440,11 +430,11 @@ impl Queue {
             unit = unit.and_of(Kind::State, *id, records);
         }
         let appended = self.log.append(unit, None).await?;
-        let place = |(at, n): (usize, u64)| Place {
-            partition: partitions.get(at).copied().unwrap_or_default(),
-            offset: appended.offsets.get(at).copied().unwrap_or_default() + n,
+        let place = |(at, n): &(usize, u64)| Place {
+            partition: partitions.get(*at).copied().unwrap_or_default(),
+            offset: appended.offsets.get(*at).copied().unwrap_or_default() + n,
         };
-        let places: Vec<Place> = places.into_iter().map(place).collect();
+        let places: Vec<Place> = stored_at.iter().map(place).collect();
         let settings = self.settings_now();
         for (place, (_, message)) in places.iter().zip(&messages) {
             self.note_age(*place, message.life(self.clock.as_ref()), ttl, now);
@@ -452,8 +442,8 @@ impl Queue {
         }
         if self.keeps_ids() {
             let mut own: Vec<Vec<(Offset, &NewMessage)>> = vec![Vec::new(); partitions.len()];
-            for (place, (_, message)) in places.iter().zip(&messages) {
-                let part = known.get(&place.partition).and_then(|at| own.get_mut(*at));
+            for ((place, (_, message)), (at, _)) in places.iter().zip(&messages).zip(&stored_at) {
+                let part = own.get_mut(*at);
                 part.into_iter().for_each(|part| part.push((place.offset, message)));
             }
             for (partition, own) in partitions.iter().zip(&own) {
@@ -566,6 +556,35 @@ pub(crate) fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
             .saturating_mul(1000)
             .saturating_add(ttl.subsec_millis().into()),
     )
+}
+
+/// Messages as records, by partition, and where each one is: in which of these, and at which place there.
+type Parts = (Vec<(u32, Records)>, Vec<(usize, u64)>);
+
+fn records_of(messages: &[(u32, NewMessage)], ttl: Duration, now: Micros) -> thalweg_log::Result<Parts> {
+    // Found in one step: a batch may have thousands of messages for a thousand partitions.
+    let mut known: HashMap<u32, usize> = HashMap::new();
+    let mut sizes: Vec<(u32, usize)> = Vec::new();
+    for (partition, message) in messages {
+        let at = *known.entry(*partition).or_insert(sizes.len());
+        if at == sizes.len() {
+            sizes.push((*partition, 0));
+        }
+        if let Some((_, bytes)) = sizes.get_mut(at) {
+            *bytes += message.bytes() + RECORD_BYTES;
+        }
+    }
+    let sized = |(partition, bytes): (u32, usize)| (partition, Records::with_capacity(bytes.min(RECORDS_BYTES)));
+    let mut parts: Vec<(u32, Records)> = sizes.into_iter().map(sized).collect();
+    let mut places = Vec::with_capacity(messages.len());
+    for (partition, message) in messages {
+        let at = known.get(partition).copied().unwrap_or_default();
+        if let Some((_, records)) = parts.get_mut(at) {
+            places.push((at, records.len() as u64));
+            records.push(&record_of(message, ttl, now))?;
+        }
+    }
+    Ok((parts, places))
 }
 
 pub(crate) fn record_of(message: &NewMessage, ttl: Duration, now: Micros) -> RecordRef<'_> {

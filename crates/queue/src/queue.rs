@@ -73,7 +73,10 @@ pub struct Queue {
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
     pub(crate) room: Room,
-    /// Whoever lets go of messages that lie in the log. Before the lock of the admission.
+    /// For what groups know of messages.
+    pub(crate) state_budget: Arc<Budget>,
+    /// Whoever lets go of messages that lie in the log, which may have to read a disk: no task of a queue in the log takes it.
+    /// Before the lock of the admission.
     pub(crate) trimming: Mutex<()>,
     /// Of the first message of each partition that is on a disk: its offset, and when it was appended.
     pub(crate) oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
@@ -165,6 +168,8 @@ pub(crate) struct Parts {
     pub memory: Arc<Budget>,
     /// What its dedup-ids take room from.
     pub dedup: Arc<Budget>,
+    /// What the state of its groups takes room from.
+    pub state: Arc<Budget>,
 }
 
 impl Queue {
@@ -194,6 +199,7 @@ impl Queue {
             room: Room::default(),
             trimming: Mutex::default(),
             oldest: Mutex::default(),
+            state_budget: parts.state,
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             seeking: tokio::sync::Mutex::default(),
@@ -516,7 +522,7 @@ impl Queue {
         self.look_at(0);
     }
 
-    /// What is stored already.
+    /// What is stored already. Blocks.
     pub(crate) fn count_retained(&self) -> Result<()> {
         let (mut retained, mut bytes) = (0, 0);
         for (_, store) in self.stores.iter() {

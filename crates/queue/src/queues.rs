@@ -37,6 +37,8 @@ pub struct QueuesOptions {
     pub memory_bytes: u64,
     /// What dedup-ids of all queues take together at most, beside a little for each queue.
     pub dedup_bytes: u64,
+    /// What groups know of messages that consumers have, that wait or are delayed, beside a little for each partition.
+    pub state_bytes: u64,
 }
 
 /// The queues of a process. Clones are the same. A change that was begun goes on to its end when whoever asked for it has
@@ -66,6 +68,7 @@ impl Queues {
             clock,
             memory: Budget::new(options.memory_bytes),
             dedup: Budget::new(options.dedup_bytes),
+            state: Budget::new(options.state_bytes),
             options,
             catalog,
             epoch,

@@ -229,7 +229,7 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
         if let State::Stream(machine) = &mut state {
             machine.begins_at(store.first()?);
         }
-        let part = Part::new(state);
+        let part = Part::new(state, queue.state_budget.clone());
         backlog += part.inner.lock().backlog(store.next()?);
         parts.push(Arc::new(part));
     }

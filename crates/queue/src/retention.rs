@@ -48,25 +48,34 @@ impl Queue {
 
     /// The same where others must not wait for a disk.
     pub(crate) async fn trim_beside(self: &Arc<Queue>) {
-        let queue = self.clone();
-        self.beside_the_disk(move || queue.trim()).await;
+        self.beside_the_disk(|queue| queue.trim()).await;
     }
 
-    /// Does what may have to read a disk on a thread for that.
-    async fn beside_the_disk(&self, work: impl FnOnce() + Send + 'static) {
-        match self.is_in_memory() {
-            true => work(),
-            // It fails where the process ends; then it is done at the next start.
-            false => drop(tokio::task::spawn_blocking(work).await),
+    /// Does what may have to read a disk on a thread for that. `None` where the process ends; what was to be done is then done
+    /// at the next start.
+    pub(crate) async fn beside_the_disk<T: Send + 'static>(
+        self: &Arc<Queue>,
+        work: impl FnOnce(&Arc<Queue>) -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.is_in_memory() {
+            return Some(work(self));
         }
+        self.on_a_thread(work).await
     }
 
+    /// Does what may take long on a thread on which nobody else waits. `None` where the process ends.
+    pub(crate) async fn on_a_thread<T: Send + 'static>(
+        self: &Arc<Queue>,
+        work: impl FnOnce(&Arc<Queue>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let queue = self.clone();
+        tokio::task::spawn_blocking(move || work(&queue)).await.ok()
+    }
+
+    /// Blocks.
     pub(crate) fn trim_store(&self, partition: u32, below: Offset) {
         let Some(store) = self.store(partition) else { return };
-        let trimming = self.trimming.lock();
-        let trimmed = self.trim_counted(store, below);
-        drop(trimming);
-        match trimmed {
+        match self.trim_counted(store, below) {
             Ok(false) => return,
             Ok(true) => {}
             Err(error) => tracing::warn!(queue = %self.name(), %error, "what is not needed cannot be let go"),
@@ -78,16 +87,20 @@ impl Queue {
     }
 
     /// Lets go of what stands before `below`, and counts it, but for dead letters that were sent again or thrown away: they
-    /// were counted then. Returns whether anything went. One caller at a time, by the lock `trimming`: what goes may have to be
-    /// looked up on a disk, and producers must not wait for that.
-    pub(crate) fn trim_counted(&self, store: &Store, below: Offset) -> LogResult<bool> {
-        let (count, bytes) = store.trim(below)?;
+    /// were counted then. Returns whether anything went. What goes may have to be looked up on a disk, under the lock
+    /// `trimming` alone: producers must not wait for that, and no task may.
+    fn trim_counted(&self, store: &Store, below: Offset) -> LogResult<bool> {
+        let _trimming = self.trimming.lock();
+        let going = store.weigh(below)?;
+        if going.count == 0 {
+            return Ok(false);
+        }
         let mut admission = self.admission.lock();
-        let before = match self.has_letters {
-            true => self.dropped.lock().trim(below),
-            false => 0,
-        };
-        admission.gone(count.saturating_sub(before), bytes);
+        // A letter that is thrown away at this moment is there and counted, or is not there.
+        let mut dropped = self.has_letters.then(|| self.dropped.lock());
+        let (count, bytes) = store.trim(going)?;
+        let before = dropped.as_mut().map_or(0, |dropped| dropped.trim(below));
+        admission.trimmed(count.saturating_sub(before), bytes);
         Ok(count > 0)
     }
 
@@ -108,12 +121,27 @@ impl Queue {
         }
     }
 
-    /// Counts the bytes anew, after a compaction has taken some from the middle.
-    pub(crate) async fn count_bytes(&self) {
-        let still = self.still().await;
-        let stored: u64 = self.stores().iter().filter_map(|store| store.bytes().ok()).sum();
-        self.admission.lock().bytes_left(stored);
-        drop(still);
+    /// Counts the bytes anew, after a compaction has taken some from the middle. The queue is held still only until it is known
+    /// how far it went at one moment: what was stored by then is looked up while producers go on, and what is let go meanwhile
+    /// is added.
+    pub(crate) async fn count_bytes(self: &Arc<Queue>) {
+        let (ends, counted, trimmed) = {
+            let _still = self.still().await;
+            let ends: Vec<Offset> = self.stores().iter().map(|store| store.next().unwrap_or(0)).collect();
+            let admission = self.admission.lock();
+            (ends, admission.bytes, admission.trimmed_bytes)
+        };
+        self.beside_the_disk(move |queue| {
+            let _trimming = queue.trimming.lock();
+            let stores = queue.stores();
+            let stored = stores.iter().zip(&ends).map(|(store, end)| store.bytes_before(*end));
+            let stored: u64 = stored.filter_map(Result::ok).sum();
+            let mut admission = queue.admission.lock();
+            let stored = stored + (admission.trimmed_bytes - trimmed);
+            let bytes = (admission.bytes + stored).saturating_sub(counted);
+            admission.bytes_left(bytes);
+        })
+        .await;
         self.has_room();
     }
 
@@ -137,7 +165,7 @@ impl Queue {
                 true => self.dropped.lock().trim(below),
                 false => 0,
             };
-            admission.gone(count.saturating_sub(before), bytes);
+            admission.trimmed(count.saturating_sub(before), bytes);
         }
     }
 
@@ -148,30 +176,24 @@ impl Queue {
         if !by_policy && !self.groups_now().is_empty() {
             return NEVER;
         }
-        let queue = self.clone();
-        let look = move || queue.cuts(&settings);
-        let cuts = match self.is_in_memory() {
-            true => look(),
-            // Indexes and messages may have to be read.
-            false => tokio::task::spawn_blocking(look).await.unwrap_or(Err(LogError::Closed)),
-        };
-        let cuts = match cuts {
+        // Indexes and messages may have to be read.
+        let cuts = self.beside_the_disk(move |queue| queue.cuts(&settings)).await;
+        let cuts = match cuts.unwrap_or(Err(LogError::Closed)) {
             Ok(cuts) => cuts,
             Err(error) => {
                 tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go; trying again in a minute");
                 return self.clock.now() + TRY_AGAIN;
             }
         };
-        let (queue, due) = (self.clone(), cuts.due);
-        let cut = move || {
+        self.beside_the_disk(move |queue| {
             for (partition, below) in (0..).zip(cuts.below) {
                 // A group may have gone back meanwhile.
                 queue.trim_store(partition, below.min(queue.protected(partition)));
             }
-        };
-        self.beside_the_disk(cut).await;
+        })
+        .await;
         self.has_room();
-        due
+        cuts.due
     }
 
     /// The first offset of a partition that no limit may take.

@@ -255,13 +255,14 @@ impl Queue {
     }
 
     /// The same of what has let go of messages: on a full disk, too.
-    pub(crate) async fn wait_freeing(&self) -> Result<()> {
+    pub(crate) async fn wait_freeing(self: &Arc<Queue>) -> Result<()> {
         if self.is_in_memory() {
             return Ok(());
         }
         let stored = self.store_journals().await;
         // Files are kept by records of state, too. Written as a whole it is small, once nobody has a message.
-        self.checkpoint(|unsaved| unsaved.is_worth_it());
+        self.on_a_thread(|queue| queue.checkpoint(|unsaved| unsaved.is_worth_it()))
+            .await;
         let whole = self.store_journals().await;
         Ok(stored.or(whole)?)
     }

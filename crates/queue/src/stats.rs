@@ -54,6 +54,8 @@ pub struct GroupStats {
     /// First offset that is not settled, or the committed one, by partition.
     pub positions: Vec<Offset>,
     pub generation: u64,
+    /// Memory that it takes for the state of messages, and for what was read for the next claims.
+    pub state_bytes: u64,
     /// Each with its partitions and its leases.
     pub consumers: Vec<(SmolStr, std::ops::Range<u32>, u32)>,
 }
@@ -171,8 +173,11 @@ impl Group {
     pub fn stats(&self) -> GroupStats {
         let mut counts = Counts::default();
         let mut positions = Vec::new();
+        let mut state_bytes = 0;
         for (_, part) in self.parts() {
-            match &part.inner.lock().state {
+            let inner = part.inner.lock();
+            state_bytes += inner.bytes();
+            match &inner.state {
                 State::Work(machine) => {
                     add(&mut counts, &machine.counts());
                     positions.push(machine.floor());
@@ -201,6 +206,7 @@ impl Group {
             declared: self.is_declared(),
             positions,
             generation: members.generation(),
+            state_bytes,
             consumers: members
                 .iter()
                 .map(|member| (SmolStr::new(member.id), members.assigned(member.index), member.leases))

@@ -51,6 +51,16 @@ pub(crate) struct Span {
     pub last_time: Micros,
 }
 
+/// The oldest messages of a store that are about to be let go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Going {
+    /// All that stand before it.
+    below: Offset,
+    pub count: u64,
+    /// Of a store in memory they are counted when the messages go.
+    bytes: u64,
+}
+
 impl Store {
     pub fn first(&self) -> Result<Offset, LogError> {
         match self {
@@ -74,12 +84,17 @@ impl Store {
         }
     }
 
-    /// Of all messages, as [`Queue::size_of`](crate::queue::Queue::size_of) counts them.
+    /// Of all messages, as [`Queue::size_of`](crate::queue::Queue::size_of) counts them. May have to read a disk.
     pub fn bytes(&self) -> Result<u64, LogError> {
+        self.bytes_before(Offset::MAX)
+    }
+
+    /// The same of those before an offset; in memory, of all. May have to read a disk.
+    pub fn bytes_before(&self, end: Offset) -> Result<u64, LogError> {
         match self {
             Store::Log { log, id, .. } => {
                 let bounds = log.bounds(*id)?;
-                log.bytes(*id, bounds.first, bounds.next)
+                log.bytes(*id, bounds.first, bounds.next.min(end))
             }
             Store::Memory(memory) => Ok(memory.bytes()),
         }
@@ -119,21 +134,41 @@ impl Store {
         self.span_at(offset).ok()?.map(|span| span.time)
     }
 
-    /// Lets go of what stands before `below`. Returns how many messages that were, and their bytes, which may have to be read
-    /// from a disk. One caller at a time.
-    pub fn trim(&self, below: Offset) -> Result<(u64, u64), LogError> {
+    /// What [`Store::trim`] would let go of. May have to read a disk.
+    pub fn weigh(&self, below: Offset) -> Result<Going, LogError> {
         match self {
             Store::Log { log, id, .. } => {
                 let bounds = log.bounds(*id)?;
                 let below = below.min(bounds.next);
                 if below <= bounds.first {
-                    return Ok((0, 0));
+                    return Ok(Going::default());
                 }
-                let bytes = log.bytes(*id, bounds.first, below)?;
-                log.trim(*id, below)?;
-                Ok((below - bounds.first, bytes))
+                Ok(Going {
+                    below,
+                    count: below - bounds.first,
+                    bytes: log.bytes(*id, bounds.first, below)?,
+                })
             }
-            Store::Memory(memory) => Ok(memory.trim(below)),
+            Store::Memory(memory) => {
+                let (first, next) = memory.bounds();
+                Ok(Going {
+                    below,
+                    count: below.min(next).saturating_sub(first),
+                    bytes: 0,
+                })
+            }
+        }
+    }
+
+    /// Lets go of what was weighed, without reading a disk. Returns how many messages that were, and their bytes. One caller at
+    /// a time, from the weighing on.
+    pub fn trim(&self, going: Going) -> Result<(u64, u64), LogError> {
+        match self {
+            Store::Log { log, id, .. } => {
+                log.trim(*id, going.below)?;
+                Ok((going.count, going.bytes))
+            }
+            Store::Memory(memory) => Ok(memory.trim(going.below)),
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct Reading<'a> {
     pub group: &'a Group,
     pub store: &'a Store,
     pub partition: u32,
+    /// It may read up to there.
+    pub room: Offset,
     pub wanted: &'a mut Wanted,
     pub out: &'a mut Vec<Delivery>,
 }
@@ -38,7 +40,8 @@ impl Reading<'_> {
         machine.read_by(self.wanted.reader);
         self.tag.lease = machine.lease();
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
-            let Some(from) = machine.readable(self.wanted.now) else {
+            let readable = machine.readable(self.wanted.now).filter(|from| *from < self.room);
+            let Some(from) = readable else {
                 break;
             };
             let message = match self.next(machine, cursor, from)? {

@@ -8,6 +8,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{CategoryRead, Direction, From, MessageId, Namespace, Page, Stored, StreamRead};
+use thalweg_kit::long;
 use tokio::time::Instant;
 
 use super::{Answer, Call, append};
@@ -155,7 +156,7 @@ where
     meters.read(page.events.len());
     let mut out = String::with_capacity(3 + text_bytes(&page));
     out.push('[');
-    rows(&mut out, &page.events, true, with_stream);
+    rows(&mut out, &page, true, with_stream);
     let left = max.saturating_sub(page.events.len());
     if left == 0 || page.next.is_none() {
         out.push_str("]\n");
@@ -187,7 +188,7 @@ where
                 .map_err(|problem| std::io::Error::other(problem.message))?;
             meters.read(page.events.len());
             let mut out = String::with_capacity(text_bytes(&page));
-            rows(&mut out, &page.events, !some, with_stream);
+            rows(&mut out, &page, !some, with_stream);
             let some = some || !page.events.is_empty();
             let left = left.saturating_sub(page.events.len());
             let next = page.next;
@@ -252,13 +253,15 @@ where
     }
 }
 
-fn rows(out: &mut String, events: &[Stored], first: bool, with_stream: bool) {
-    for (n, stored) in events.iter().enumerate() {
-        if n > 0 || !first {
-            out.push(',');
+fn rows(out: &mut String, page: &Page, first: bool, with_stream: bool) {
+    long::work(text_bytes(page), || {
+        for (n, stored) in page.events.iter().enumerate() {
+            if n > 0 || !first {
+                out.push(',');
+            }
+            row(out, stored, with_stream);
         }
-        row(out, stored, with_stream);
-    }
+    });
 }
 
 fn row_or_null(stored: Option<Stored>, with_stream: bool) -> Answer {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use thalweg_events::json::Json;
 use thalweg_events::subscription::{Info, Lease, NAME_BYTES_MAX, Nack, Settled, Source};
-use thalweg_events::{Ask, Message, Namespace, Start, Subscriptions};
+use thalweg_events::{Ask, Message, Namespace, ParkedMessage, Start, Stored, Subscriptions};
+use thalweg_kit::long;
 use tokio::time::Instant;
 
 use super::{Answer, Call};
@@ -183,7 +184,8 @@ async fn fetch(call: Call<'_>) -> Result<Answer> {
         () = call.caller.ended() => return Err(Problem::unauthorized(&call.caller.name)),
         () = call.server.stopping.cancelled() => return Err(Problem::stopping()),
     };
-    let mut text = array(&fetched.messages, write_message);
+    let bytes = fetched.messages.iter().map(|message| message.stored.bytes()).sum();
+    let mut text = long::work(bytes, || array(&fetched.messages, write_message));
     text.push('\n');
     Ok(Answer::Held(room.hold(text)))
 }
@@ -227,7 +229,9 @@ async fn parked(call: Call<'_>) -> Result<String> {
     let namespace = call.namespace_for(Need::Read)?;
     let found = call.subscriptions().parked(namespace, &name, from, limit).await;
     let found = found.map_err(Problem::of("get parked messages"))?;
-    Ok(array(&found, |out, parked| {
+    let bytes = found.iter().filter_map(|parked| parked.stored.as_ref());
+    let bytes = bytes.map(Stored::bytes).sum();
+    let write = |out: &mut String, parked: &ParkedMessage| {
         out.push_str("{\"globalPosition\":");
         number(out, parked.global);
         out.push_str(",\"attempts\":");
@@ -242,7 +246,8 @@ async fn parked(call: Call<'_>) -> Result<String> {
             None => out.push_str("null"),
         }
         out.push('}');
-    }))
+    };
+    Ok(long::work(bytes, || array(&found, write)))
 }
 
 async fn replay(call: Call<'_>) -> Result<String> {

@@ -12,7 +12,7 @@ use super::append::as_expected;
 use super::index::{Io, List, Listed, Read, Unread};
 use super::namespace::{EmbeddedNamespace, again_if_moved};
 use super::pages::PASSED_MAX;
-use super::rules::{DELETED, Deleted, OF_CATEGORY, OF_STREAM, OWN, Rules};
+use super::rules::{DELETED, Deleted, OF_CATEGORY, OF_STREAM, OWN, Rules, weight};
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::store::{Direction, Expected, Retention, RetentionOf, StreamInfo};
@@ -166,7 +166,7 @@ impl EmbeddedNamespace {
                 rules.apply(&name, content.as_ref().map(|(content, _)| &content[..]))?;
             }
         }
-        *self.rules.write() = Arc::new(rules);
+        self.put_rules(Arc::new(rules));
         Ok(())
     }
 
@@ -225,6 +225,9 @@ impl EmbeddedNamespace {
                 tombstone,
             };
             let before = namespace.rules();
+            if !before.is_deleted(&stream) {
+                namespace.rule_room.has(weight(&stream))?;
+            }
             if tombstone {
                 // Nothing comes in between.
                 namespace.change_rules(|rules| {
@@ -237,7 +240,7 @@ impl EmbeddedNamespace {
                 .store_rule(&format!("{DELETED}{stream}"), Some(&deleted))
                 .await;
             if stored.is_err() {
-                *namespace.rules.write() = before;
+                namespace.put_rules(before);
             }
             stored
         });
@@ -249,10 +252,15 @@ impl EmbeddedNamespace {
             RetentionOf::Stream(stream) => format!("{OF_STREAM}{stream}"),
             RetentionOf::Category(category) => format!("{OF_CATEGORY}{category}"),
         };
+        // It stays known, or unknown: a rule that two set at the same time is one.
+        let is_known = self.rules().has_rule_of(of);
         let namespace = self.clone();
         let set = tokio::spawn(async move {
             let _alone = namespace.importing.lock().await;
             let _ruling = namespace.ruling.lock().await;
+            if rule.is_some() && !is_known {
+                namespace.rule_room.has(weight(&name))?;
+            }
             namespace.store_rule(&name, rule.as_ref()).await
         });
         ended(set.await)
@@ -276,11 +284,22 @@ impl EmbeddedNamespace {
 
     /// Everything was removed.
     pub(super) fn forget_deleted(&self) {
-        Arc::make_mut(&mut self.rules.write()).forget_deleted();
+        let mut rules = self.rules.write();
+        Arc::make_mut(&mut rules).forget_deleted();
+        self.rule_room.set(rules.bytes());
+    }
+
+    fn put_rules(&self, rules: Arc<Rules>) {
+        let mut own = self.rules.write();
+        *own = rules;
+        self.rule_room.set(own.bytes());
     }
 
     fn change_rules(&self, change: impl FnOnce(&mut Rules) -> Result<()>) -> Result<()> {
-        change(Arc::make_mut(&mut self.rules.write()))
+        let mut rules = self.rules.write();
+        let changed = change(Arc::make_mut(&mut rules));
+        self.rule_room.set(rules.bytes());
+        changed
     }
 }
 

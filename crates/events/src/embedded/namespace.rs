@@ -15,6 +15,7 @@ use super::counts::Counted;
 use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
 use super::marks::Marks;
 use super::reader::Reading;
+use super::rule_memory::{RuleMemory, RuleRoom};
 use super::rules::Rules;
 use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
@@ -37,6 +38,7 @@ pub(crate) struct Place {
     pub clock: WallClock,
     pub shelf: Arc<Shelf>,
     pub backups: Arc<Backups>,
+    pub rule_memory: Arc<RuleMemory>,
 }
 
 /// What is known of a namespace beside its messages.
@@ -58,6 +60,7 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) index: RwLock<Index>,
     /// What hides messages. Held only while it is copied or changed.
     pub(super) rules: RwLock<Arc<Rules>>,
+    pub(super) rule_room: RuleRoom,
     /// What was scavenged and may still lie in the log. Held only while it is copied or changed.
     pub(super) marks: RwLock<Arc<Marks>>,
     /// Held while a rule is changed, and while what rules hide is scavenged for good.
@@ -91,6 +94,7 @@ impl EmbeddedNamespace {
             sequencer: Mutex::new(Sequencer::new(&index)),
             index: RwLock::new(index),
             rules: RwLock::default(),
+            rule_room: RuleRoom::of(place.rule_memory.clone()),
             marks: RwLock::default(),
             ruling: Arc::default(),
             ended: Notify::new(),

@@ -32,9 +32,32 @@ pub(super) struct Rules {
     deleted: SharedMap<Deleted>,
     /// By category, how many of its streams have a rule or are deleted; counted twice if they are both.
     concerned: SharedMap<u64>,
+    /// Memory of all names, and of those that are deleted.
+    bytes: usize,
+    deleted_bytes: usize,
+}
+
+/// Of a name in one of the maps beside its text: its place in a leaf that may be half empty, its counters, its part of the nodes.
+const NAME_BYTES: usize = 144;
+
+/// What a rule or deletion takes, about: it is in one map, and its category may be in another.
+pub(super) fn weight(name: &str) -> usize {
+    2 * NAME_BYTES + name.len() + names::category(name).len()
 }
 
 impl Rules {
+    /// Memory, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn has_rule_of(&self, of: RetentionOf<'_>) -> bool {
+        match of {
+            RetentionOf::Stream(stream) => self.streams.contains(stream),
+            RetentionOf::Category(category) => self.categories.contains(category),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty() && self.categories.is_empty() && self.deleted.is_empty()
     }
@@ -108,28 +131,44 @@ impl Rules {
     }
 
     pub fn delete(&mut self, stream: &str, deleted: Deleted) {
-        let is_new = self.deleted.insert(stream, deleted);
-        self.concern(stream, i64::from(is_new));
+        let change = i64::from(self.deleted.insert(stream, deleted));
+        self.weigh_deleted(stream, change);
+        self.concern(stream, change);
     }
 
     /// Everything was removed.
     pub fn forget_deleted(&mut self) {
         let deleted = std::mem::take(&mut self.deleted);
         deleted.names().for_each(|stream| self.concern(stream, -1));
+        self.bytes -= std::mem::take(&mut self.deleted_bytes);
     }
 
     /// As a document of this name says it; one that is none of these says nothing.
     pub fn apply(&mut self, name: &str, content: Option<&[u8]>) -> Result<()> {
         if let Some(stream) = name.strip_prefix(OF_STREAM) {
             let change = put(&mut self.streams, stream, content)?;
+            self.weigh(stream, change);
             self.concern(stream, change);
         } else if let Some(category) = name.strip_prefix(OF_CATEGORY) {
-            put(&mut self.categories, category, content)?;
+            let change = put(&mut self.categories, category, content)?;
+            self.weigh(category, change);
         } else if let Some(stream) = name.strip_prefix(DELETED) {
             let change = put(&mut self.deleted, stream, content)?;
+            self.weigh_deleted(stream, change);
             self.concern(stream, change);
         }
         Ok(())
+    }
+
+    fn weigh(&mut self, name: &str, change: i64) {
+        let change = change * weight(name) as i64;
+        self.bytes = self.bytes.saturating_add_signed(change as isize);
+    }
+
+    fn weigh_deleted(&mut self, name: &str, change: i64) {
+        self.weigh(name, change);
+        let change = change * weight(name) as i64;
+        self.deleted_bytes = self.deleted_bytes.saturating_add_signed(change as isize);
     }
 
     fn concern(&mut self, stream: &str, change: i64) {

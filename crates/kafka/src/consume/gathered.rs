@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as Record};
+use rdkafka::message::{BorrowedMessage, Message as _};
 use thalweg_record::Message;
 
 use super::tracker::{Jump, Partition, Span};
 use super::{Convert, Shared};
+use crate::headers::{self, Record};
 
 const BATCH_RECORDS: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
@@ -80,8 +81,7 @@ impl Gathered {
 
 /// What a record holds, and so what its message may.
 fn bytes(record: &impl Record) -> usize {
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
-    let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
+    let headers = headers::of(record).map(|header| header.name.len() + header.value.map_or(0, <[u8]>::len));
     record.payload().map_or(0, <[u8]>::len) + record.key().map_or(0, <[u8]>::len) + headers.sum::<usize>()
 }
 

@@ -8,11 +8,11 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::sync::Arc;
 
-use rdkafka::message::{Header, Headers as _, Message as Record};
 use thalweg_record::{MetaMap, Metadata, Text};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::TOMBSTONE;
+use crate::headers::{self, Header, Record};
 
 const KEY: &str = "kafka_key";
 const TOPIC: &str = "kafka_topic";
@@ -61,7 +61,7 @@ impl SharedMaps {
         let series = series(record);
         write_place(&mut place, record, series);
         let bare = place.len();
-        let has_any = record.headers().is_some_and(|headers| headers.count() > 0);
+        let has_any = headers::count(record) > 0;
         let with_headers = match has_any && self.is_worth_a_look() && write_headers(&mut place, record) {
             true => self.with_headers(&place, record, series),
             false => None,
@@ -120,11 +120,11 @@ impl SharedMaps {
         &mut self,
         hash: u64,
         place: &[u8],
-        headers: impl Iterator<Item = Header<'r, &'r [u8]>>,
+        headers: impl Iterator<Item = Header<'r>>,
         record: &impl Record,
         series: u64,
     ) -> Arc<MetaMap> {
-        let headers = headers.map(|header| (Text::from(header.key), text(header.value.unwrap_or_default())));
+        let headers = headers.map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
         let own = [
             (TOPIC, record.topic().into()),
             (PARTITION, number(record.partition().into())),
@@ -181,10 +181,10 @@ fn write_place(place: &mut Vec<u8>, record: &impl Record, series: u64) {
 fn write_headers(place: &mut Vec<u8>, record: &impl Record) -> bool {
     for header in headers(record) {
         let value = header.value.unwrap_or_default();
-        if place.len() + header.key.len() + value.len() > PLACE_BYTES_MAX {
+        if place.len() + header.name.len() + value.len() > PLACE_BYTES_MAX {
             return false;
         }
-        write(place, header.key.as_bytes());
+        write(place, header.name.as_bytes());
         write(place, value);
     }
     true
@@ -197,7 +197,7 @@ fn write(place: &mut Vec<u8>, part: &[u8]) {
 }
 
 /// Those that are seen: a record that was read and written again has the metadata of its first reading among its headers.
-fn headers<R: Record>(record: &R) -> impl Iterator<Item = Header<'_, &[u8]>> {
+fn headers<R: Record>(record: &R) -> impl Iterator<Item = Header<'_>> {
     let (has_key, has_time) = (record.key().is_some(), record.timestamp().to_millis().is_some());
     let is_hidden = move |name: &str| match name {
         TOPIC | PARTITION | OFFSET | TOMBSTONE => true,
@@ -205,8 +205,7 @@ fn headers<R: Record>(record: &R) -> impl Iterator<Item = Header<'_, &[u8]>> {
         TIMESTAMP_MS | TIMESTAMP_UNIX => has_time,
         _ => false,
     };
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
-    headers.filter(move |header| !is_hidden(header.key))
+    headers::of(record).filter(move |header| !is_hidden(&header.name))
 }
 
 /// So many headers are set one by one, without a list of them.
@@ -216,12 +215,12 @@ const HEADERS_FEW: usize = 32;
 fn add_own(meta: &mut Metadata, record: &impl Record, with_headers: bool) {
     let time_ms = record.timestamp().to_millis();
     let headers_max = match with_headers {
-        true => record.headers().map_or(0, |headers| headers.count()),
+        true => headers::count(record),
         false => 0,
     };
     meta.reserve(headers_max + 1 + usize::from(record.key().is_some()) + 2 * usize::from(time_ms.is_some()));
     if with_headers {
-        let entries = headers(record).map(|header| (header.key.into(), text(header.value.unwrap_or_default())));
+        let entries = headers(record).map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
         match headers_max <= HEADERS_FEW {
             true => entries.for_each(|(key, value): (Text, Text)| meta.set(key, value)),
             // Each on its own would have its place searched and made among the others.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::message::{BorrowedMessage, Message as _};
 use regex::bytes::RegexSet;
 use thalweg_config::{ComponentNode, Fields, Node};
 use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext};
@@ -14,6 +14,7 @@ use super::TOPIC;
 use super::shared::SharedMetadata;
 use crate::cluster;
 use crate::consume::{self, Convert, Meters, Options};
+use crate::headers;
 use crate::input::{TOMBSTONE, payload};
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
@@ -171,9 +172,8 @@ impl Records {
     }
 
     fn read(&self, key: &[u8], record: &BorrowedMessage<'_>) -> MetaMap {
-        let headers = record.headers();
-        let headers = headers.into_iter().flat_map(|headers| headers.iter());
-        let headers = headers.map(|header| (Text::from(header.key), self.text(header.value.unwrap_or_default())));
+        let headers = headers::of(record);
+        let headers = headers.map(|header| (Text::from(&*header.name), self.text(header.value.unwrap_or_default())));
         let (topic, record_topic) = (self.text(key), Text::from(record.topic()));
         let own = [
             (Text::new_static("kafka_msg_key"), topic.clone()),
@@ -196,8 +196,8 @@ impl Records {
 
 fn as_they_came(record: &BorrowedMessage<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
-        for part in [header.key.as_bytes(), header.value.unwrap_or_default()] {
+    for header in headers::of(record) {
+        for part in [header.name.as_bytes(), header.value.unwrap_or_default()] {
             out.extend_from_slice(&part.len().to_le_bytes());
             out.extend_from_slice(part);
         }

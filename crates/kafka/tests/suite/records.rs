@@ -201,3 +201,59 @@ fn a_group_without_commits_may_begin_at_the_end() {
             .all(|text| text.parse::<usize>().unwrap() >= 100)
     );
 }
+
+/// A producer in another language writes what it likes: here the name of a header in Latin-1.
+#[test]
+fn a_record_whose_header_has_a_name_that_is_no_text_becomes_a_message_and_those_behind_it_too() {
+    for input in [
+        "kafka_franz: {seed_brokers: ['ADDRESS'], topics: [t], consumer_group: g}",
+        "uns: {broker_address: 'ADDRESS', kafka_topic: t, consumer_group: g}",
+    ] {
+        let (world, broker) = (World::new(), Broker::with_topics("t"));
+        produce_raw(&broker.address, &[(b"caf\xe9", b"1"), (b"unit", b"bar")]);
+        broker.produce("t", &[json!({"key": "umh.v1.acme._raw.b", "value": "behind"})]);
+        let running = world.start(&format!(
+            "input: {{{}}}\noutput: {{kept: {{}}}}",
+            input.replace("ADDRESS", &broker.address)
+        ));
+        world.wait_for(2);
+        world.stop(running);
+        let messages = world.kept.0.messages.lock();
+        let said = |name: &str| messages[0].meta.get(name).map(|value| value.to_string());
+        assert_eq!(said("caf\u{fffd}").as_deref(), Some("1"), "{input}");
+        assert_eq!(said("unit").as_deref(), Some("bar"), "{input}");
+        assert_eq!(*messages[1].bytes(), *b"behind", "{input}");
+    }
+}
+
+/// A record with headers whose names are any bytes.
+fn produce_raw(address: &str, headers: &[(&[u8], &[u8])]) {
+    use rdkafka::bindings::rd_kafka_header_add;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+    let all = rdkafka::message::OwnedHeaders::new();
+    let native = std::ptr::from_ref(all.as_borrowed()).cast_mut().cast();
+    for (name, value) in headers {
+        // SAFETY: the headers are this function's own; name and value are copied.
+        let error = unsafe {
+            rd_kafka_header_add(
+                native,
+                name.as_ptr().cast(),
+                name.len() as isize,
+                value.as_ptr().cast(),
+                value.len() as isize,
+            )
+        };
+        assert_eq!(error as i32, 0);
+    }
+    let producer: BaseProducer = rdkafka::ClientConfig::new()
+        .set("bootstrap.servers", address)
+        .create()
+        .unwrap();
+    let record = BaseRecord::to("t")
+        .key("umh.v1.acme._raw.a")
+        .payload("hostile")
+        .headers(all);
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(std::time::Duration::from_secs(30)).unwrap();
+}

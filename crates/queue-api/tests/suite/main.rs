@@ -4,6 +4,7 @@
 
 mod events;
 mod http;
+mod long;
 mod receipts;
 mod rules;
 mod support;

@@ -385,6 +385,7 @@ impl Bench {
             auto_create: false,
             memory_bytes: u64::MAX,
             dedup_bytes: u64::MAX,
+            state_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), log.clock(), options))

@@ -22,6 +22,8 @@ pub(super) struct Taker<'a> {
     pub clock: &'a dyn Clock,
     pub partition: u32,
     pub consumer: u32,
+    /// It may know of so many messages.
+    pub room: u64,
     pub wanted: &'a mut Wanted,
     pub out: &'a mut Vec<Delivery>,
 }
@@ -37,6 +39,9 @@ impl Taker<'_> {
                     Again::Full => break,
                     Again::Nothing => {}
                 }
+            }
+            if machine.messages() as u64 >= self.room {
+                break;
             }
             let put = |message| {
                 self.out.push(Delivery {

@@ -161,8 +161,9 @@ impl Queue {
         let along = Along {
             facts,
             sent: far,
-            stored: Some(Box::new(move || {
+            stored: Some(Box::pin(async move {
                 dead.are_gone(&gone);
+                dead.let_go_of_letters().await;
                 drop((under_way, alone));
             })),
         };
@@ -199,6 +200,7 @@ impl Queue {
                     dead.log.append(unit, None).await?;
                 }
                 dead.are_gone(&gone);
+                dead.let_go_of_letters().await;
                 drop((under_way, alone));
                 Ok::<(), QueueError>(())
             });

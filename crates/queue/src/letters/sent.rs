@@ -173,7 +173,10 @@ impl Queue {
             );
         }
         match takes_part {
-            true => self.are_gone(&gone),
+            true => {
+                self.are_gone(&gone);
+                self.let_go_of_letters().await;
+            }
             false => self.dropped.lock().add_all(&gone),
         }
         let mut records = Records::new();

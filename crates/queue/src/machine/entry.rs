@@ -112,6 +112,14 @@ impl Entry {
     }
 }
 
+/// The capacity of a vector that is to have so many elements.
+pub fn grown(capacity: usize, len: usize) -> usize {
+    match len <= capacity {
+        true => capacity,
+        false => len.max(2 * capacity),
+    }
+}
+
 #[derive(Default)]
 pub struct Entries {
     entries: Vec<Entry>,
@@ -174,6 +182,17 @@ impl Entries {
         entry.state = state;
     }
 
+    /// Memory of those that there were at once at most, and of what so many more would make of it.
+    pub fn bytes_with(&self, more: usize) -> usize {
+        // Each may be free, in a list that doubles.
+        grown(self.entries.capacity(), self.len() + more) * (size_of::<Entry>() + 2 * size_of::<u32>())
+    }
+
+    /// As many more take no more memory.
+    pub fn spare(&self) -> usize {
+        self.entries.capacity() - self.len()
+    }
+
     pub fn lease_ends(&mut self) -> &mut Vec<u32> {
         &mut self.lease_ends
     }
@@ -188,6 +207,12 @@ impl Entries {
 
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> + '_ {
         (0..).zip(&self.entries).filter(|(_, entry)| entry.state != State::Free)
+    }
+
+    /// Gives back what was needed for more than there are: none.
+    pub fn shrink(&mut self) {
+        debug_assert_eq!(self.len(), 0);
+        (self.entries, self.free) = (Vec::new(), Vec::new());
     }
 
     pub fn clear(&mut self) {

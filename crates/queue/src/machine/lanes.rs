@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 
 use super::chain::{Chain, Links, NIL, Nodes};
-use super::entry::{Entries, Place};
+use super::entry::{Entries, Place, grown};
 
 /// Marks a lane in a list of nodes.
 pub const LANE: u32 = 1 << 31;
@@ -85,6 +85,23 @@ impl Lanes {
         let mut lanes: Vec<(u64, u32)> = self.by_hash.iter().map(|(hash, lane)| (*hash, *lane)).collect();
         lanes.sort_unstable();
         lanes.into_iter().map(|(_, lane)| lane)
+    }
+
+    /// Memory of those that there were at once at most, and of what so many more would make of it.
+    pub fn bytes_with(&self, more: usize) -> usize {
+        let lane = size_of::<Lane>() + size_of::<u32>() + size_of::<(u64, u32)>();
+        match self.slots.is_empty() {
+            // Nor will there be, as far as that is known: without keys there are none.
+            true => 0,
+            false => grown(self.slots.capacity(), self.len() + more) * lane,
+        }
+    }
+
+    /// Gives back what was needed for more than there are, if there is none.
+    pub fn shrink(&mut self) {
+        if self.by_hash.is_empty() {
+            *self = Lanes::default();
+        }
     }
 
     pub fn clear(&mut self) {

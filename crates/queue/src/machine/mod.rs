@@ -48,6 +48,7 @@ mod overflow;
 mod ready;
 mod restore;
 mod rewind;
+mod room;
 mod settle;
 mod sleep;
 mod sleepers;

@@ -22,6 +22,9 @@ pub struct Sleepers {
     len: u64,
 }
 
+/// A span with its places in both trees.
+const SPAN_BYTES: usize = 2 * size_of::<(u64, Span)>();
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub bits: [u64; WORDS],
@@ -49,6 +52,11 @@ impl Span {
 }
 
 impl Sleepers {
+    /// Memory, about.
+    pub fn bytes(&self) -> usize {
+        self.spans.len() * SPAN_BYTES
+    }
+
     pub fn len(&self) -> u64 {
         self.len
     }

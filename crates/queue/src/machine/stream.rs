@@ -39,10 +39,10 @@ fn ahead_max(max_pending: u32) -> u64 {
 
 pub struct StreamMachine {
     /// Its floor is the committed offset.
-    acked: Window,
+    pub(super) acked: Window,
     position: Offset,
     /// The end of what was delivered: once reading has gone back, what lies below it may be acked before it is read again.
-    delivered_to: Offset,
+    pub(super) delivered_to: Offset,
     /// This offset is not read before that time: after a nack with a delay, or since the message is delayed.
     pause: Option<(Offset, Micros)>,
     /// It is there because that message may not be handed out earlier, not because one was given back.

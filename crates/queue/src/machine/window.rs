@@ -52,6 +52,23 @@ impl Window {
         self.floor
     }
 
+    /// Memory of the widest that it was, and of one up to an offset.
+    pub fn bytes_to(&self, end: Offset) -> usize {
+        let width = end.saturating_sub(self.floor) as usize;
+        self.slots.len().max(width.next_power_of_two()) * size_of::<u32>()
+    }
+
+    /// Up to there it takes no more memory.
+    pub fn reaches_to(&self) -> Offset {
+        self.end()
+    }
+
+    /// Gives back what was needed for a wider one. Nothing but empty slots may be in it.
+    pub fn shrink(&mut self) {
+        debug_assert!(self.slots.iter().all(|slot| *slot == 0));
+        *self = Window::new(self.floor);
+    }
+
     /// Offsets at or behind the end have empty slots.
     pub fn end(&self) -> Offset {
         self.floor.saturating_add(self.slots.len() as u64)

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
-use thalweg_log::{Durability, Log, LogError, PartitionId};
+use thalweg_log::{Durability, Log, LogError, Offset, PartitionId};
 
 use super::changes::{Changes, Making};
 use super::{QueuesOptions, no_group};
@@ -33,6 +33,7 @@ pub(crate) struct Home {
     pub(super) options: QueuesOptions,
     pub(super) memory: Arc<Budget>,
     pub(super) dedup: Arc<Budget>,
+    pub(super) state: Arc<Budget>,
     pub(super) catalog: Catalog,
     pub(super) epoch: Arc<Epoch>,
     pub(super) queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
@@ -74,6 +75,7 @@ impl Home {
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
             dedup: self.dedup.clone(),
+            state: self.state.clone(),
         });
         queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
         queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
@@ -83,9 +85,8 @@ impl Home {
         Arc::new(queue)
     }
 
-    /// A queue takes part from now on.
+    /// A queue takes part from now on. What is stored of it is counted already.
     pub(super) fn start(self: &Arc<Home>, queue: Arc<Queue>) -> Result<()> {
-        queue.count_retained()?;
         for partition in 0..queue.partition_count() {
             self.listen(&queue, partition)?;
         }
@@ -252,7 +253,8 @@ impl Home {
             let store = queue.new_store(partition);
             let start = store.first().unwrap_or_default();
             for group in queue.groups() {
-                group.add_part(Part::new(new_state(queue, &group.settings, partition, start)));
+                let state = new_state(queue, &group.settings, partition, start);
+                group.add_part(Part::new(state, queue.state_budget.clone()));
                 group.members.lock().set_partitions(self.clock.now(), partition + 1);
             }
             queue.add_store(store);
@@ -335,18 +337,21 @@ impl Home {
             });
         }
         let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
+        let start = settings.start;
+        let wanted = queue.beside_the_disk(move |queue| starts_of(queue, start)).await;
+        let starts = wanted.unwrap_or(Err(LogError::Closed))?;
         // So its backlog is exact: everything is there, and nothing is on its way.
         let still = queue.still().await;
         let stores = queue.stores();
         let mut parts = Vec::with_capacity(stores.len());
         let mut backlog = 0;
         for (partition, store) in (0..).zip(&stores) {
-            let start = start_of(store, settings.start, settings.mode)?;
+            let start = start_of(store, starts.get(partition as usize).copied().flatten(), settings.mode)?;
             let mut state = new_state(queue, &settings, partition, start);
             if let State::Stream(machine) = &mut state {
                 machine.begins_at(store.first()?);
             }
-            let part = Part::new(state);
+            let part = Part::new(state, queue.state_budget.clone());
             backlog += part.inner.lock().backlog(store.next()?);
             parts.push(Arc::new(part));
         }
@@ -460,14 +465,22 @@ impl Home {
     }
 }
 
-fn start_of(store: &Store, start: Start, mode: GroupMode) -> Result<u64> {
-    let (first, next) = (store.first()?, store.next()?);
-    let at = match start {
-        Start::Earliest => first,
-        Start::Latest => next,
-        Start::Offset(offset) => offset,
-        Start::Time(time) => store.offset_at(time)?,
+/// Where a new group is to begin, by partition; `None` is wherever that begins. Times have to be looked up on a disk.
+fn starts_of(queue: &Queue, start: Start) -> thalweg_log::Result<Vec<Option<Offset>>> {
+    let stores = queue.stores();
+    let start_in = |store: &Arc<Store>| match start {
+        Start::Earliest => Ok(None),
+        Start::Latest => Ok(Some(Offset::MAX)),
+        Start::Offset(offset) => Ok(Some(offset)),
+        Start::Time(time) => store.offset_at(time).map(Some),
     };
+    stores.iter().map(start_in).collect()
+}
+
+/// Where it begins, as the partition is when nothing is on its way.
+fn start_of(store: &Store, wanted: Option<Offset>, mode: GroupMode) -> Result<Offset> {
+    let (first, next) = (store.first()?, store.next()?);
+    let at = wanted.unwrap_or(first);
     // Work groups have no gaps to tell of.
     Ok(match mode {
         GroupMode::Work => at.clamp(first, next),

@@ -38,6 +38,12 @@ impl Home {
         let outcome = self.open_each(&entries, &mut opened).await;
         // Before anybody finds letters in them that were sent already.
         self.end_sending(&opened, all && outcome.is_ok()).await;
+        let counted = tokio::task::spawn_blocking(move || {
+            // How many bytes there are of what was let go in part may have to be looked up on the disk.
+            opened.iter().try_for_each(|queue| queue.count_retained())?;
+            Ok::<_, QueueError>(opened)
+        });
+        let opened = counted.await.unwrap_or(Err(LogError::Closed.into()))?;
         opened.into_iter().try_for_each(|queue| self.start(queue))?;
         outcome
     }

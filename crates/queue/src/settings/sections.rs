@@ -22,6 +22,8 @@ pub struct QueuesSettings {
     pub memory: Option<(u64, Pos)>,
     /// What dedup-ids of all queues take together at most, and where the file says it.
     pub dedup_memory: Option<(u64, Pos)>,
+    /// What groups may know of messages in hand together, and where the file says it.
+    pub state_memory: Option<(u64, Pos)>,
     pub list: Vec<(SmolStr, QueueSettings)>,
 }
 
@@ -35,6 +37,9 @@ impl QueuesSettings {
         let dedup_memory = f
             .opt_size("dedup_memory")
             .map(|bytes| (bytes, f.pos_of("dedup_memory")));
+        let state_memory = f
+            .opt_size("state_memory")
+            .map(|bytes| (bytes, f.pos_of("state_memory")));
         let nodes = f.list("list");
         let mut list = Vec::with_capacity(nodes.len().min(QUEUES_MAX));
         if nodes.len() > QUEUES_MAX {
@@ -70,6 +75,7 @@ impl QueuesSettings {
             auto_create,
             memory,
             dedup_memory,
+            state_memory,
             list,
         }
     }

@@ -14,6 +14,8 @@ use crate::message::Message;
 #[derive(Default)]
 pub(crate) struct Cursor {
     frames: VecDeque<Frame>,
+    /// Of their bodies.
+    bytes: usize,
     /// The frame among them, the offset and the position of the record to come.
     frame: usize,
     offset: Offset,
@@ -24,9 +26,15 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub fn set(&mut self, frames: Vec<Frame>) {
+        self.bytes = frames.iter().map(|frame| frame.body.len()).sum();
         self.frames = frames.into();
         (self.frame, self.position, self.gap) = (0, 0, None);
         self.offset = self.frames.front().map_or(0, |frame| frame.header.base);
+    }
+
+    /// Memory that is kept by it.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub fn is_empty(&self) -> bool {
@@ -35,6 +43,7 @@ impl Cursor {
 
     pub fn set_gap(&mut self, from: Offset, to: Offset) {
         self.frames.clear();
+        self.bytes = 0;
         self.gap = Some((from, to));
     }
 

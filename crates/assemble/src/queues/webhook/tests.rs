@@ -83,6 +83,7 @@ impl Place {
             auto_create: false,
             memory_bytes: u64::MAX,
             dedup_bytes: u64::MAX,
+            state_bytes: u64::MAX,
         };
         let queues = Queues::open(log, Arc::new(SystemClock), options).await.unwrap();
         let webhooks = Webhooks::new(&Metrics::new(false));

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use rdkafka::message::{OwnedHeaders, OwnedMessage, Timestamp};
+use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders, OwnedMessage, Timestamp};
 
 use super::*;
 

@@ -37,27 +37,31 @@ impl Server {
 
     /// With whatever is on the disk.
     pub fn on(disk: Arc<dyn Disk>, auto_create: bool) -> Server {
-        let options = LogOptions {
-            file_bytes: 4 << 20,
-            first_file_bytes: 1 << 20,
-            min_free_bytes: Some(0),
-            spare: 1,
-            ..LogOptions::default()
-        };
-        Server::on_log(disk, auto_create, options)
+        Server::on_log(disk, auto_create, small_files())
     }
 
     pub fn on_log(disk: Arc<dyn Disk>, auto_create: bool, options: LogOptions) -> Server {
-        let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        Server::within(runtime.unwrap(), disk, auto_create, options)
+    }
+
+    /// All requests on one thread.
+    pub fn on_one_thread(disk: Arc<dyn Disk>) -> Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .enable_all()
-            .build()
-            .unwrap();
+            .build();
+        Server::within(runtime.unwrap(), disk, false, small_files())
+    }
+
+    fn within(runtime: Runtime, disk: Arc<dyn Disk>, auto_create: bool, options: LogOptions) -> Server {
+        let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let options = QueuesOptions {
             durability: Durability::Fsync,
             auto_create,
             memory_bytes: u64::MAX,
             dedup_bytes: u64::MAX,
+            state_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), Arc::new(SystemClock), options))
@@ -124,6 +128,16 @@ impl Server {
         let produced = self.send("POST", &format!("/queues/{queue}/messages"), &[], text);
         assert_eq!(produced.status, 201, "{produced:?}");
         produced.json
+    }
+}
+
+fn small_files() -> LogOptions {
+    LogOptions {
+        file_bytes: 4 << 20,
+        first_file_bytes: 1 << 20,
+        min_free_bytes: Some(0),
+        spare: 1,
+        ..LogOptions::default()
     }
 }
 

@@ -158,6 +158,7 @@ impl Driver {
             82..92 => self.endings(),
             _ => self.rare(),
         }
+        self.machine.shrink();
         self.compare();
     }
 

@@ -131,6 +131,7 @@ fn the_commit_never_passes_a_message_that_was_not_acked() {
                     }
                 }
             }
+            machine.shrink();
             end = end.max(machine.position());
             let expected = unacked.first().copied().unwrap_or(end);
             assert_eq!(machine.committed(), expected);

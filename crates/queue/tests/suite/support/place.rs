@@ -125,6 +125,7 @@ pub fn queues_options(memory_bytes: u64) -> QueuesOptions {
         auto_create: false,
         memory_bytes,
         dedup_bytes: u64::MAX,
+        state_bytes: u64::MAX,
     }
 }
 

@@ -1,0 +1,108 @@
+//! Large requests and answers do not hold up others: whoever has something to do on the same thread goes on, on another one, while
+//! they are read and written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::json;
+use thalweg_log::Durability;
+use thalweg_log::disk::Ram;
+use thalweg_queue::NewMessage;
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+
+use crate::support::Server;
+
+/// A listener with one thread, and how often a task that asks for its turn all the time has found itself on another thread than
+/// before: what takes long had handed it over.
+fn watched() -> (Server, Arc<AtomicU64>) {
+    let server = Server::on_one_thread(Arc::new(Ram::new(1 << 30)));
+    let moves: Arc<AtomicU64> = Arc::default();
+    let counted = moves.clone();
+    server.runtime.spawn(async move {
+        let mut last = std::thread::current().id();
+        loop {
+            tokio::task::yield_now().await;
+            let now = std::thread::current().id();
+            if std::mem::replace(&mut last, now) != now {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    (server, moves)
+}
+
+/// A queue in memory, so that nothing but the text of requests and answers takes long.
+fn filled(server: &Server, messages: usize, bytes: usize) {
+    let settings = QueueSettings {
+        partitions: 1,
+        durability: Some(Durability::Memory),
+        max_bytes: 0,
+        max_message_size: (1 << 20).max(bytes as u64),
+        max_in_flight: 100_000,
+        groups: vec![GroupSettings::new("g", GroupMode::Work)],
+        ..QueueSettings::default()
+    };
+    server.create_with("q", settings);
+    let queue = server.queues.get("q").unwrap();
+    server.runtime.block_on(async {
+        for _ in 0..messages {
+            queue.produce(NewMessage::of(vec![b'"'; bytes])).await.unwrap();
+        }
+    });
+}
+
+/// Whether others went on elsewhere. A machine that is busy may not get to them before the work is done, so it is tried again;
+/// work that is done in place never moves them.
+fn others_go_on(moves: &AtomicU64, mut request: impl FnMut()) -> bool {
+    (0..5).any(|_| {
+        let before = moves.load(Ordering::SeqCst);
+        request();
+        moves.load(Ordering::SeqCst) > before
+    })
+}
+
+#[test]
+fn others_go_on_while_a_large_answer_is_written_and_are_left_where_they_are_by_a_small_one() {
+    for (messages, bytes) in [(10, 100), (400, 50_000), (1, 20 << 20)] {
+        let (server, moves) = watched();
+        filled(&server, messages, bytes);
+        let is_large = messages * bytes > 1 << 20;
+        let what = format!("{messages} messages of {bytes} bytes");
+        let first = server.first("q");
+        let page = || assert_eq!(server.get("/queues/q/messages?limit=1000").status, 200);
+        assert_eq!(others_go_on(&moves, page), is_large, "a page, {what}");
+        if messages == 1 {
+            let one = || assert_eq!(server.get(&format!("/queues/q/messages/q:0:{first}")).status, 200);
+            assert!(others_go_on(&moves, one), "one, {what}");
+        }
+        let claim = || {
+            let claimed = server.claim_receipts("q", "g");
+            assert!(!claimed.is_empty());
+            let back: Vec<_> = claimed
+                .iter()
+                .map(|receipt| json!({"r": receipt, "delay": "0s"}))
+                .collect();
+            let path = "/queues/q/groups/g/settle";
+            assert_eq!(server.post(path, &json!({"nack": back})).status, 200);
+        };
+        assert_eq!(others_go_on(&moves, claim), is_large, "a claim, {what}");
+    }
+}
+
+#[test]
+fn others_go_on_while_a_large_batch_is_read() {
+    for query in ["", "?atomic=false"] {
+        let (server, moves) = watched();
+        filled(&server, 0, 0);
+        let line = format!("{{\"text\": \"{}\"}}\n", "\\u0041".repeat(400));
+        for (lines, is_large) in [(20, false), (9000, true)] {
+            let batch = line.repeat(lines);
+            let produce = || {
+                let path = format!("/queues/q/messages:batch{query}");
+                let produced = server.send("POST", &path, &[], &batch);
+                assert!([200, 201].contains(&produced.status), "{}", produced.status);
+            };
+            assert_eq!(others_go_on(&moves, produce), is_large, "{lines} lines {query}");
+        }
+    }
+}
