@@ -2,6 +2,7 @@
 //! a terminal, and HTTP.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod arenas;
 mod bounded;
 mod catalog;
 mod engine;

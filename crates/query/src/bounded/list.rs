@@ -230,8 +230,10 @@ pub const SCALAR: &[(&str, Size)] = &[
     ("array_filter", Refused),
     ("array_first", Refused),
     ("array_transform", Refused),
-    // Made by the rewriting of `a || b`.
+    // Made by rewriting `a || b`, casts and CASE.
     (super::concatenation::NAME, Exact(sum)),
+    (super::conversion::CAST, AtMost(sizes::conversion)),
+    (super::conversion::CASE, Inputs(1)),
 ];
 
 /// Their states are reserved by the operator that has them. What they make as window functions is charged by [`super::windows`].

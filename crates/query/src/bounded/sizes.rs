@@ -9,6 +9,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::ColumnarValue;
 
 use super::measure::{element_counts, row_bytes, value_bytes};
+use super::written::text_bytes;
 
 /// An element of a list beside its value, an offset, a view.
 const ELEMENT_BYTES: usize = 16;
@@ -112,6 +113,18 @@ fn signed_numbers(array: &dyn Array) -> Vec<usize> {
                 .collect()
         }
         Err(_) => vec![usize::MAX; array.len()],
+    }
+}
+
+/// A cast: to text, or of a dictionary to its values. Numbers become longer as text, and a list of few bytes far longer.
+pub fn conversion(call: &Call<'_>) -> usize {
+    let is_text = |kind: DataType| kind.is_string() || kind.is_binary();
+    match call.args.first() {
+        Some(value) if !is_text(value.data_type()) => {
+            let texts = call.each(0, |array| text_bytes(array));
+            call.text_bytes(|row| texts.get(row)).max(call.bytes())
+        }
+        _ => call.bytes(),
     }
 }
 
