@@ -8,7 +8,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tikv_jemalloc_ctl::raw;
+use tikv_jemalloc_ctl::{epoch, raw};
 
 /// Large values are taken under a lock of their arena.
 const CORES_PER_ARENA: usize = 4;
@@ -44,4 +44,19 @@ fn arena() -> Option<u32> {
     // SAFETY: the allocator reads a signed number of the size of a pointer under this name.
     unsafe { raw::write(decay.as_bytes(), DECAY_MS) }.ok()?;
     Some(arena)
+}
+
+/// Bytes that live in the arenas of queries, whoever asked for them; `None` with an allocator that has none.
+pub fn live() -> Option<usize> {
+    let arenas = ARENAS.get().filter(|arenas| !arenas.is_empty())?;
+    // Figures are of the last time that this was asked for.
+    epoch::advance().ok()?;
+    let one = |arena: &u32| Some(number(*arena, "small")? + number(*arena, "large")?);
+    arenas.iter().map(one).sum()
+}
+
+fn number(arena: u32, kind: &str) -> Option<usize> {
+    let name = format!("stats.arenas.{arena}.{kind}.allocated\0");
+    // SAFETY: the allocator writes a number of the size of a pointer under this name.
+    unsafe { raw::read(name.as_bytes()) }.ok()
 }

@@ -42,6 +42,7 @@ use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
 use crate::error::QueryError;
 use crate::guard::{Watch, guard};
 use crate::metrics::{QueryMetrics, Scanned};
+use crate::overflow::{Overflow, Watched};
 use crate::{arenas, functions, statement, versions, waiting};
 
 /// Results that wait for their reader.
@@ -134,6 +135,7 @@ struct Inner {
     spilling: OnceLock<Spilling>,
     making_spill_folder: parking_lot::Mutex<()>,
     options: QueryOptions,
+    overflow: Overflow,
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
     metrics: QueryMetrics,
@@ -142,6 +144,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.overflow.close();
         // A plain drop would block, which async callers must not.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -213,7 +216,10 @@ impl Engine {
             })
             .build()
             .map_err(|e| broken("threads for queries cannot be started", e.to_string()))?;
+        let overflow = Overflow::new(options.memory_bytes)
+            .map_err(|e| broken("a thread for the memory of queries cannot be started", e.to_string()))?;
         let inner = Inner {
+            overflow,
             tables: Arc::new(Tables::new(site, metrics.clone())),
             local,
             in_memory,
@@ -283,6 +289,7 @@ impl Engine {
         let task = Task {
             inner: self.inner.clone(),
             counted,
+            _watched: self.inner.overflow.enter(&watch),
             watch: watch.clone(),
             _permit: permit,
         };
@@ -437,6 +444,7 @@ struct Task {
     inner: Arc<Inner>,
     counted: Counted,
     watch: Arc<Watch>,
+    _watched: Watched,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -472,9 +480,13 @@ impl Task {
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, QueryError>>) -> Result<T, QueryError> {
-        match tokio::time::timeout_at(self.watch.deadline().into(), work).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.watch.expired()),
+        tokio::select! {
+            biased;
+            error = self.watch.outgrown() => Err(error),
+            outcome = tokio::time::timeout_at(self.watch.deadline().into(), work) => match outcome {
+                Ok(outcome) => outcome,
+                Err(_) => Err(self.watch.expired()),
+            },
         }
     }
 

@@ -67,6 +67,13 @@ impl QueryError {
         QueryError::new("query.memory", 503, message)
     }
 
+    /// Queries hold more than they reserved, and this one has run the longest.
+    pub(crate) fn outgrown(held: usize, allowed: usize) -> QueryError {
+        QueryError::memory(&format!(
+            "queries hold {held} bytes, and {allowed} are allowed; this one has run the longest. Ask for less or raise query.memory"
+        ))
+    }
+
     /// What a function would make is larger than one result may be.
     pub fn too_large(function: &str, asked: usize, allowed: usize) -> QueryError {
         let message = format!(

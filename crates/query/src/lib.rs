@@ -14,6 +14,8 @@ mod functions;
 mod guard;
 pub mod http;
 mod metrics;
+mod nesting;
+mod overflow;
 pub mod parquet;
 pub mod print;
 mod pruning;

@@ -250,7 +250,9 @@ impl ExecutionPlan for Passing {
             }
             Role::Cut => {
                 let input = self.input.execute(partition, context)?;
-                Ok(cut_stream(schema, input, batch_rows))
+                let checked = input.map(move |batch| budget.check_time().and(batch));
+                let checked = Box::pin(RecordBatchStreamAdapter::new(schema.clone(), checked));
+                Ok(cut_stream(schema, checked, batch_rows))
             }
             Role::WindowSlide(rows) => {
                 let (input, mut slide) = (self.input.execute(partition, context)?, Slide::new(*rows, &budget));
