@@ -1,7 +1,7 @@
 //! How deep constructs are nested that the parser tries in two ways.
 //!
 //! `CAST(…)` may be a cast or a function of that name. The parser tries the one, and after an error somewhere in it the other, so
-//! each level doubles the time until the error is told: thirty of them are minutes. They are counted in the tokens, before.
+//! each level doubles the time until the error is told, or more: thirty of them are minutes. `ARRAY[…]` is of that kind too. They are counted in the tokens, before.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use crate::error::QueryError;
 
-const DEPTH_MAX: usize = 12;
+const DEPTH_MAX: usize = 8;
 
 /// Words that begin a construct of their own, and may be the name of a function as well.
 const AMBIGUOUS: [Keyword; 27] = [
@@ -52,7 +52,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
     for token in tokens {
         match token {
             Token::Whitespace(_) => continue,
-            Token::LParen => {
+            Token::LParen | Token::LBracket => {
                 depth += usize::from(is_ambiguous);
                 open.push(is_ambiguous);
                 if depth > DEPTH_MAX {
@@ -62,7 +62,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
                     )));
                 }
             }
-            Token::RParen => depth -= usize::from(open.pop().unwrap_or(false)),
+            Token::RParen | Token::RBracket => depth -= usize::from(open.pop().unwrap_or(false)),
             _ => {}
         }
         is_ambiguous = matches!(token, Token::Word(word) if AMBIGUOUS.contains(&word.keyword));

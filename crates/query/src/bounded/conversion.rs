@@ -18,9 +18,9 @@ use datafusion::logical_expr::{
 
 use super::scalar;
 
-/// Nobody can write these.
-pub const CAST: &str = "CAST AS";
-pub const CASE: &str = "CASE END";
+/// No query can call these by name.
+pub const CAST: &str = "CAST";
+pub const CASE: &str = "CASE";
 
 /// The same plan, once it is optimized: what optimizers know of casts they have used by then.
 pub fn bound(plan: LogicalPlan) -> Result<LogicalPlan> {
@@ -43,7 +43,8 @@ pub fn bound(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(bounded?.data)
 }
 
-fn bound_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
+/// The same expression, with a function in the place of a cast or of CASE.
+pub fn bound_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
     let (name, value) = match &expr {
         Expr::Cast(cast) => (CAST, Some(&cast.expr)),
         Expr::TryCast(cast) => (CAST, Some(&cast.expr)),

@@ -20,6 +20,17 @@ pub enum Size {
     Refused,
 }
 
+impl Size {
+    /// Bytes of the result of a call, at most.
+    pub fn asked(self, call: &Call<'_>) -> usize {
+        match self {
+            Inputs(times) => call.bytes().saturating_mul(times),
+            Exact(size) | AtMost(size) | Pattern(size) => size(call),
+            Plain | Refused => 0,
+        }
+    }
+}
+
 use Size::{AtMost, Exact, Inputs, Pattern, Plain, Refused};
 
 pub fn scalar(name: &str) -> Option<Size> {
@@ -214,8 +225,8 @@ pub const SCALAR: &[(&str, Size)] = &[
     ("array_remove_all", Inputs(2)),
     ("array_remove_n", Inputs(2)),
     ("array_replace", AtMost(sizes::array_replace)),
-    ("array_replace_all", AtMost(sizes::array_replace)),
-    ("array_replace_n", AtMost(sizes::array_replace)),
+    ("array_replace_all", AtMost(sizes::array_replace_all)),
+    ("array_replace_n", AtMost(sizes::array_replace_n)),
     ("map", Exact(sum)),
     ("map_entries", Inputs(2)),
     ("map_extract", Inputs(2)),

@@ -9,6 +9,7 @@
 pub mod budget;
 mod concatenation;
 pub mod conversion;
+mod like;
 pub mod list;
 mod measure;
 pub mod operators;

@@ -73,7 +73,7 @@ impl Bounded {
         let are_constants = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         let number_rows = args.number_rows;
         let rows = if are_constants { 1 } else { number_rows };
-        let asked = self.asked(&Call { args: &args.args, rows });
+        let asked = self.size.asked(&Call { args: &args.args, rows });
         // A constant is repeated for each row by whoever takes it.
         let repeated = if are_constants { number_rows.max(1) } else { 1 };
         let asked = asked.saturating_mul(repeated);
@@ -101,14 +101,6 @@ impl Bounded {
         Ok(ColumnarValue::Array(held(&budget, array, taken)?))
     }
 
-    fn asked(&self, call: &Call<'_>) -> usize {
-        match self.size {
-            Size::Inputs(times) => call.bytes().saturating_mul(times),
-            Size::Exact(size) | Size::AtMost(size) | Size::Pattern(size) => size(call),
-            Size::Plain | Size::Refused => 0,
-        }
-    }
-
     /// The bound is of the worst case: with fewer rows at a time, what they really make is known before the next ones.
     fn call_by_parts(&self, budget: &Budget, args: ScalarFunctionArgs, allowed: usize) -> Result<ColumnarValue> {
         let (mut parts, mut made_bytes, mut from) = (Vec::new(), 0_usize, 0);
@@ -118,7 +110,7 @@ impl Bounded {
             let mut rows = args.number_rows - from;
             let (part, asked) = loop {
                 let part = slice(&args, from, rows);
-                let asked = self.asked(&Call { args: &part.args, rows });
+                let asked = self.size.asked(&Call { args: &part.args, rows });
                 if asked <= allowed || rows == 1 {
                     break (part, asked);
                 }
@@ -291,6 +283,12 @@ impl ScalarUDFImpl for Bounded {
     }
 
     fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        // What a function becomes is an operator, which is computed at once if it can be.
+        if let (Size::Pattern(_), Some(Expr::Literal(pattern, _))) = (self.size, args.get(1))
+            && let Some(pattern) = pattern.try_as_str().flatten()
+        {
+            Budget::of(info.config_options()).check_pattern(self.name(), pattern)?;
+        }
         match self.inner.simplify(args, info)? {
             ExprSimplifyResult::Simplified(expr) => Ok(ExprSimplifyResult::Simplified(rewrite::functions(expr)?)),
             original => Ok(original),
