@@ -26,6 +26,10 @@ use tokio::runtime::Runtime;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// As the program sets it.
+#[unsafe(export_name = "malloc_conf")]
+pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;
+
 const RUNS: usize = 15;
 const RUNS_QUICK: usize = 5;
 

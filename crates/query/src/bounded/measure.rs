@@ -41,6 +41,11 @@ pub fn array_bytes(array: &dyn Array) -> usize {
             let list = array.as_list::<i64>();
             offset_bytes_of(list.value_offsets(), list.values())
         }
+        DataType::Map(_, _) => {
+            let map = array.as_map();
+            let (start, length) = span(map.value_offsets());
+            array_bytes(&map.entries().slice(start, length)) + size_of_val(map.value_offsets())
+        }
         DataType::FixedSizeList(_, _) => array_bytes(array.as_fixed_size_list().values()),
         _ => row_bytes(array).into_iter().sum(),
     }

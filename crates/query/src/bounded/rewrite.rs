@@ -11,7 +11,7 @@ use datafusion::logical_expr::expr::{
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable as _, LogicalPlan, Operator, ScalarUDF, WindowFrameBound, WindowFrameUnits,
+    Distinct, Expr, ExprSchemable as _, LogicalPlan, Operator, ScalarUDF, WindowFrameBound, WindowFrameUnits,
     WindowFunctionDefinition,
 };
 
@@ -24,6 +24,8 @@ use crate::error::QueryError;
 const NODES_MAX: usize = 4_096;
 /// Columns of one node: a join of a query with itself doubles them.
 const COLUMNS_MAX: usize = 10_000;
+/// Values that rows are sorted by. Planning takes time with the square of them.
+const SORTED_BY_MAX: usize = 256;
 /// Bytes of a value that its type alone demands.
 const FIXED_BYTES_MAX: usize = 4 << 10;
 /// Centroids of a sketch: it is made for each group.
@@ -110,9 +112,32 @@ fn check_size(plan: &LogicalPlan) -> Result<()> {
         if columns > COLUMNS_MAX {
             return refuse(format!("a part of the query has {columns} columns, {COLUMNS_MAX} are allowed; name those you need"));
         }
+        let sorted_by = sorted_by(node);
+        if sorted_by > SORTED_BY_MAX {
+            return refuse(format!(
+                "rows are sorted by {sorted_by} values, {SORTED_BY_MAX} are allowed; sort by those that tell rows apart"
+            ));
+        }
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(())
+}
+
+fn sorted_by(node: &LogicalPlan) -> usize {
+    match node {
+        LogicalPlan::Sort(sort) => sort.expr.len(),
+        LogicalPlan::Distinct(Distinct::On(distinct)) => {
+            distinct.on_expr.len() + distinct.sort_expr.as_ref().map_or(0, Vec::len)
+        }
+        LogicalPlan::Window(window) => {
+            let of_one = |expr: &Expr| match expr {
+                Expr::WindowFunction(call) => call.params.partition_by.len() + call.params.order_by.len(),
+                _ => 0,
+            };
+            window.window_expr.iter().map(of_one).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
 }
 
 fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transformed<Expr>> {

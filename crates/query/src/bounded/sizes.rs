@@ -193,7 +193,14 @@ pub fn array_resize(call: &Call<'_>) -> usize {
 
 /// `replace(text, from, to)`
 pub fn replace(call: &Call<'_>) -> usize {
-    let (texts, from, to) = (call.texts(0), call.texts(1), call.texts(2));
+    let (from, to) = (call.texts(1), call.texts(2));
+    if let (Each::Same(1..), Each::Same(_)) = (&from, &to)
+        && to.get(0) <= from.get(0)
+        && let Some(text) = call.args.first()
+    {
+        return value_bytes(text, call.rows).saturating_add(call.rows.saturating_mul(ELEMENT_BYTES));
+    }
+    let texts = call.texts(0);
     call.text_bytes(|row| {
         let text = texts.get(row);
         let found = text / from.get(row).max(1);

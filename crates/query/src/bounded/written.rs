@@ -9,12 +9,13 @@ use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::common::Result;
 
 use super::budget::too_large;
-use super::measure::{array_bytes, batch_bytes, of_dictionary, row_bytes, span, sum, sum_rows};
+use super::measure::{array_bytes, of_dictionary, row_bytes, span, sum, sum_rows};
 
 /// Several rows are handed on together up to this length.
-pub const PART_BYTES: usize = 4 << 20;
-/// A character can become `\u0001`.
+pub const PART_BYTES: usize = 8 << 20;
+/// A character can become `\u0001`. Of texts as they are, few characters are escaped.
 const ESCAPED_BYTES: usize = 6;
+const ESCAPED_BYTES_USUAL: usize = 2;
 /// Quotes, a colon or a comma.
 const MARKS_BYTES: usize = 4;
 /// `null`, `true` or `false`.
@@ -26,7 +27,7 @@ const WIDE_NUMBER_BYTES: usize = 120;
 /// In longer texts the characters that are escaped are counted.
 const COUNTED_BYTES: usize = 64 << 10;
 
-/// Some rows of an answer, and how long they are as text, at most.
+/// Some rows of an answer, and how long they are as text.
 #[derive(Debug)]
 pub struct Part {
     pub rows: RecordBatch,
@@ -35,57 +36,103 @@ pub struct Part {
 
 /// The same rows in parts of some length. A row that is longer than allowed is an error.
 pub fn parts(batch: &RecordBatch, row_max: usize) -> Result<Vec<Part>> {
+    let mut parts = Vec::new();
     let names = names_bytes(batch.schema_ref().fields());
-    let rows = batch.num_rows();
-    if let Some(bytes) = flat_bytes(batch, names).filter(|bytes| *bytes <= PART_BYTES) {
-        let rows = batch.clone();
-        return Ok(vec![Part { rows, bytes }]);
-    }
-    // Characters are counted of what is not too long anyway.
-    let held = sum_rows(rows, batch.columns().iter().map(|column| row_bytes(column)));
-    if let Some(widest) = held.into_iter().max().filter(|widest| *widest > row_max) {
-        return Err(too_large("a row of the answer", widest, row_max));
-    }
-    let widths = sum_rows(rows, batch.columns().iter().map(|column| text_bytes(column)));
-    let (mut parts, mut from, mut bytes) = (Vec::new(), 0, 0_usize);
-    for (row, width) in widths.into_iter().enumerate() {
-        let width = width.saturating_add(names);
-        if width > row_max {
-            return Err(too_large("a row of the answer", width, row_max));
-        }
-        if row > from && bytes.saturating_add(width) > PART_BYTES {
-            let rows = batch.slice(from, row - from);
-            parts.push(Part { rows, bytes });
-            (from, bytes) = (row, 0);
-        }
-        bytes = bytes.saturating_add(width);
-    }
-    if rows > from {
-        let rows = batch.slice(from, rows - from);
-        parts.push(Part { rows, bytes });
-    }
+    let limits = Limits {
+        part: PART_BYTES.min(row_max),
+        row: row_max,
+    };
+    add_parts(batch, names, limits, &mut parts)?;
     Ok(parts)
 }
 
-/// The same of all rows at once, where it is told without a look at each: most batches are far below the limit.
-fn flat_bytes(batch: &RecordBatch, names: usize) -> Option<usize> {
-    let is_flat = |column: &ArrayRef| {
-        let kind = column.data_type();
-        !kind.is_nested() && !matches!(kind, DataType::Dictionary(_, _) | DataType::RunEndEncoded(_, _))
-    };
-    if !batch.columns().iter().all(is_flat) {
-        return None;
+#[derive(Clone, Copy)]
+struct Limits {
+    part: usize,
+    row: usize,
+}
+
+/// Most batches are one part, which is told without a look at each row. Others are halved.
+fn add_parts(batch: &RecordBatch, names: usize, limits: Limits, parts: &mut Vec<Part>) -> Result<()> {
+    let count = batch.num_rows();
+    let columns = batch.columns().iter().map(|column| usual_bytes(column));
+    let bytes = columns.fold(names.saturating_mul(count), usize::saturating_add);
+    if bytes > limits.part && count > 1 {
+        let half = count / 2;
+        add_parts(&batch.slice(0, half), names, limits, parts)?;
+        return add_parts(&batch.slice(half, count - half), names, limits, parts);
     }
-    let values = batch
-        .num_columns()
-        .saturating_mul(WIDE_NUMBER_BYTES)
-        .saturating_add(names);
-    let texts = batch_bytes(batch).saturating_mul(ESCAPED_BYTES);
-    Some(values.saturating_mul(batch.num_rows()).saturating_add(texts))
+    let bytes = match bytes > limits.part {
+        true => row_length(batch, names, limits.row)?,
+        false => bytes,
+    };
+    let rows = batch.clone();
+    parts.push(Part { rows, bytes });
+    Ok(())
+}
+
+/// How long a row is, with its characters counted if it is not too long anyway.
+fn row_length(row: &RecordBatch, names: usize, row_max: usize) -> Result<usize> {
+    let sum = |of_column: fn(&dyn Array) -> Vec<usize>| {
+        let columns = row.columns().iter().flat_map(|column| of_column(column));
+        columns.fold(names, usize::saturating_add)
+    };
+    let held = sum(row_bytes);
+    let length = if held > row_max { held } else { sum(text_bytes) };
+    match length > row_max {
+        true => Err(too_large("a row of the answer", length, row_max)),
+        false => Ok(length),
+    }
+}
+
+/// Of all values, if they are as texts usually are: no more than the third part of what is possible.
+fn usual_bytes(array: &dyn Array) -> usize {
+    let rows = array.len();
+    match array.data_type() {
+        DataType::Struct(fields) => {
+            let columns = array.as_struct().columns().iter().map(|part| usual_bytes(part));
+            columns.fold(
+                rows.saturating_mul(names_bytes(fields) + MARKS_BYTES),
+                usize::saturating_add,
+            )
+        }
+        DataType::List(_) => usual_of_lists(array.as_list::<i32>().value_offsets(), array.as_list::<i32>().values()),
+        DataType::LargeList(_) => {
+            usual_of_lists(array.as_list::<i64>().value_offsets(), array.as_list::<i64>().values())
+        }
+        DataType::Map(_, _) => {
+            let entries: ArrayRef = Arc::new(array.as_map().entries().clone());
+            usual_of_lists(array.as_map().value_offsets(), &entries)
+        }
+        kind if kind.is_string() || kind.is_binary() => {
+            array_bytes(array).saturating_mul(ESCAPED_BYTES_USUAL) + rows * MARKS_BYTES
+        }
+        kind => match width_as_text(kind) {
+            Some(width) => rows * width,
+            None => text_bytes(array).into_iter().fold(0, usize::saturating_add),
+        },
+    }
+}
+
+fn usual_of_lists<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> usize {
+    let (start, length) = span(offsets);
+    usual_bytes(&values.slice(start, length)).saturating_add(length + offsets.len() * MARKS_BYTES)
+}
+
+/// Of types whose values are all about as long.
+fn width_as_text(kind: &DataType) -> Option<usize> {
+    match kind {
+        DataType::Null | DataType::Boolean => Some(WORD_BYTES),
+        kind if kind.is_integer() => Some(INTEGER_BYTES),
+        kind => kind.primitive_width().map(|width| match width <= size_of::<u64>() {
+            true => NUMBER_BYTES,
+            false => WIDE_NUMBER_BYTES,
+        }),
+    }
 }
 
 fn names_bytes<'a>(fields: impl IntoIterator<Item = &'a Arc<Field>>) -> usize {
-    let one = |field: &Arc<Field>| field.name().len().saturating_mul(ESCAPED_BYTES) + MARKS_BYTES;
+    let one = |field: &Arc<Field>| counted(field.name()) + MARKS_BYTES;
     fields.into_iter().map(one).fold(0, usize::saturating_add)
 }
 
@@ -122,11 +169,8 @@ pub fn text_bytes(array: &dyn Array) -> Vec<usize> {
                 .collect()
         }
         DataType::Dictionary(_, _) => of_dictionary(array, text_bytes),
-        DataType::Null | DataType::Boolean => vec![WORD_BYTES; rows],
-        kind if kind.is_integer() => vec![INTEGER_BYTES; rows],
-        kind => match kind.primitive_width() {
-            Some(width) if width <= size_of::<u64>() => vec![NUMBER_BYTES; rows],
-            Some(_) => vec![WIDE_NUMBER_BYTES; rows],
+        kind => match width_as_text(kind) {
+            Some(width) => vec![width; rows],
             // Rare: each row counts as all of them.
             None => vec![array_bytes(array).saturating_mul(ESCAPED_BYTES); rows],
         },
@@ -136,10 +180,15 @@ pub fn text_bytes(array: &dyn Array) -> Vec<usize> {
 fn escaped(text: Option<&str>) -> usize {
     let text = text.unwrap_or_default();
     let bytes = match text.len() > COUNTED_BYTES {
-        true => text.len() + text.bytes().map(added_bytes).sum::<usize>(),
+        true => counted(text),
         false => text.len() * ESCAPED_BYTES,
     };
     bytes + MARKS_BYTES
+}
+
+/// With each character that is escaped.
+fn counted(text: &str) -> usize {
+    text.len() + text.bytes().map(added_bytes).sum::<usize>()
 }
 
 fn added_bytes(byte: u8) -> usize {

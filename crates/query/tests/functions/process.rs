@@ -27,7 +27,7 @@ const LIVE_MAX: usize = 32 * MIB;
 /// What the process may keep of pages, looked at after so many queries.
 const KEPT_MAX: usize = 48 * MIB;
 const QUERIES_PER_LOOK: usize = 20;
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()

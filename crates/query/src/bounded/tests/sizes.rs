@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Float64Array, Int32Array, Int64Array, ListBuilder,
-    MapBuilder, StringArray, StringBuilder, StructArray, TimestampNanosecondArray, UInt32Array,
+    MapBuilder, RecordBatch, StringArray, StringBuilder, StructArray, TimestampNanosecondArray, UInt32Array,
 };
 use datafusion::arrow::compute::{cast, take};
 use datafusion::arrow::datatypes::{DataType, Field, Int64Type};
@@ -18,6 +18,8 @@ use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArg
 use crate::bounded::list::{self, Size};
 use crate::bounded::measure::array_bytes;
 use crate::bounded::sizes::Call;
+use crate::bounded::written;
+use crate::format::{Format, RowWriter};
 
 const TRIES: usize = 6_000;
 /// Calls with an answer, of each function.
@@ -288,6 +290,51 @@ fn no_call_makes_more_than_was_announced_and_none_is_announced_far_too_large() {
     }
     let _ = std::panic::take_hook();
     assert!(seldom.is_empty(), "nothing was drawn that these take: {seldom:?}");
+}
+
+#[test]
+fn an_answer_is_no_longer_as_a_text_than_was_told() {
+    let mut random = Random(3);
+    for _ in 0..2_000 {
+        let rows = 1 + random.below(30);
+        let columns: Vec<ArrayRef> = (0..=random.below(3)).map(|_| column(&mut random, rows)).collect();
+        let names = ["a", "a \"quoted\" name", "\u{1}\u{2}\u{3}", "z"];
+        let columns: Vec<_> = names.into_iter().zip(columns).collect();
+        let batch =
+            RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true)));
+        let batch = batch.unwrap();
+        let parts = written::parts(&batch, usize::MAX).unwrap();
+        let told: usize = parts.iter().map(|part| part.bytes).sum();
+        assert_eq!(parts.iter().map(|part| part.rows.num_rows()).sum::<usize>(), rows);
+        let each: usize = batch
+            .columns()
+            .iter()
+            .flat_map(|column| written::text_bytes(column))
+            .sum();
+        let names: usize = batch
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| 6 * field.name().len() + 4)
+            .sum();
+        for (format, times) in [(Format::Json, 1), (Format::NdJson, 1), (Format::Csv, 3)] {
+            let mut writer = RowWriter::new(format, &batch.schema()).unwrap();
+            let Ok(bytes) = writer.write(&batch) else { continue };
+            let length = bytes.len();
+            // Brackets around rows.
+            let most = times * (each + rows * (names + 4) + names + 8);
+            assert!(
+                length <= most,
+                "{format:?}: {length} bytes, {most} were told of {:?}",
+                batch.schema()
+            );
+            assert!(
+                length <= 3 * (told + 16),
+                "{format:?}: {length} bytes, {told} were usual of {:?}",
+                batch.schema()
+            );
+        }
+    }
 }
 
 /// Sizes are of rows as they are written out, whatever holds them.

@@ -165,7 +165,8 @@ async fn each_bounded_function_is_told_with_its_size_and_the_cure() {
 #[tokio::test]
 async fn what_cannot_be_planned_or_compiled_is_told_with_its_place_and_the_cure() {
     let (_folder, engine) = engine();
-    let joins = "select * from (select repeat('x', 1000) a) x, (select unnest(range(0, 9000)) v) y";
+    let joins = "select * from (select repeat(cast(v as text), 1000) a from (select unnest(range(0, 2)) v)) x, \
+                 (select unnest(range(0, 9000)) v) y";
     for (sql, expected) in [
         (
             "select 'x' like repeat('_', 20000)".to_owned(),
@@ -183,6 +184,10 @@ async fn what_cannot_be_planned_or_compiled_is_told_with_its_place_and_the_cure(
                 vec!["a"; 11].join(", ")
             ),
             "query.too_complex: GROUP BY makes 2048 grouping sets, and 1024 are allowed; name those you need with GROUPING SETS",
+        ),
+        (
+            format!("select 1 a order by {}", vec!["a"; 257].join(", ")),
+            "query.too_complex: rows are sorted by 257 values, 256 are allowed; sort by those that tell rows apart",
         ),
         (
             format!("select {}1", "cast(".repeat(9)),
