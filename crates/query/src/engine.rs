@@ -216,7 +216,7 @@ impl Engine {
             })
             .build()
             .map_err(|e| broken("threads for queries cannot be started", e.to_string()))?;
-        let overflow = Overflow::new(options.memory_bytes)
+        let overflow = Overflow::new(options.memory_bytes, options.cache_bytes)
             .map_err(|e| broken("a thread for the memory of queries cannot be started", e.to_string()))?;
         let inner = Inner {
             overflow,

@@ -70,7 +70,7 @@ impl QueryError {
     /// Queries hold more than they reserved, and this one has run the longest.
     pub(crate) fn outgrown(held: usize, allowed: usize) -> QueryError {
         QueryError::memory(&format!(
-            "queries hold {held} bytes, and {allowed} are allowed; this one has run the longest. Ask for less or raise query.memory"
+            "queries hold {held} bytes, and {allowed} bytes are allowed; this one has run the longest; ask for less or raise query.memory"
         ))
     }
 

@@ -45,6 +45,8 @@ impl Child {
         let output = Command::new(test)
             .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
+            // The names of functions, once they are read for a trace, stay in memory.
+            .env("RUST_BACKTRACE", "0")
             .output();
         Child {
             role: role.to_owned(),
