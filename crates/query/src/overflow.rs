@@ -19,8 +19,8 @@ use crate::guard::Watch;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Looks that a query which was told to end has time for, before the next one is told.
 const LOOKS_TO_END: u32 = 10;
-/// A step copies what it has reserved at most once.
-const COPIES: usize = 2;
+/// A step may copy a part of what it has reserved.
+const COPIED_PART: usize = 2;
 /// What is read of files, and what is known of tables, nobody reserves.
 const READING_BYTES: usize = 64 << 20;
 
@@ -50,7 +50,7 @@ struct Queries {
 impl Overflow {
     pub fn new(memory_bytes: usize, cache_bytes: usize) -> std::io::Result<Overflow> {
         let share = memory_bytes
-            .saturating_mul(COPIES)
+            .saturating_add(memory_bytes / COPIED_PART)
             .saturating_add(cache_bytes + READING_BYTES);
         Overflow::of(share, arenas::live)
     }

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Float64Array, Int32Array, Int64Array, ListBuilder,
-    MapBuilder, RecordBatch, StringArray, StringBuilder, StructArray, TimestampNanosecondArray, UInt32Array,
+    Array, ArrayRef, BooleanArray, Date32Array, Float64Array, Int32Array, Int64Array, ListBuilder, MapBuilder,
+    RecordBatch, StringArray, StringBuilder, StructArray, TimestampNanosecondArray, UInt32Array,
 };
 use datafusion::arrow::compute::{cast, take};
 use datafusion::arrow::datatypes::{DataType, Field, Int64Type};
@@ -104,8 +104,7 @@ fn column(random: &mut Random, rows: usize) -> ArrayRef {
                 .map(|_| random.number().map(|n| n > 9))
                 .collect::<BooleanArray>(),
         ),
-        11 => cast(&texts(random), &DataType::Binary)
-            .map_or_else(|_| Arc::new(BinaryArray::new_null(all)) as ArrayRef, |a| a),
+        11 => cast(&texts(random), &DataType::Binary).unwrap(),
         12 => match random.below(2) {
             0 => Arc::new(
                 (0..all)

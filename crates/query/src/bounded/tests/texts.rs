@@ -179,12 +179,12 @@ async fn what_cannot_be_planned_or_compiled_is_told_with_its_place_and_the_cure(
         (
             format!(
                 "select count(*) from (select 1 a) group by cube({})",
-                vec!["a"; 11].join(", ")
+                ["a"; 11].join(", ")
             ),
             "query.too_complex: GROUP BY makes 2048 grouping sets, and 1024 are allowed; name those you need with GROUPING SETS",
         ),
         (
-            format!("select 1 a order by {}", vec!["a"; 257].join(", ")),
+            format!("select 1 a order by {}", ["a"; 257].join(", ")),
             "query.too_complex: rows are sorted by 257 values, 256 are allowed; sort by those that tell rows apart",
         ),
         (
