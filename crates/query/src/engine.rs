@@ -16,7 +16,7 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::{FairSpillPool, MemoryReservation, TrackConsumersPool};
 use datafusion::execution::object_store::ObjectStoreRegistry;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
@@ -36,18 +36,22 @@ use thalweg_lake::live::LiveTables;
 use thalweg_lake::store::{Site, SyncedStore};
 use thalweg_lake::tables::{self, TableSpec};
 
-use crate::bounded::{Budget, operators, planners, rewrite};
+use crate::bounded::written::{self, Part};
+use crate::bounded::{Budget, conversion, planners, rewrite};
 use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
 use crate::error::QueryError;
 use crate::guard::{Watch, guard};
 use crate::metrics::{QueryMetrics, Scanned};
-use crate::{functions, statement, versions, waiting};
+use crate::overflow::{Overflow, Watched};
+use crate::{arenas, functions, statement, versions, waiting};
 
 /// Results that wait for their reader.
 const BATCHES_AHEAD: usize = 2;
 /// Expressions nest; planning them recurses.
 const STACK_BYTES: usize = 32 << 20;
 const BLOCKING_THREADS_MAX: usize = 32;
+/// A row of an answer may be such a part of `query.memory` as text.
+const ROW_PART: usize = 4;
 /// Sorts that a query of the usual kind has at a time.
 const SORTS_PER_QUERY: usize = 4;
 /// What the expressions of a query make of a batch is such a part of its memory, with so many bytes for each expression and row, and
@@ -131,6 +135,7 @@ struct Inner {
     spilling: OnceLock<Spilling>,
     making_spill_folder: parking_lot::Mutex<()>,
     options: QueryOptions,
+    overflow: Overflow,
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
     metrics: QueryMetrics,
@@ -139,6 +144,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.overflow.close();
         // A plain drop would block, which async callers must not.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -204,10 +210,16 @@ impl Engine {
             .thread_stack_size(STACK_BYTES)
             .max_blocking_threads(BLOCKING_THREADS_MAX)
             .enable_all()
-            .on_thread_start(give_way)
+            .on_thread_start(|| {
+                give_way();
+                arenas::enter();
+            })
             .build()
             .map_err(|e| broken("threads for queries cannot be started", e.to_string()))?;
+        let overflow = Overflow::new(options.memory_bytes, options.cache_bytes)
+            .map_err(|e| broken("a thread for the memory of queries cannot be started", e.to_string()))?;
         let inner = Inner {
+            overflow,
             tables: Arc::new(Tables::new(site, metrics.clone())),
             local,
             in_memory,
@@ -277,6 +289,7 @@ impl Engine {
         let task = Task {
             inner: self.inner.clone(),
             counted,
+            _watched: self.inner.overflow.enter(&watch),
             watch: watch.clone(),
             _permit: permit,
         };
@@ -293,6 +306,7 @@ impl Engine {
             Ok(Ok(Ok(schema))) => Ok(Answer {
                 schema,
                 batches,
+                reading: None,
                 deadline: Some(Box::pin(tokio::time::sleep_until(watch.deadline().into()))),
                 running,
             }),
@@ -343,7 +357,9 @@ impl Drop for Waiting<'_> {
 /// The rows of a query, as they come.
 pub struct Answer {
     pub schema: SchemaRef,
-    batches: mpsc::Receiver<Result<RecordBatch, QueryError>>,
+    batches: mpsc::Receiver<Result<Sent, QueryError>>,
+    /// For the rows that were handed out last.
+    reading: Option<MemoryReservation>,
     /// `None` once it has passed.
     deadline: Option<Pin<Box<tokio::time::Sleep>>>,
     running: Running,
@@ -361,8 +377,22 @@ impl Stream for Answer {
             self.running.end();
             return Poll::Ready(Some(Err(self.running.watch.expired())));
         }
-        self.batches.poll_recv(context)
+        self.reading = None;
+        self.batches.poll_recv(context).map(|next| {
+            let sent = next?;
+            Some(sent.map(|sent| {
+                self.reading = sent.taken;
+                sent.rows
+            }))
+        })
     }
+}
+
+/// Rows on their way to whoever reads them.
+struct Sent {
+    rows: RecordBatch,
+    /// Memory to write them with, if they are long.
+    taken: Option<MemoryReservation>,
 }
 
 /// Ends the query when nobody reads it any more.
@@ -414,14 +444,21 @@ struct Task {
     inner: Arc<Inner>,
     counted: Counted,
     watch: Arc<Watch>,
+    _watched: Watched,
     _permit: OwnedSemaphorePermit,
+}
+
+struct Planned {
+    plan: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+    budget: Budget,
 }
 
 type SchemaSender = oneshot::Sender<Result<SchemaRef, QueryError>>;
 
 impl Task {
-    async fn run(mut self, query: Query, schema: SchemaSender, batches: mpsc::Sender<Result<RecordBatch, QueryError>>) {
-        let (plan, context) = match self.in_time(whole(self.plan(query))).await {
+    async fn run(mut self, query: Query, schema: SchemaSender, batches: mpsc::Sender<Result<Sent, QueryError>>) {
+        let Planned { plan, context, budget } = match self.in_time(whole(self.plan(query))).await {
             Ok(planned) => planned,
             Err(error) => {
                 self.counted.finish(error.code);
@@ -433,7 +470,7 @@ impl Task {
         if schema.send(Ok(plan.schema())).is_err() {
             return;
         }
-        let outcome = whole(self.stream(&plan, context, &batches)).await;
+        let outcome = whole(self.stream(&plan, context, (&batches, &budget))).await;
         self.inner.metrics.scanned(self.counted.api, scanned(plan.as_ref()));
         let code = outcome.as_ref().err().map_or("ok", |error| error.code);
         self.counted.finish(code);
@@ -443,13 +480,17 @@ impl Task {
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, QueryError>>) -> Result<T, QueryError> {
-        match tokio::time::timeout_at(self.watch.deadline().into(), work).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.watch.expired()),
+        tokio::select! {
+            biased;
+            error = self.watch.outgrown() => Err(error),
+            outcome = tokio::time::timeout_at(self.watch.deadline().into(), work) => match outcome {
+                Ok(outcome) => outcome,
+                Err(_) => Err(self.watch.expired()),
+            },
         }
     }
 
-    async fn plan(&self, query: Query) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>), QueryError> {
+    async fn plan(&self, query: Query) -> Result<Planned, QueryError> {
         let mut statement = statement::parse(&query.sql)?;
         let tables = Arc::new(QueryTables::new(self.inner.tables.clone()));
         let shared = self.inner.state();
@@ -490,7 +531,7 @@ impl Task {
                 .map_err(QueryError::of_planning)?,
             None => plan,
         };
-        self.plan_bounded(state, plan, &budget)
+        self.plan_bounded(state, plan, budget)
             .await
             .map_err(QueryError::of_planning)
     }
@@ -500,20 +541,21 @@ impl Task {
         &self,
         mut state: SessionState,
         plan: LogicalPlan,
-        budget: &Budget,
-    ) -> datafusion::common::Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>)> {
-        let plan = rewrite::bound(plan, budget)?;
-        let plan = state.optimize(&plan)?;
-        let expressions = rewrite::expressions(&plan, budget)?;
+        budget: Budget,
+    ) -> datafusion::common::Result<Planned> {
+        let plan = rewrite::bound(plan, &budget)?;
+        let plan = conversion::bound(state.optimize(&plan)?)?;
+        let expressions = rewrite::expressions(&plan, &budget)?;
         let row_bytes = expressions.constant_bytes + expressions.count * EXPRESSION_BYTES;
         let rows = self.inner.options.memory_bytes / BATCH_PART / row_bytes.max(1);
         let usual = state.config().batch_size();
         let batch_rows = ConfigNonZeroUsize::try_new(rows.clamp(BATCH_ROWS_MIN.min(usual), usual))?;
         state.config_mut().options_mut().execution.batch_size = batch_rows;
         let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
-        let plan = guard(plan, &self.watch, budget)?;
+        let plan = guard(plan, &self.watch, &budget)?;
         budget.planned(expressions.count);
-        Ok((plan, state.task_ctx()))
+        let context = state.task_ctx();
+        Ok(Planned { plan, context, budget })
     }
 
     /// The lake's tables that a statement names; one that does not exist is an error that lists those that do.
@@ -553,8 +595,9 @@ impl Task {
         &self,
         plan: &Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
-        batches: &mpsc::Sender<Result<RecordBatch, QueryError>>,
+        (batches, budget): (&mpsc::Sender<Result<Sent, QueryError>>, &Budget),
     ) -> Result<(), QueryError> {
+        let row_max = self.inner.options.memory_bytes / ROW_PART;
         let stream = execute_stream(plan.clone(), context);
         let mut stream = stream.map_err(QueryError::of_execution)?;
         loop {
@@ -565,7 +608,8 @@ impl Task {
                 Some(Ok(batch)) if batch.num_rows() == 0 => {}
                 Some(Ok(batch)) => {
                     // Each is written out as a whole.
-                    for part in operators::cut(&batch, usize::MAX) {
+                    for part in written::parts(&batch, row_max).map_err(QueryError::of_execution)? {
+                        let part = Sent::new(part, budget).map_err(QueryError::of_execution)?;
                         let sent = async { Ok(batches.send(Ok(part)).await) };
                         if self.in_time(sent).await?.is_err() {
                             return Err(self.watch.left());
@@ -574,6 +618,19 @@ impl Task {
                 }
             }
         }
+    }
+}
+
+impl Sent {
+    fn new(part: Part, budget: &Budget) -> datafusion::common::Result<Sent> {
+        let taken = match part.bytes > written::PART_BYTES {
+            true => budget.reservation(),
+            false => None,
+        };
+        if let Some(taken) = &taken {
+            taken.try_grow(part.bytes)?;
+        }
+        Ok(Sent { rows: part.rows, taken })
     }
 }
 

@@ -67,10 +67,21 @@ impl QueryError {
         QueryError::new("query.memory", 503, message)
     }
 
+    /// Queries hold more than they reserved, and this one has run the longest.
+    pub(crate) fn outgrown(held: usize, allowed: usize) -> QueryError {
+        QueryError::memory(&format!(
+            "queries hold {held} bytes, and {allowed} bytes are allowed; this one has run the longest; ask for less or raise query.memory"
+        ))
+    }
+
     /// What a function would make is larger than one result may be.
     pub fn too_large(function: &str, asked: usize, allowed: usize) -> QueryError {
+        let asked = match asked {
+            usize::MAX => "more bytes than can be counted".to_owned(),
+            asked => format!("{asked} bytes"),
+        };
         let message = format!(
-            "{function} would make {asked} bytes at once, and {allowed} are allowed; ask for less or raise query.memory"
+            "{function} would make {asked} at once, and {allowed} are allowed; ask for less or raise query.memory"
         );
         QueryError::new("query.too_large", 422, message)
     }

@@ -1,26 +1,40 @@
-//! How many tables a statement reads, counting what `WITH` names once for each place that names it.
+//! What a short statement becomes while it is planned: tables, counting what `WITH` names once for each place that names it, and
+//! the grouping sets of `CUBE`.
 //!
-//! The planner puts a copy there, so thirty names, each of which reads the one before it twice, are a thousand million copies. They
-//! are counted before there is a plan.
+//! The planner puts a copy of a table there, so thirty names, each of which reads the one before it twice, are a thousand million
+//! copies. A `CUBE` of thirty columns is as many grouping sets. Both are counted before there is a plan.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{ObjectName, Query, Statement, Visit as _, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, ObjectName, Query, Statement, Visit as _, Visitor};
 
 use crate::error::QueryError;
 
 /// Planning takes time with each.
 const TABLES_MAX: usize = 1_024;
 
-/// Refuses a statement that reads too many.
+/// Of one `CUBE` or `ROLLUP`. The planner makes all of them before it counts.
+const GROUPING_SETS_MAX: usize = 1_024;
+
+/// Refuses a statement that reads or makes too many.
 pub fn check(statement: &Statement) -> Result<(), QueryError> {
     match statement.visit(&mut Count::default()) {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(QueryError::too_complex(format!(
-            "the query reads more than {TABLES_MAX} tables, counting what WITH names once for each place; ask in several queries"
-        ))),
+        ControlFlow::Break(error) => Err(error),
     }
+}
+
+fn too_many_tables() -> QueryError {
+    QueryError::too_complex(format!(
+        "the query reads more than {TABLES_MAX} tables, counting what WITH names once for each place; ask in several queries"
+    ))
+}
+
+fn too_many_sets(sets: usize) -> QueryError {
+    QueryError::too_complex(format!(
+        "GROUP BY makes {sets} grouping sets, and {GROUPING_SETS_MAX} are allowed; name those you need with GROUPING SETS"
+    ))
 }
 
 #[derive(Default)]
@@ -39,9 +53,9 @@ struct Counted {
 }
 
 impl Visitor for Count {
-    type Break = ();
+    type Break = QueryError;
 
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<QueryError> {
         let with = query.with.iter().flat_map(|with| &with.cte_tables);
         let definitions = with.map(|table| (std::ptr::from_ref(&*table.query), name_of(&table.alias.name.value)));
         self.queries.push(Counted {
@@ -51,7 +65,7 @@ impl Visitor for Count {
         ControlFlow::Continue(())
     }
 
-    fn post_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+    fn post_visit_query(&mut self, query: &Query) -> ControlFlow<QueryError> {
         let tables = self.queries.pop().map_or(0, |query| query.tables);
         let Some(outer) = self.queries.last_mut() else {
             return ControlFlow::Continue(());
@@ -63,7 +77,7 @@ impl Visitor for Count {
         self.check()
     }
 
-    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<QueryError> {
         let name = name_of(&relation.to_string());
         let tables = self.queries.iter().rev().find_map(|query| query.named.get(&name));
         // A query reads at least itself.
@@ -73,12 +87,27 @@ impl Visitor for Count {
         }
         self.check()
     }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<QueryError> {
+        let sets = match expr {
+            Expr::Cube(columns) => u32::try_from(columns.len())
+                .ok()
+                .and_then(|columns| 1_usize.checked_shl(columns))
+                .unwrap_or(usize::MAX),
+            Expr::Rollup(columns) => columns.len() + 1,
+            _ => return ControlFlow::Continue(()),
+        };
+        match sets > GROUPING_SETS_MAX {
+            true => ControlFlow::Break(too_many_sets(sets)),
+            false => ControlFlow::Continue(()),
+        }
+    }
 }
 
 impl Count {
-    fn check(&self) -> ControlFlow<()> {
+    fn check(&self) -> ControlFlow<QueryError> {
         match self.queries.last() {
-            Some(query) if query.tables > TABLES_MAX => ControlFlow::Break(()),
+            Some(query) if query.tables > TABLES_MAX => ControlFlow::Break(too_many_tables()),
             _ => ControlFlow::Continue(()),
         }
     }
@@ -123,6 +152,25 @@ mod tests {
             doubling(40, "tN")
         );
         assert_eq!(checked(&inside).unwrap_err().code, "query.too_complex");
+    }
+
+    #[test]
+    fn grouping_sets_are_counted_without_making_one() {
+        let grouped = |kind: &str, columns: usize| {
+            let columns: Vec<String> = (0..columns).map(|n| format!("c{n}")).collect();
+            format!("select count(*) from tags group by {kind}({})", columns.join(", "))
+        };
+        for allowed in [grouped("cube", 10), grouped("rollup", 1_000)] {
+            assert!(checked(&allowed).is_ok());
+        }
+        for refused in [grouped("cube", 11), grouped("cube", 70), grouped("rollup", 1_024)] {
+            let error = checked(&refused).unwrap_err();
+            assert_eq!(error.code, "query.too_complex");
+            assert!(
+                error.message.ends_with("name those you need with GROUPING SETS"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

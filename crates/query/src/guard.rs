@@ -6,8 +6,8 @@
 
 use std::fmt::{Display, Formatter};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
@@ -20,6 +20,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{NestedLoopJoinExec, NestedLoopJoinExecBuilder};
+
+use tokio::sync::Notify;
 
 use crate::bounded::{Budget, operators};
 use crate::error::QueryError;
@@ -40,6 +42,9 @@ pub struct Watch {
     timeout: Duration,
     deadline: Instant,
     gone: AtomicBool,
+    /// Bytes that queries held when this one had to end for it, and those allowed.
+    outgrown: OnceLock<(usize, usize)>,
+    told: Notify,
 }
 
 impl Watch {
@@ -48,6 +53,8 @@ impl Watch {
             timeout,
             deadline: Instant::now() + timeout,
             gone: AtomicBool::new(false),
+            outgrown: OnceLock::new(),
+            told: Notify::new(),
         }
     }
 
@@ -58,6 +65,27 @@ impl Watch {
     /// Nobody reads the answer any more.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Queries hold more memory than they may, and this one ends.
+    pub fn outgrow(&self, held: usize, allowed: usize) {
+        let _ = self.outgrown.set((held, allowed));
+        self.told.notify_waiters();
+    }
+
+    pub fn is_outgrown(&self) -> bool {
+        self.outgrown.get().is_some()
+    }
+
+    /// Returns when the query has to end for its memory.
+    pub async fn outgrown(&self) -> QueryError {
+        loop {
+            let told = self.told.notified();
+            if let Some((held, allowed)) = self.outgrown.get() {
+                return QueryError::outgrown(*held, *allowed);
+            }
+            told.await;
+        }
     }
 
     pub fn expired(&self) -> QueryError {
@@ -74,6 +102,11 @@ impl Watch {
 
     /// The query may still run.
     pub fn check(&self) -> Result<()> {
+        if let Some((held, allowed)) = self.outgrown.get() {
+            return Err(DataFusionError::External(Box::new(QueryError::outgrown(
+                *held, *allowed,
+            ))));
+        }
         if self.gone.load(Ordering::Relaxed) || Instant::now() >= self.deadline {
             return Err(DataFusionError::External(Box::new(self.expired())));
         }

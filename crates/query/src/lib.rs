@@ -2,6 +2,7 @@
 //! a terminal, and HTTP.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod arenas;
 mod bounded;
 mod catalog;
 mod engine;
@@ -13,6 +14,8 @@ mod functions;
 mod guard;
 pub mod http;
 mod metrics;
+mod nesting;
+mod overflow;
 pub mod parquet;
 pub mod print;
 mod pruning;

@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, SetExpr, Statement as Sql, Vi
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 
 use crate::error::QueryError;
-use crate::expansion;
+use crate::{expansion, nesting};
 
 /// Longer texts are refused.
 pub const SQL_BYTES_MAX: usize = 128 << 10;
@@ -23,6 +23,7 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
             sql.len()
         )));
     }
+    nesting::check(sql)?;
     let parser = DFParserBuilder::new(sql).with_dialect(&GenericDialect {}).build();
     let statements = parser.and_then(|mut parser| parser.parse_statements());
     let mut statements = statements.map_err(QueryError::of_planning)?;

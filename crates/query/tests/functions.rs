@@ -7,10 +7,20 @@
 
 #[path = "functions/absurd.rs"]
 mod absurd;
+#[path = "functions/asked.rs"]
+mod asked;
+#[path = "functions/memory.rs"]
+mod memory;
+#[path = "functions/plans.rs"]
+mod plans;
 #[path = "functions/process.rs"]
 mod process;
 
+use asked::Asked;
 use process::{Child, Limits};
+
+/// Of a seed.
+const CHAINS: usize = 60;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -30,6 +40,16 @@ fn a_short_query_does_not_end_the_process() {
     Child::run("known").assert_lives();
 }
 
+/// Operators, the planner, and what writes the answer.
+#[test]
+fn no_plan_takes_more_memory_than_the_process_has() {
+    Child::run("plans").assert_lives();
+    let (first, seeds) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 1));
+    for seed in first..first + seeds {
+        Child::run(&format!("chains {seed}")).assert_lives();
+    }
+}
+
 #[test]
 fn no_function_takes_more_memory_than_a_query_has() {
     let (first, seeds) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 1));
@@ -44,10 +64,18 @@ fn no_function_takes_more_memory_than_a_query_has() {
 fn child() {
     let Some(role) = process::role() else { return };
     Limits::set();
+    let one = |sql: &str| vec![Asked::from(sql.to_owned())];
     match role.split_once(' ') {
         Some(("seed", seed)) => process::answer(absurd::Calls::of_all(seed.parse().unwrap())),
+        Some(("chains", seed)) => process::answer(vec![plans::chains(seed.parse().unwrap(), CHAINS).into_iter()]),
         // One that was told shows what it did again.
-        Some(("query", sql)) => process::answer(vec![vec![sql.to_owned()].into_iter()]),
+        Some(("query", sql)) => process::answer(vec![one(sql).into_iter()]),
+        // From one of them on.
+        Some(("plans", from)) => {
+            let rest = plans::known().split_off(from.parse().unwrap());
+            process::answer(vec![rest.into_iter()]);
+        }
+        _ if role == "plans" => process::answer(vec![plans::known().into_iter()]),
         _ => process::answer(vec![absurd::known().into_iter()]),
     }
 }

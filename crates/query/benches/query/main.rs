@@ -4,6 +4,10 @@
 //! The difference is what this crate puts around a plan: versions of tables, functions whose results are bounded, operators that look at
 //! the width of rows, a clock. Both run in turns, so that what else the machine does falls on both. CPU time is that of all threads.
 //! A query whose answers differ in the number of rows fails.
+//!
+//! The promise is that a query over some hundred thousand rows costs no more than some percent of CPU time. On two cores of an AMD EPYC
+//! with 500,000 rows it is -33 % (`filter_text`, whose files are pruned) to +4 %; `all_columns` is +15 %, and has the column of
+//! the partition more. `constant` tells what a query costs that reads nothing: 0.4 ms.
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "other programs use what is not used here")]
@@ -25,6 +29,10 @@ use tokio::runtime::Runtime;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// As the program sets it.
+#[unsafe(export_name = "malloc_conf")]
+pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;
 
 const RUNS: usize = 15;
 const RUNS_QUICK: usize = 5;

@@ -173,11 +173,33 @@ impl Budget {
                 "compiled it needs more than the {PATTERN_COMPILED_BYTES_MAX} bytes that are allowed; repeat less"
             ));
         }
+        self.count_pattern(function, pattern)
+    }
+
+    /// The same of a pattern of LIKE, which is compiled if it is more than a text with `%` at its ends.
+    pub fn check_like(&self, pattern: &str) -> Result<()> {
+        if !pattern.trim_matches('%').contains(['%', '_', '\\']) {
+            return Ok(());
+        }
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return Err(DataFusionError::External(Box::new(QueryError::too_complex(format!(
+                "the pattern of LIKE has {} bytes, {PATTERN_BYTES_MAX} are allowed; look for less, or use contains(text, part)",
+                pattern.len()
+            )))));
+        }
+        self.count_pattern("LIKE", pattern)
+    }
+
+    fn count_pattern(&self, function: &str, pattern: &str) -> Result<()> {
         let mut patterns = self.0.patterns.lock();
+        if patterns.contains(pattern) {
+            return Ok(());
+        }
         if patterns.len() >= PATTERNS_MAX {
-            return refuse(format!(
-                "the query has more than {PATTERNS_MAX} different ones; use one pattern for many rows"
-            ));
+            return Err(DataFusionError::External(Box::new(QueryError::pattern(
+                function,
+                &format!("the query has more than {PATTERNS_MAX} different ones; use one pattern for many rows"),
+            ))));
         }
         patterns.insert(pattern.to_owned());
         Ok(())

@@ -20,6 +20,17 @@ pub enum Size {
     Refused,
 }
 
+impl Size {
+    /// Bytes of the result of a call, at most.
+    pub fn asked(self, call: &Call<'_>) -> usize {
+        match self {
+            Inputs(times) => call.bytes().saturating_mul(times),
+            Exact(size) | AtMost(size) | Pattern(size) => size(call),
+            Plain | Refused => 0,
+        }
+    }
+}
+
 use Size::{AtMost, Exact, Inputs, Pattern, Plain, Refused};
 
 pub fn scalar(name: &str) -> Option<Size> {
@@ -214,8 +225,8 @@ pub const SCALAR: &[(&str, Size)] = &[
     ("array_remove_all", Inputs(2)),
     ("array_remove_n", Inputs(2)),
     ("array_replace", AtMost(sizes::array_replace)),
-    ("array_replace_all", AtMost(sizes::array_replace)),
-    ("array_replace_n", AtMost(sizes::array_replace)),
+    ("array_replace_all", AtMost(sizes::array_replace_all)),
+    ("array_replace_n", AtMost(sizes::array_replace_n)),
     ("map", Exact(sum)),
     ("map_entries", Inputs(2)),
     ("map_extract", Inputs(2)),
@@ -230,8 +241,10 @@ pub const SCALAR: &[(&str, Size)] = &[
     ("array_filter", Refused),
     ("array_first", Refused),
     ("array_transform", Refused),
-    // Made by the rewriting of `a || b`.
+    // Made by rewriting `a || b`, casts and CASE.
     (super::concatenation::NAME, Exact(sum)),
+    (super::conversion::CAST, AtMost(sizes::conversion)),
+    (super::conversion::CASE, Inputs(1)),
 ];
 
 /// Their states are reserved by the operator that has them. What they make as window functions is charged by [`super::windows`].

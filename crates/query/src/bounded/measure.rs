@@ -41,6 +41,11 @@ pub fn array_bytes(array: &dyn Array) -> usize {
             let list = array.as_list::<i64>();
             offset_bytes_of(list.value_offsets(), list.values())
         }
+        DataType::Map(_, _) => {
+            let map = array.as_map();
+            let (start, length) = span(map.value_offsets());
+            array_bytes(&map.entries().slice(start, length)) + size_of_val(map.value_offsets())
+        }
         DataType::FixedSizeList(_, _) => array_bytes(array.as_fixed_size_list().values()),
         _ => row_bytes(array).into_iter().sum(),
     }
@@ -56,7 +61,7 @@ fn offset_bytes_of<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> usiz
 }
 
 /// Where the values of some rows begin, and how many there are.
-fn span<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize) {
+pub fn span<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize) {
     let at = |offset: Option<&O>| offset.map_or(0, |offset| offset.as_usize());
     let (start, end) = (at(offsets.first()), at(offsets.last()));
     (start, end.saturating_sub(start))
@@ -118,10 +123,21 @@ pub fn row_bytes(array: &dyn Array) -> Vec<usize> {
             }
             all
         }
-        DataType::Dictionary(_, _) => vec![widest(array.as_any_dictionary().values()); rows],
+        DataType::Dictionary(_, _) => of_dictionary(array, row_bytes),
         // Unions, runs and views of lists are not in tables, and rare elsewhere: each row counts as all of them.
         _ => vec![array.get_array_memory_size(); rows],
     }
+}
+
+/// Of the value that each row has.
+pub fn of_dictionary(array: &dyn Array, of_values: fn(&dyn Array) -> Vec<usize>) -> Vec<usize> {
+    let dictionary = array.as_any_dictionary();
+    if dictionary.values().is_empty() {
+        return vec![0; array.len()];
+    }
+    let each = of_values(dictionary.values());
+    let keys = dictionary.normalized_keys().into_iter();
+    keys.map(|key| each.get(key).copied().unwrap_or(0)).collect()
 }
 
 fn lengths<O: OffsetSizeTrait>(offsets: &[O]) -> Vec<usize> {
@@ -144,13 +160,19 @@ fn of_lists<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> Vec<usize> 
     offsets.windows(2).map(bytes).collect()
 }
 
-fn sum(each: &[usize], from: usize, to: usize) -> usize {
+pub fn sum(each: &[usize], from: usize, to: usize) -> usize {
     each.get(from..to).unwrap_or_default().iter().sum()
 }
 
-/// Bytes of the largest row.
-pub fn widest(array: &dyn Array) -> usize {
-    row_bytes(array).into_iter().max().unwrap_or(0)
+/// Bytes of each row in all of some columns.
+pub fn sum_rows(rows: usize, columns: impl Iterator<Item = Vec<usize>>) -> Vec<usize> {
+    let mut sums = vec![0_usize; rows];
+    for column in columns {
+        sums.iter_mut()
+            .zip(column)
+            .for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
+    }
+    sums
 }
 
 /// Elements of each row of a list; 1 of anything else.

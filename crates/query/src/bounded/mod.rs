@@ -8,6 +8,8 @@
 
 pub mod budget;
 mod concatenation;
+pub mod conversion;
+mod like;
 pub mod list;
 mod measure;
 pub mod operators;
@@ -18,6 +20,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 mod windows;
+pub mod written;
 
 pub use budget::Budget;
 
@@ -28,7 +31,7 @@ pub fn function_names() -> Vec<String> {
         .filter(|(_, size)| !matches!(size, list::Size::Refused));
     let scalar = scalar
         .map(|(name, _)| *name)
-        .filter(|name| *name != concatenation::NAME);
+        .filter(|name| ![concatenation::NAME, conversion::CAST, conversion::CASE].contains(name));
     let others = list::AGGREGATE.iter().chain(list::WINDOW).copied();
     scalar.chain(others).map(str::to_owned).collect()
 }

@@ -27,10 +27,10 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::budget::{Budget, too_large};
-use super::measure::{array_bytes, batch_bytes, compact, element_counts, row_bytes, scalar_bytes};
+use super::measure::{array_bytes, batch_bytes, compact, element_counts, row_bytes, scalar_bytes, sum_rows};
 
 /// A batch that is handed on has no more bytes when it is written out, if it has more than one row.
-pub const BATCH_BYTES: usize = 8 << 20;
+const BATCH_BYTES: usize = 8 << 20;
 /// Constants in the arguments of a window function.
 const WINDOW_CONSTANT_BYTES_MAX: usize = 4 << 10;
 const JOINS: [&str; 5] = [
@@ -250,7 +250,9 @@ impl ExecutionPlan for Passing {
             }
             Role::Cut => {
                 let input = self.input.execute(partition, context)?;
-                Ok(cut_stream(schema, input, batch_rows))
+                let checked = input.map(move |batch| budget.check_time().and(batch));
+                let checked = Box::pin(RecordBatchStreamAdapter::new(schema.clone(), checked));
+                Ok(cut_stream(schema, checked, batch_rows))
             }
             Role::WindowSlide(rows) => {
                 let (input, mut slide) = (self.input.execute(partition, context)?, Slide::new(*rows, &budget));
@@ -325,16 +327,6 @@ fn copied_row_bytes(batch: &RecordBatch) -> Vec<usize> {
     sum_rows(batch.num_rows(), copied.map(|column| row_bytes(column)))
 }
 
-fn sum_rows(rows: usize, columns: impl Iterator<Item = Vec<usize>>) -> Vec<usize> {
-    let mut sums = vec![0_usize; rows];
-    for column in columns {
-        sums.iter_mut()
-            .zip(column)
-            .for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
-    }
-    sums
-}
-
 /// Parts of a batch whose unnested rows are one batch of few bytes; a row that has more than a result may have is refused.
 fn pieces(batch: &RecordBatch, lists: &[ListUnnest], batch_rows: usize, budget: &Budget) -> Result<Vec<RecordBatch>> {
     let rows = batch.num_rows();
@@ -405,7 +397,7 @@ fn cut_stream(schema: SchemaRef, input: SendableRecordBatchStream, batch_rows: u
 }
 
 /// The same rows in batches of few bytes. Nothing is copied.
-pub fn cut(batch: &RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
+fn cut(batch: &RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
     let rows = batch.num_rows();
     let batch_rows = batch_rows.max(1);
     if rows <= batch_rows && batch_bytes(batch) <= BATCH_BYTES {

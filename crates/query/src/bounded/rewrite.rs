@@ -11,19 +11,21 @@ use datafusion::logical_expr::expr::{
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable as _, LogicalPlan, Operator, ScalarUDF, WindowFrameBound, WindowFrameUnits,
+    Distinct, Expr, ExprSchemable as _, LogicalPlan, Operator, ScalarUDF, WindowFrameBound, WindowFrameUnits,
     WindowFunctionDefinition,
 };
 
 use super::budget::Budget;
 use super::measure::{TYPE_PARTS_MAX, scalar_bytes, type_size};
-use super::{concatenation, list, scalar, windows};
+use super::{concatenation, conversion, like, list, scalar, windows};
 use crate::error::QueryError;
 
 /// Nodes of a plan, each counted as often as it is there. A common table expression is there for each place that names it.
 const NODES_MAX: usize = 4_096;
 /// Columns of one node: a join of a query with itself doubles them.
 const COLUMNS_MAX: usize = 10_000;
+/// Values that rows are sorted by. Planning takes time with the square of them.
+const SORTED_BY_MAX: usize = 256;
 /// Bytes of a value that its type alone demands.
 const FIXED_BYTES_MAX: usize = 4 << 10;
 /// Centroids of a sketch: it is made for each group.
@@ -110,9 +112,32 @@ fn check_size(plan: &LogicalPlan) -> Result<()> {
         if columns > COLUMNS_MAX {
             return refuse(format!("a part of the query has {columns} columns, {COLUMNS_MAX} are allowed; name those you need"));
         }
+        let sorted_by = sorted_by(node);
+        if sorted_by > SORTED_BY_MAX {
+            return refuse(format!(
+                "rows are sorted by {sorted_by} values, {SORTED_BY_MAX} are allowed; sort by those that tell rows apart"
+            ));
+        }
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(())
+}
+
+fn sorted_by(node: &LogicalPlan) -> usize {
+    match node {
+        LogicalPlan::Sort(sort) => sort.expr.len(),
+        LogicalPlan::Distinct(Distinct::On(distinct)) => {
+            distinct.on_expr.len() + distinct.sort_expr.as_ref().map_or(0, Vec::len)
+        }
+        LogicalPlan::Window(window) => {
+            let of_one = |expr: &Expr| match expr {
+                Expr::WindowFunction(call) => call.params.partition_by.len() + call.params.order_by.len(),
+                _ => 0,
+            };
+            window.window_expr.iter().map(of_one).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
 }
 
 fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transformed<Expr>> {
@@ -127,11 +152,18 @@ fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transfor
         Expr::WindowFunction(call) => Transformed::yes(bound_window(*call, schema, budget)?),
         Expr::Cast(cast) => {
             check_type(cast.field.data_type())?;
-            Transformed::no(Expr::Cast(cast))
+            bound_cast(Expr::Cast(cast.clone()), &cast.expr, schema)
         }
         Expr::TryCast(cast) => {
             check_type(cast.field.data_type())?;
-            Transformed::no(Expr::TryCast(cast))
+            bound_cast(Expr::TryCast(cast.clone()), &cast.expr, schema)
+        }
+        Expr::Like(like) => {
+            let pattern = literal(&like.pattern).cloned();
+            let constant = pattern
+                .as_ref()
+                .map(|pattern| pattern.try_as_str().flatten().unwrap_or_default());
+            Transformed::yes(like::bound(like, constant, budget)?)
         }
         Expr::SimilarTo(like) => {
             check_constant_pattern("SIMILAR TO", &like.pattern, budget)?;
@@ -139,6 +171,15 @@ fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transfor
         }
         other => Transformed::no(other),
     })
+}
+
+/// A list or a structure becomes far longer as a text, also while constants are computed. Optimizers know nothing of such casts;
+/// others are left to them, and bounded later.
+fn bound_cast(cast: Expr, value: &Expr, schema: &DFSchema) -> Transformed<Expr> {
+    match value.get_type(schema).is_ok_and(|kind| kind.is_nested()) {
+        true => conversion::bound_expr(cast, schema),
+        false => Transformed::no(cast),
+    }
 }
 
 fn bound_call(call: ScalarFunction) -> Result<Expr> {
@@ -182,6 +223,10 @@ fn check_pattern(expr: &Expr, budget: &Budget) -> Result<()> {
             ..
         }) => right,
         Expr::SimilarTo(Like { pattern, .. }) => pattern,
+        Expr::Like(Like { pattern, .. }) => {
+            let pattern = literal(pattern).and_then(|pattern| pattern.try_as_str()).flatten();
+            return pattern.map_or(Ok(()), |pattern| budget.check_like(pattern));
+        }
         _ => return Ok(()),
     };
     match literal(pattern) {
@@ -283,7 +328,7 @@ pub fn check_type(kind: &DataType) -> Result<()> {
     let size = type_size(kind);
     if size.parts > TYPE_PARTS_MAX {
         return refuse(format!(
-            "a type of more than {TYPE_PARTS_MAX} parts, one in the other, is not possible here"
+            "a type of more than {TYPE_PARTS_MAX} parts, one in the other, is not possible here; nest less"
         ));
     }
     if size.bytes > FIXED_BYTES_MAX {

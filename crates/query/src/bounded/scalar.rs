@@ -71,10 +71,11 @@ impl Bounded {
             check_patterns(&budget, self.name(), args.args.get(1))?;
         }
         let are_constants = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let rows = if are_constants { 1 } else { args.number_rows };
-        let asked = self.asked(&Call { args: &args.args, rows });
+        let number_rows = args.number_rows;
+        let rows = if are_constants { 1 } else { number_rows };
+        let asked = self.size.asked(&Call { args: &args.args, rows });
         // A constant is repeated for each row by whoever takes it.
-        let repeated = if are_constants { args.number_rows.max(1) } else { 1 };
+        let repeated = if are_constants { number_rows.max(1) } else { 1 };
         let asked = asked.saturating_mul(repeated);
         let allowed = match self.size {
             Size::Inputs(_) if !are_constants => usize::MAX,
@@ -83,7 +84,7 @@ impl Bounded {
         };
         if asked > allowed {
             return match self.size {
-                Size::AtMost(_) | Size::Pattern(_) if !are_constants && args.number_rows > 1 => {
+                Size::AtMost(_) | Size::Pattern(_) if !are_constants && number_rows > 1 => {
                     self.call_by_parts(&budget, args, allowed)
                 }
                 _ => Err(too_large(self.name(), asked, allowed)),
@@ -91,18 +92,13 @@ impl Bounded {
         }
         let taken = budget.take(self.name(), asked)?;
         let made = self.inner.invoke_with_args(args)?;
-        match (made, taken) {
-            (ColumnarValue::Array(array), Some(taken)) => Ok(ColumnarValue::Array(held(&budget, array, taken)?)),
-            (made, _) => Ok(made),
-        }
-    }
-
-    fn asked(&self, call: &Call<'_>) -> usize {
-        match self.size {
-            Size::Inputs(times) => call.bytes().saturating_mul(times),
-            Size::Exact(size) | Size::AtMost(size) | Size::Pattern(size) => size(call),
-            Size::Plain | Size::Refused => 0,
-        }
+        let Some(taken) = taken else { return Ok(made) };
+        let array = match made {
+            ColumnarValue::Array(array) => array,
+            // As whoever takes it writes it out: a constant holds no reservation.
+            ColumnarValue::Scalar(constant) => constant.to_array_of_size(number_rows)?,
+        };
+        Ok(ColumnarValue::Array(held(&budget, array, taken)?))
     }
 
     /// The bound is of the worst case: with fewer rows at a time, what they really make is known before the next ones.
@@ -114,7 +110,7 @@ impl Bounded {
             let mut rows = args.number_rows - from;
             let (part, asked) = loop {
                 let part = slice(&args, from, rows);
-                let asked = self.asked(&Call { args: &part.args, rows });
+                let asked = self.size.asked(&Call { args: &part.args, rows });
                 if asked <= allowed || rows == 1 {
                     break (part, asked);
                 }
@@ -287,6 +283,12 @@ impl ScalarUDFImpl for Bounded {
     }
 
     fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        // What a function becomes is an operator, which is computed at once if it can be.
+        if let (Size::Pattern(_), Some(Expr::Literal(pattern, _))) = (self.size, args.get(1))
+            && let Some(pattern) = pattern.try_as_str().flatten()
+        {
+            Budget::of(info.config_options()).check_pattern(self.name(), pattern)?;
+        }
         match self.inner.simplify(args, info)? {
             ExprSimplifyResult::Simplified(expr) => Ok(ExprSimplifyResult::Simplified(rewrite::functions(expr)?)),
             original => Ok(original),

@@ -9,6 +9,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::ColumnarValue;
 
 use super::measure::{element_counts, row_bytes, value_bytes};
+use super::written::text_bytes;
 
 /// An element of a list beside its value, an offset, a view.
 const ELEMENT_BYTES: usize = 16;
@@ -89,6 +90,29 @@ impl Call<'_> {
         })
     }
 
+    /// What an element takes beside its value: those of a fixed width stand side by side.
+    fn element_bytes(&self, at: usize) -> usize {
+        let kind = self.args.get(at).map(ColumnarValue::data_type);
+        match kind.is_some_and(|kind| kind.is_primitive() || kind == DataType::Boolean) {
+            true => 1,
+            false => ELEMENT_BYTES,
+        }
+    }
+
+    /// Whether an argument, if there is one, has no character of several bytes.
+    fn is_ascii(&self, at: usize) -> bool {
+        match self.args.get(at) {
+            None => true,
+            Some(ColumnarValue::Scalar(text)) => text.try_as_str().flatten().is_some_and(str::is_ascii),
+            Some(ColumnarValue::Array(array)) => match array.data_type() {
+                DataType::Utf8 => array.as_string::<i32>().is_ascii(),
+                DataType::LargeUtf8 => array.as_string::<i64>().is_ascii(),
+                DataType::Utf8View => array.as_string_view().is_ascii(),
+                _ => false,
+            },
+        }
+    }
+
     fn sum(&self, of_row: impl Fn(usize) -> usize) -> usize {
         (0..self.rows).map(of_row).fold(0, usize::saturating_add)
     }
@@ -115,6 +139,18 @@ fn signed_numbers(array: &dyn Array) -> Vec<usize> {
     }
 }
 
+/// A cast: to text, or of a dictionary to its values. Numbers become longer as text, and a list of few bytes far longer.
+pub fn conversion(call: &Call<'_>) -> usize {
+    let is_text = |kind: DataType| kind.is_string() || kind.is_binary();
+    match call.args.first() {
+        Some(value) if !is_text(value.data_type()) => {
+            let texts = call.each(0, |array| text_bytes(array));
+            call.text_bytes(|row| texts.get(row)).max(call.bytes())
+        }
+        _ => call.bytes(),
+    }
+}
+
 /// `repeat(text, n)`
 pub fn repeat(call: &Call<'_>) -> usize {
     let (texts, times) = (call.texts(0), call.numbers(1));
@@ -124,43 +160,47 @@ pub fn repeat(call: &Call<'_>) -> usize {
 /// `lpad(text, n [, fill])`: n characters.
 pub fn pad(call: &Call<'_>) -> usize {
     let (length, fill) = (call.numbers(1), call.texts(2));
+    let char_bytes = match call.is_ascii(0) && call.is_ascii(2) {
+        true => 1,
+        false => CHAR_BYTES,
+    };
     // The longest fill is written once more, beside the result.
-    call.text_bytes(|row| length.get(row).saturating_mul(CHAR_BYTES).saturating_add(fill.get(row)))
-        .saturating_add(
-            (0..call.rows)
-                .map(|row| length.get(row))
-                .max()
-                .unwrap_or(0)
-                .saturating_mul(CHAR_BYTES),
-        )
+    let longest = (0..call.rows).map(|row| length.get(row)).max().unwrap_or(0);
+    call.text_bytes(|row| length.get(row).saturating_mul(char_bytes).saturating_add(fill.get(row)))
+        .saturating_add(longest.saturating_mul(char_bytes))
 }
 
 /// `array_repeat(value, n)`
 pub fn array_repeat(call: &Call<'_>) -> usize {
     let (widths, times) = (call.widths(0), call.numbers(1));
-    call.text_bytes(|row| {
-        widths
-            .get(row)
-            .saturating_add(ELEMENT_BYTES)
-            .saturating_mul(times.get(row))
-    })
+    let element = call.element_bytes(0);
+    call.text_bytes(|row| widths.get(row).saturating_add(element).saturating_mul(times.get(row)))
 }
 
 /// `array_resize(list, n [, value])`
 pub fn array_resize(call: &Call<'_>) -> usize {
     let (lists, length, fill) = (call.widths(0), call.numbers(1), call.widths(2));
+    // Without a fill they are nulls.
+    let element = match call.args.get(2) {
+        Some(_) => call.element_bytes(2),
+        None => ELEMENT_BYTES,
+    };
     call.text_bytes(|row| {
-        let added = fill
-            .get(row)
-            .saturating_add(2 * ELEMENT_BYTES)
-            .saturating_mul(length.get(row));
+        let added = fill.get(row).saturating_add(element).saturating_mul(length.get(row));
         lists.get(row).saturating_add(added)
     })
 }
 
 /// `replace(text, from, to)`
 pub fn replace(call: &Call<'_>) -> usize {
-    let (texts, from, to) = (call.texts(0), call.texts(1), call.texts(2));
+    let (from, to) = (call.texts(1), call.texts(2));
+    if let (Each::Same(1..), Each::Same(_)) = (&from, &to)
+        && to.get(0) <= from.get(0)
+        && let Some(text) = call.args.first()
+    {
+        return value_bytes(text, call.rows).saturating_add(call.rows.saturating_mul(ELEMENT_BYTES));
+    }
+    let texts = call.texts(0);
     call.text_bytes(|row| {
         let text = texts.get(row);
         let found = text / from.get(row).max(1);
@@ -238,11 +278,26 @@ pub fn string_to_array(call: &Call<'_>) -> usize {
     })
 }
 
-/// `array_replace(list, from, to)`
+/// `array_replace(list, from, to)`: the first one.
 pub fn array_replace(call: &Call<'_>) -> usize {
+    replaced(call, |_| 1)
+}
+
+/// `array_replace_n(list, from, to, n)`
+pub fn array_replace_n(call: &Call<'_>) -> usize {
+    let times = call.numbers(3);
+    replaced(call, |row| times.get(row))
+}
+
+/// `array_replace_all(list, from, to)`
+pub fn array_replace_all(call: &Call<'_>) -> usize {
+    replaced(call, |_| usize::MAX)
+}
+
+fn replaced(call: &Call<'_>, times: impl Fn(usize) -> usize) -> usize {
     let (counts, to) = (call.elements(0), call.widths(2));
     call.bytes()
-        .saturating_add(call.sum(|row| counts.get(row).saturating_mul(to.get(row))))
+        .saturating_add(call.sum(|row| counts.get(row).min(times(row)).saturating_mul(to.get(row))))
 }
 
 /// `arrays_zip(list, …)`: all lists become as long as the longest.

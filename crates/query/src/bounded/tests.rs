@@ -2,6 +2,9 @@
 
 use datafusion::execution::SessionStateDefaults as Defaults;
 
+mod sizes;
+mod texts;
+
 use super::list;
 
 /// A new version of the library brings functions; somebody has to say how large their results are.

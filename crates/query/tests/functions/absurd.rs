@@ -1,7 +1,9 @@
-//! Queries that ask for too much.
+//! Calls of functions that ask for too much.
+
+use super::asked::{Asked, Queries, Random};
 
 /// One of each kind that did end a process, or could.
-pub fn known() -> Vec<String> {
+pub fn known() -> Vec<Asked> {
     // Each step has the one before it once, with a value twice as large.
     let steps = |start: &str, select: &str| {
         let steps = (1..=40).map(|n| format!("t{n} as (select {select} a from t{})", n - 1));
@@ -101,7 +103,7 @@ pub fn known() -> Vec<String> {
         .collect::<Vec<_>>()
         .join(", ");
     all.push(format!("select {many} from (select repeat(cast(value as text), 3000) a from (select unnest(range(0, 100000)) value)) limit 3"));
-    all
+    all.into_iter().map(Asked::from).collect()
 }
 
 /// Arguments: some absurd, some that let a call get further.
@@ -172,29 +174,13 @@ const TABLE: &str = "(select unnest(range(0, 8192)) v)";
 const CALLS_PER_FUNCTION: usize = 4;
 const TRIES_PER_FUNCTION: usize = 30;
 
-pub struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
-    }
-
-    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len())]
-    }
-
-    fn arguments(&mut self, with_columns: bool) -> String {
-        let count = [1, 2, 2, 3, 3, 4][self.below(6)];
-        let one = |random: &mut Random| match with_columns && random.below(2) == 0 {
-            true => random.of(&COLUMNS),
-            false => random.of(&ARGUMENTS),
-        };
-        (0..count).map(|_| one(self)).collect::<Vec<_>>().join(", ")
-    }
+fn arguments(random: &mut Random, with_columns: bool) -> String {
+    let count = [1, 2, 2, 3, 3, 4][random.below(6)];
+    let one = |random: &mut Random| match with_columns && random.below(2) == 0 {
+        true => random.of(&COLUMNS),
+        false => random.of(&ARGUMENTS),
+    };
+    (0..count).map(|_| one(random)).collect::<Vec<_>>().join(", ")
 }
 
 /// Calls of one function, in every place that a call can be in.
@@ -212,40 +198,41 @@ impl Calls {
         let names = thalweg_query::function_names().into_iter().enumerate();
         let calls = names.map(|(at, function)| Calls {
             function,
-            random: Random(seed.wrapping_mul(1_000).wrapping_add(at as u64)),
+            random: Random::new(seed, at as u64),
             tries: TRIES_PER_FUNCTION,
             wanted: CALLS_PER_FUNCTION,
         });
         calls.collect()
     }
+}
 
-    /// The next query, if there is to be one.
-    pub fn next(&mut self) -> Option<String> {
+impl Queries for Calls {
+    fn next(&mut self) -> Option<Asked> {
         if self.tries == 0 || self.wanted == 0 {
             return None;
         }
         self.tries -= 1;
-        Some(match self.random.below(12) {
+        let sql = match self.random.below(12) {
             // Its own result, again and again.
             0 => {
-                let start = format!("select {}({}) a", self.function, self.random.arguments(false));
+                let start = format!("select {}({}) a", self.function, arguments(&mut self.random, false));
                 (0..20).fold(start, |inner, _| {
                     format!("select {}(a, a) a from ({inner})", self.function)
                 })
             }
             _ => query(&self.function, &mut self.random),
-        })
+        };
+        Some(Asked::from(sql))
     }
 
-    /// The last one had an answer that is no error of planning.
-    pub fn was_planned(&mut self) {
+    fn was_planned(&mut self) {
         self.wanted -= 1;
     }
 }
 
 fn query(function: &str, random: &mut Random) -> String {
     let shape = random.below(14);
-    let call = format!("{function}({})", random.arguments(shape > 2));
+    let call = format!("{function}({})", arguments(random, shape > 2));
     match shape {
         0 => format!("select {call}"),
         1 => format!("select unnest({call})"),

@@ -11,18 +11,23 @@ use thalweg_query::http::router;
 use thalweg_query::{Engine, QueryMetrics, QueryOptions};
 use tower::ServiceExt as _;
 
+use super::asked::{Asked, Queries};
+use super::memory;
+
 const ROLE: &str = "THALWEG_FUNCTIONS_CHILD";
 const MIB: usize = 1 << 20;
 /// A quarter of `memory.limit: 600MiB`, as the program gives queries.
 const QUERY_MEMORY: usize = 150 * MIB;
-/// What the process may ever have. It is more than `memory.limit` yet: answers on their way and copies within a step are not all
-/// reserved, and queries that follow each other at once take before the allocator has given back.
-const RESIDENT_MAX: usize = 900 * MIB;
+/// What the process may ever have: `memory.limit`.
+const RESIDENT_MAX: usize = 600 * MIB;
 /// The kernel refuses more. Addresses that the allocator keeps for later count as well, and stacks of threads.
 const DATA_MAX: usize = 4_096 * MIB;
-/// What the process may keep of all that it did.
-const KEPT_MAX: usize = 100 * MIB;
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// What may live of a query that was answered: caches of threads and of the library, never rows.
+const LIVE_MAX: usize = 32 * MIB;
+/// What the process may keep of pages, looked at after so many queries.
+const KEPT_MAX: usize = 48 * MIB;
+const QUERIES_PER_LOOK: usize = 20;
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
@@ -40,6 +45,8 @@ impl Child {
         let output = Command::new(test)
             .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
+            // The names of functions, once they are read for a trace, stay in memory.
+            .env("RUST_BACKTRACE", "0")
             .output();
         Child {
             role: role.to_owned(),
@@ -80,40 +87,6 @@ impl Limits {
     }
 }
 
-/// Bytes of this process: now, and at most.
-fn resident(name: &str) -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    let kib: usize = line
-        .trim_matches([':', '\t', ' '])
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
-    kib << 10
-}
-
-/// Queries, each of which may depend on what the one before it was told.
-pub trait Queries {
-    fn next(&mut self) -> Option<String>;
-    fn was_planned(&mut self) {}
-}
-
-impl Queries for std::vec::IntoIter<String> {
-    fn next(&mut self) -> Option<String> {
-        Iterator::next(self)
-    }
-}
-
-impl Queries for super::absurd::Calls {
-    fn next(&mut self) -> Option<String> {
-        self.next()
-    }
-
-    fn was_planned(&mut self) {
-        self.was_planned();
-    }
-}
-
 /// Runs queries one after the other, and tells each before it runs.
 #[expect(clippy::print_stdout, reason = "the parent tells which one it was")]
 pub fn answer(all: Vec<impl Queries>) {
@@ -133,44 +106,72 @@ pub fn answer(all: Vec<impl Queries>) {
         .unwrap();
     runtime.block_on(async {
         let engine = Engine::open(folder.path(), options, QueryMetrics::new().unwrap()).unwrap();
-        ask(&engine, "SELECT count(*) FROM (SELECT unnest(range(0, 100000)))").await;
-        // Without the program's own pages, of which more are read as more of its functions are used.
-        let before = resident("RssAnon");
-        let mut codes = BTreeMap::new();
+        let first = "select count(*) from (select unnest(range(0, 100000)))";
+        ask(&engine, &Asked::from(first.to_owned())).await;
+        let before = Before {
+            live: memory::live(),
+            anonymous: memory::anonymous(),
+        };
+        let (mut codes, mut peak, mut asked) = (BTreeMap::new(), 0, 0);
         for mut queries in all {
-            while let Some(sql) = queries.next() {
-                let code = ask_bounded(&engine, &sql).await;
+            while let Some(query) = queries.next() {
+                let (code, taken) = ask_bounded(&engine, &query, &before).await;
                 if !["sql.plan", "sql.parse"].contains(&code.as_str()) {
                     queries.was_planned();
                 }
                 *codes.entry(code).or_insert(0) += 1;
+                (peak, asked) = (taken.max(peak), asked + 1);
+                if asked % QUERIES_PER_LOOK == 0 {
+                    before.is_given_back().await;
+                }
             }
         }
-        settle(
-            || engine.memory_used() == 0,
-            || format!("{} bytes are reserved", engine.memory_used()),
-        )
-        .await;
-        let kept = || resident("RssAnon").saturating_sub(before);
-        settle(|| kept() < KEPT_MAX, || format!("{} MiB are kept", kept() / MIB)).await;
+        before.is_given_back().await;
         println!(
-            "all answered: at most {} MiB, {} MiB kept, {codes:?}",
-            resident("VmHWM") / MIB,
-            kept() / MIB
+            "all answered: {asked} queries, at most {} MiB, {} MiB kept, {codes:?}",
+            peak / MIB,
+            before.kept() / MIB
         );
     });
 }
 
-/// The code of the answer, which took no more memory than the process may have.
+/// The memory of the process before it was asked anything.
+struct Before {
+    live: usize,
+    anonymous: usize,
+}
+
+impl Before {
+    fn lives(&self) -> usize {
+        memory::live().saturating_sub(self.live)
+    }
+
+    fn kept(&self) -> usize {
+        memory::anonymous().saturating_sub(self.anonymous)
+    }
+
+    async fn is_given_back(&self) {
+        let kept = || format!("{} MiB of pages are kept", self.kept() / MIB);
+        settle(|| self.kept() < KEPT_MAX, kept).await;
+    }
+}
+
+/// The code of the answer, and what the process had of memory at most, which is no more than it may have.
 #[expect(clippy::print_stdout, reason = "the parent tells which one it was")]
-async fn ask_bounded(engine: &Engine, sql: &str) -> String {
-    println!("{sql:.1000}");
-    let code = ask(engine, sql).await;
+async fn ask_bounded(engine: &Engine, asked: &Asked, before: &Before) -> (String, usize) {
+    let Asked { sql, format } = asked;
+    println!("{format}: {sql:.1000}");
+    memory::forget_peak();
+    let code = ask(engine, asked).await;
     // One that was broken off lets go a moment later; what two at once take is not what is asked here.
-    settle(|| engine.memory_used() == 0, || format!("memory is held by {sql:.300}")).await;
-    let peak = resident("VmHWM");
+    let held = || format!("{} MiB are reserved by {sql:.300}", engine.memory_used() / MIB);
+    settle(|| engine.memory_used() == 0, held).await;
+    let lives = || format!("{} MiB live of {sql:.300}", before.lives() / MIB);
+    settle(|| before.lives() < LIVE_MAX, lives).await;
+    let peak = memory::peak();
+    println!("  {code}: at most {} MiB, {} MiB kept", peak / MIB, before.kept() / MIB);
     assert!(peak < RESIDENT_MAX, "{} MiB were taken by {sql:.300}", peak / MIB);
-    code
+    (code, peak)
 }
 
 async fn settle(is_so: impl Fn() -> bool, otherwise: impl Fn() -> String) {
@@ -188,8 +189,10 @@ async fn settle(is_so: impl Fn() -> bool, otherwise: impl Fn() -> String) {
     clippy::print_stdout,
     reason = "what a query was told helps to read what comes after it"
 )]
-async fn ask(engine: &Engine, sql: &str) -> String {
-    let request = Request::post("/api/sql").body(Body::from(sql.to_owned())).unwrap();
+async fn ask(engine: &Engine, Asked { sql, format }: &Asked) -> String {
+    let request = Request::post(format!("/api/sql?format={format}"))
+        .body(Body::from(sql.to_owned()))
+        .unwrap();
     let response = router(engine.clone()).oneshot(request).await.unwrap();
     let status = response.status();
     let mut body = response.into_body().into_data_stream();
