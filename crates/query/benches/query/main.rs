@@ -6,8 +6,8 @@
 //! A query whose answers differ in the number of rows fails.
 //!
 //! The promise is that a query over some hundred thousand rows costs no more than some percent of CPU time. On two cores of an AMD EPYC
-//! with 500,000 rows it is -33 % (`filter_text`, whose files are pruned) to +4 %; `all_columns` is +15 %, and has the column of
-//! the partition more. `constant` tells what a query costs that reads nothing: 0.4 ms.
+//! with 500,000 rows it is -33 % (`filter_text`, whose files are pruned) to +4 %; `all_columns` is +15 %, and its
+//! rows have a column more, that of the partition. `constant` tells what a query costs that reads nothing: 0.4 ms.
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "other programs use what is not used here")]
