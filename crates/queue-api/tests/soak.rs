@@ -152,6 +152,13 @@ fn ack_all(server: &Server, queue: &str, group: &str) {
     }
 }
 
+/// A queue, and its dead letter queue if it came to have one.
+fn remove(server: &Server, name: &str) {
+    done(server, "DELETE", &format!("/queues/{name}?force=true"), "", &[204]);
+    let dead_letters = format!("/queues/dlq.{name}?force=true");
+    done(server, "DELETE", &dead_letters, "", &[204, 404]);
+}
+
 fn queue(server: &Server, number: u64) {
     let (name, settings) = (
         format!("q-{}", number % 3),
@@ -174,14 +181,7 @@ fn queue(server: &Server, number: u64) {
     if number.is_multiple_of(3) {
         done(server, "POST", &format!("{path}:purge"), "{}", &[200]);
     }
-    done(server, "DELETE", &format!("{path}?force=true"), "", &[204]);
-    done(
-        server,
-        "DELETE",
-        &format!("/queues/dlq.{name}?force=true"),
-        "",
-        &[204, 404],
-    );
+    remove(server, &name);
 }
 
 fn queue_in_memory(server: &Server, number: u64) {
@@ -193,14 +193,7 @@ fn queue_in_memory(server: &Server, number: u64) {
     done(server, "PUT", &path, &settings.to_string(), &[201]);
     produce(server, &path, 20);
     claim(server, &path, "g", "c", 12);
-    done(server, "DELETE", &format!("{path}?force=true"), "", &[204]);
-    done(
-        server,
-        "DELETE",
-        &format!("/queues/dlq.{name}?force=true"),
-        "",
-        &[204, 404],
-    );
+    remove(server, &name);
 }
 
 fn group(server: &Server, number: u64) {
