@@ -6,6 +6,7 @@ mod bad_input;
 mod buffer;
 mod clock;
 mod command_line;
+mod connections;
 mod console;
 mod cross_site;
 mod demo;

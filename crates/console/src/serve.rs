@@ -112,6 +112,7 @@ impl Running {
             places: listener.places,
             passing: Places::passing(PASSING_MAX),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+            log: LogLimiter::default(),
             tasks: tasks.clone(),
         });
         tasks.spawn(server.accept(listener.listener));
@@ -266,12 +267,13 @@ struct Server {
     places: Arc<Places>,
     passing: Arc<Places>,
     refusals: Arc<Semaphore>,
+    /// So that whoever knocks often does not fill it.
+    log: LogLimiter,
     tasks: TaskTracker,
 }
 
 impl Server {
     async fn accept(self: Arc<Server>, listener: TcpListener) {
-        let log = LogLimiter::default();
         loop {
             let accepted = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -279,9 +281,9 @@ impl Server {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.admit(stream, peer, &log),
+                Ok((stream, peer)) => self.admit(stream, peer),
                 Err(error) => {
-                    if let Verdict::Log { held_back } = log.check("accept", 1) {
+                    if let Verdict::Log { held_back } = self.log.check("accept", 1) {
                         tracing::warn!(%error, held_back, "the HTTP listener could not accept a connection; raise the limit of open files if this goes on");
                     }
                     // Usually out of file descriptors: trying at once again would only burn the processor.
@@ -291,7 +293,7 @@ impl Server {
         }
     }
 
-    fn admit(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr, log: &LogLimiter) {
+    fn admit(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
         let descriptor = u64::try_from(stream.as_raw_fd()).unwrap_or(0);
         let is_files = self.limits.descriptors_max.is_some_and(|max| descriptor >= max);
         // Nor may many words be said with what is kept for files.
@@ -310,11 +312,11 @@ impl Server {
             && let Some((held, _)) = self.passing.take(false, &self.cut)
         {
             self.meters.passed.inc();
-            self.tell_full(is_files, log);
+            self.tell_full(is_files);
             return self.hold(stream, peer, held, true);
         }
         self.meters.refused.inc();
-        self.tell_full(is_files, log);
+        self.tell_full(is_files);
         if is_scarce {
             return;
         }
@@ -375,9 +377,9 @@ impl Server {
         });
     }
 
-    fn tell_full(&self, is_files: bool, log: &LogLimiter) {
+    fn tell_full(&self, is_files: bool) {
         let connections_max = self.places.most();
-        if let Verdict::Log { held_back } = log.check("connections", 1) {
+        if let Verdict::Log { held_back } = self.log.check("connections", 1) {
             tracing::warn!(
                 connections_max,
                 open = self.meters.connections.get(),
@@ -586,6 +588,13 @@ impl Server {
             let most = self.places.streams_most();
             let text = format!("{most} streams of events are open already, which is the limit; try again later");
             self.meters.refused.inc();
+            if let Verdict::Log { held_back } = self.log.check("streams", 1) {
+                tracing::warn!(
+                    streams_max = most,
+                    held_back,
+                    "as many streams of events are open as may be, and one more was refused; raise max_connections of the listener"
+                );
+            }
             return form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", &text);
         }
         // A proxy in between would hold events back until it has many.
