@@ -50,7 +50,8 @@ queues:
     - name: orders
       partitions: 4
       max_depth: 0
-      visibility_timeout: 5s
+      visibility_timeout: 3s
+      consumer_timeout: 5s
       retry: {initial_backoff: 50ms, max_retries: 20}
       groups: [{name: work}]
 flows:

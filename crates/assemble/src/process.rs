@@ -43,6 +43,9 @@ pub struct Process {
     _data_dir: DataDir,
 }
 
+/// Nodes of OPC UA servers have a quarter of `memory.limit`, and at least this.
+const NODE_MEMORY_MIN: usize = 32 << 20;
+
 /// Requests that still run when `shutdown_timeout` is over get this long to end.
 const LISTENER_GRACE: Duration = Duration::from_millis(500);
 
@@ -148,6 +151,8 @@ impl Process {
             metrics: lake_metrics.clone(),
             alone: Default::default(),
         });
+        let quarter = usize::try_from(config.memory.limit / 4).unwrap_or(usize::MAX);
+        components.opcua.set_node_memory(quarter.max(NODE_MEMORY_MIN));
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![
             components.opcua.clone(),
             components.topics.clone(),

@@ -1,6 +1,7 @@
 //! What HTTP shows of all OPC UA inputs of the process: their nodes and their failures, page by page.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use axum::Router;
 use axum::extract::{Query, State};
@@ -21,10 +22,34 @@ const FAILURES: &str = "/api/v1/opcua/failures";
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
 
+/// The memory that tables of nodes may take, all inputs together, in equal parts.
+#[derive(Debug)]
+pub(crate) struct NodeMemory {
+    bytes: AtomicUsize,
+    inputs: AtomicUsize,
+}
+
+impl Default for NodeMemory {
+    fn default() -> NodeMemory {
+        NodeMemory {
+            bytes: AtomicUsize::new(usize::MAX),
+            inputs: AtomicUsize::new(1),
+        }
+    }
+}
+
+impl NodeMemory {
+    /// Half of an input's part: while it browses again there are two tables.
+    pub fn of_a_table(&self) -> usize {
+        self.bytes.load(Relaxed) / self.inputs.load(Relaxed).max(1) / 2
+    }
+}
+
 /// All inputs of the process. The assembly makes one and serves it; its routes show inputs that come later, too.
 #[derive(Default)]
 pub struct Directory {
     inputs: Inputs,
+    memory: Arc<NodeMemory>,
 }
 
 type Inputs = Arc<RwLock<Vec<Arc<Listed>>>>;
@@ -43,11 +68,21 @@ impl Directory {
         Arc::default()
     }
 
+    /// What tables of nodes may take, all inputs together. An input that has no room left browses no further and says so.
+    pub fn set_node_memory(&self, bytes: usize) {
+        self.memory.bytes.store(bytes, Relaxed);
+    }
+
+    pub(crate) fn memory(&self) -> Arc<NodeMemory> {
+        self.memory.clone()
+    }
+
     /// Takes the place of an earlier run of the same input.
     pub(crate) fn add(&self, listed: Arc<Listed>) {
         let mut inputs = self.inputs.write();
         inputs.retain(|known| known.input != listed.input);
         inputs.push(listed);
+        self.memory.inputs.store(inputs.len(), Relaxed);
     }
 
     fn chosen(&self, page: &Page) -> Vec<Arc<Listed>> {

@@ -121,6 +121,7 @@ impl OpcUaInput {
                 browse: config.browse.clone(),
                 failures,
                 metrics,
+                memory: self.directory.memory(),
                 is_served: true,
                 sessions,
             },

@@ -34,6 +34,7 @@ mod metadata;
 mod metrics;
 #[cfg(test)]
 mod mutation;
+mod namespace_array;
 mod node_id;
 mod node_table;
 mod output;

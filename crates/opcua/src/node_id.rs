@@ -9,6 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use opcua::types::{ByteString, Guid, Identifier, NodeId, UAString};
 
+use crate::namespace_array::NamespaceArray;
+
 /// A node as the configuration names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NodeSpec {
@@ -61,13 +63,20 @@ impl NodeSpec {
         }
     }
 
+    /// The node, if it is named by the index of its namespace.
+    pub fn indexed(&self) -> Option<&NodeId> {
+        match self {
+            NodeSpec::Indexed(id) => Some(id),
+            NodeSpec::ByUri { .. } => None,
+        }
+    }
+
     /// The node in a server with this namespace array; the error names the missing URI.
-    pub fn resolve(&self, namespaces: &[String]) -> Result<NodeId, String> {
+    pub fn resolve(&self, namespaces: &NamespaceArray) -> Result<NodeId, String> {
         match self {
             NodeSpec::Indexed(id) => Ok(id.clone()),
             NodeSpec::ByUri { uri, identifier } => {
-                let index = namespaces.iter().position(|known| known == uri);
-                let namespace = index.and_then(|i| u16::try_from(i).ok());
+                let namespace = namespaces.index_of(uri);
                 let namespace = namespace.ok_or_else(|| format!("the server has no namespace \"{uri}\""))?;
                 Ok(NodeId {
                     namespace,
@@ -197,7 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parsed(text: &str) -> NodeId {
-        NodeSpec::parse(text).unwrap().resolve(&[]).unwrap()
+        NodeSpec::parse(text).unwrap().indexed().unwrap().clone()
     }
 
     #[test]
@@ -250,11 +259,12 @@ mod tests {
     #[test]
     fn a_namespace_uri_is_found_at_each_connect() {
         let spec = NodeSpec::parse("nsu=urn:plant;s=Line1").unwrap();
-        let namespaces = ["http://opcfoundation.org/UA/", "urn:server", "urn:plant"].map(str::to_owned);
+        let namespaces = NamespaceArray::from(["http://opcfoundation.org/UA/", "urn:server", "urn:plant"]);
         assert_eq!(text(&spec.resolve(&namespaces).unwrap()), "ns=2;s=Line1");
         assert_eq!(spec.to_string(), "nsu=urn:plant;s=Line1");
         assert_eq!(
-            spec.resolve(&namespaces[..2]).unwrap_err(),
+            spec.resolve(&["http://opcfoundation.org/UA/", "urn:server"].into())
+                .unwrap_err(),
             "the server has no namespace \"urn:plant\""
         );
     }

@@ -7,14 +7,17 @@ use std::hash::BuildHasher as _;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use opcua::types::{ByteString, Guid, Identifier, NodeId, UAString};
 
+use crate::namespace_array::NamespaceArray;
 use crate::text_arena::{TextArena, TextRef};
 
 /// An index into the table.
 pub(crate) type NodeIndex = u32;
 
+mod data_types;
 mod merge;
 mod namespaces;
 
+use data_types::{DataTypes, NO_TYPE};
 pub(crate) use merge::{Differences, Unclear};
 
 /// "No node", as the parent of roots.
@@ -114,8 +117,6 @@ struct Entry {
     removed: bool,
 }
 
-const NO_TYPE: u16 = u16::MAX;
-
 /// Access level of a variable whose attribute could not be read.
 const NO_ACCESS_LEVEL: u8 = 0;
 
@@ -125,11 +126,11 @@ pub(crate) struct NodeTable {
     texts: TextArena,
     by_id: HashTable<NodeIndex>,
     hasher: DefaultHashBuilder,
-    data_types: Vec<NodeId>,
+    data_types: DataTypes,
     variables: usize,
     counts: StateCounts,
     /// The server's namespace array, by whose indexes all NodeIds here are meant.
-    namespaces: Vec<String>,
+    namespaces: NamespaceArray,
     /// Configured nodes whose namespace the server does not have. Their text stands for their NodeID.
     unresolved: std::collections::BTreeSet<NodeIndex>,
 }
@@ -374,7 +375,7 @@ impl NodeTable {
 
     pub fn data_type(&self, index: NodeIndex) -> Option<&NodeId> {
         let entry = self.entries.get(index as usize)?;
-        self.data_types.get(usize::from(entry.data_type))
+        self.data_types.get(entry.data_type)
     }
 
     /// Whether the path's last segment is the NodeID.
@@ -414,7 +415,7 @@ impl NodeTable {
         access_level: Option<u8>,
         description: Option<&str>,
     ) {
-        let data_type = data_type.map(|data_type| self.intern(data_type));
+        let data_type = data_type.map(|data_type| self.data_types.index_of(data_type));
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return;
         };
@@ -436,21 +437,6 @@ impl NodeTable {
             entry.and_then(|entry| entry.access_level),
             described.map(|entry| self.texts.get(entry.description)),
         )
-    }
-
-    /// Data types are few; beyond 65,534 of them a variable's stays unknown.
-    fn intern(&mut self, data_type: &NodeId) -> u16 {
-        let known = self.data_types.iter().position(|known| known == data_type);
-        let index = known.unwrap_or_else(|| {
-            if self.data_types.len() < usize::from(NO_TYPE) {
-                self.data_types.push(data_type.clone());
-            }
-            self.data_types
-                .iter()
-                .position(|known| known == data_type)
-                .unwrap_or(usize::from(NO_TYPE))
-        });
-        u16::try_from(index).unwrap_or(NO_TYPE)
     }
 
     /// A configured node that was added without being known: what it turned out to be. One that is served, and only
@@ -544,7 +530,7 @@ impl NodeTable {
         self.entries.capacity() * size_of::<Entry>()
             + self.texts.heap_bytes()
             + self.by_id.capacity() * (size_of::<NodeIndex>() + 2)
-            + self.data_types.capacity() * size_of::<NodeId>()
+            + self.data_types.heap_bytes()
     }
 }
 

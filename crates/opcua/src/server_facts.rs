@@ -4,6 +4,7 @@ use opcua::types::{AttributeId, NodeId, TimestampsToReturn};
 use thalweg_record::{Ticks, Value};
 
 use crate::channel::CallError;
+use crate::namespace_array::NamespaceArray;
 use crate::profile::{Name, Profile, ServerProduct};
 use crate::session::{Session, read_id};
 use crate::value::{Content, TypeBook, status};
@@ -23,7 +24,7 @@ pub(crate) struct ServerFacts {
     pub limits: OperationLimits,
     /// `None` if it could not be read.
     pub product: Option<ServerProduct>,
-    pub namespaces: Vec<String>,
+    pub namespaces: NamespaceArray,
     /// Missing if the server does not say.
     pub start_time: Ticks,
 }
@@ -102,17 +103,17 @@ impl ServerFacts {
 }
 
 /// The server's namespaces as they are now; none if they cannot be read.
-pub(crate) async fn namespaces(session: &Session) -> Result<Vec<String>, CallError> {
+pub(crate) async fn namespaces(session: &Session) -> Result<NamespaceArray, CallError> {
     Ok(uris(read_values(session, &[NAMESPACE_ARRAY]).await?.first()))
 }
 
-fn uris(namespace_array: Option<&Option<Value>>) -> Vec<String> {
+fn uris(namespace_array: Option<&Option<Value>>) -> NamespaceArray {
     match namespace_array {
-        Some(Some(Value::Array(uris))) => uris
-            .iter()
-            .map(|uri| uri.as_str().unwrap_or_default().to_owned())
-            .collect(),
-        _ => Vec::new(),
+        Some(Some(Value::Array(uris))) => {
+            let uris = uris.iter().map(|uri| uri.as_str().unwrap_or_default().to_owned());
+            NamespaceArray::new(uris.collect())
+        }
+        _ => NamespaceArray::default(),
     }
 }
 

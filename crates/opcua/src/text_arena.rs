@@ -61,7 +61,10 @@ impl TextArena {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        self.blocks.iter().map(Vec::capacity).sum::<usize>() + self.blocks.capacity() * size_of::<Vec<u8>>()
+        // All but the first one are made whole.
+        let first = self.blocks.first().map_or(0, Vec::capacity);
+        let others = self.blocks.len().saturating_sub(1) * BLOCK_BYTES;
+        first + others + self.blocks.capacity() * size_of::<Vec<u8>>()
     }
 }
 

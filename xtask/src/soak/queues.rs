@@ -18,7 +18,7 @@ const SETTLE: &str = "/api/v1/queues/orders/groups/work/settle";
 const PRODUCERS: u64 = 2;
 const CONSUMERS: u64 = 3;
 const BATCH_MAX: u64 = 40;
-const KEYS: u64 = 64;
+const KEYS: u64 = 1000;
 /// Messages that wait, so that consumers come after.
 const WAITING_MAX: u64 = 5_000;
 /// Of a queue that is made and removed.
@@ -65,7 +65,7 @@ impl Queues {
     fn produce(&self, soak: &Soak, mut chance: Chance) {
         let client = soak.client();
         while soak.goes_on() {
-            if self.stored.count() > self.acked.count() + WAITING_MAX {
+            if self.stored.count() > self.acked.count() + self.rejected.load(Relaxed) + WAITING_MAX {
                 soak.pause(Duration::from_millis(50));
                 continue;
             }
@@ -93,7 +93,7 @@ impl Queues {
                 }
             }
             let claim = json!({"consumer": format!("c{number}-{lives}"), "max": 50, "wait": "500ms"}).to_string();
-            if soak.goes_on() && chance.one_of(40) {
+            if soak.goes_on() && chance.one_of(100) {
                 client::leave(&soak.address, CLAIM, &claim);
                 self.left.fetch_add(1, Relaxed);
                 // Whoever comes after it has another name.
@@ -128,7 +128,7 @@ impl Queues {
                 }
             }
         }
-        if soak.goes_on() && chance.one_of(100) {
+        if soak.goes_on() && chance.one_of(200) {
             // Its leases end, and others get what it had.
             self.left.fetch_add(1, Relaxed);
             return;

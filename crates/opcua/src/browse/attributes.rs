@@ -20,8 +20,9 @@ pub(super) fn request(id: &NodeId) -> [ReadValueId; PER_NODE] {
     .map(|a| read_id(id.clone(), a))
 }
 
-/// Takes over what was read of each node; what could not be read stays what it was.
-pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataValue]) {
+/// Takes over what was read of each node; what could not be read stays what it was. Once the table takes `bytes_max`,
+/// descriptions are left out.
+pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataValue], bytes_max: usize) {
     for (node, values) in nodes.iter().zip(values.chunks(PER_NODE)) {
         let value = |i: usize| {
             let value = values.get(i).filter(|value| !status::is_bad(value.stamps.status));
@@ -31,14 +32,15 @@ pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataVa
             })
         };
         let data_type = match value(0) {
-            Some(Value::NodeId(text)) => NodeSpec::parse(text).ok().and_then(|spec| spec.resolve(&[]).ok()),
+            Some(Value::NodeId(text)) => NodeSpec::parse(text).ok().and_then(|spec| spec.indexed().cloned()),
             _ => None,
         };
         let access_level = match value(1) {
             Some(Value::U8(level)) => Some(*level),
             _ => None,
         };
-        table.set_attributes(*node, data_type.as_ref(), access_level, description(values.get(2)));
+        let description = description(values.get(2)).filter(|_| table.heap_bytes() < bytes_max);
+        table.set_attributes(*node, data_type.as_ref(), access_level, description);
     }
 }
 

@@ -21,8 +21,10 @@ use tokio::sync::{Notify, watch};
 use crate::assign::Assigner;
 use crate::backoff::{Backoff, until};
 use crate::config::BrowseConfig;
+use crate::directory::NodeMemory;
 use crate::failures::{Failures, What};
 use crate::metrics::Metrics;
+use crate::namespace_array::NamespaceArray;
 use crate::node_id::{self, NodeSpec};
 use crate::node_table::{Class, Differences, FailureReason, Found, ItemState, NO_NODE, NodeIndex, NodeTable, Unclear};
 use crate::profile::Profile;
@@ -53,6 +55,7 @@ pub(crate) struct Context {
     pub browse: BrowseConfig,
     pub failures: Arc<Failures>,
     pub metrics: Arc<Metrics>,
+    pub memory: Arc<NodeMemory>,
     /// Whether this is the table that is served, and not one that is only compared with it.
     pub is_served: bool,
     /// The primary connection, `None` while there is none.
@@ -80,7 +83,7 @@ impl Context {
         }
     }
 
-    fn namespaces(&self) -> Vec<String> {
+    fn namespaces(&self) -> NamespaceArray {
         self.sessions
             .borrow()
             .as_ref()
@@ -93,7 +96,16 @@ impl Context {
     }
 
     fn is_full_with(&self, table: &NodeTable) -> bool {
-        references::is_full(table, &self.browse)
+        self.has_all_it_may(table) || self.is_out_of_memory(table)
+    }
+
+    /// As many nodes as the file lets it have.
+    fn has_all_it_may(&self, table: &NodeTable) -> bool {
+        self.browse.nodes_max != 0 && table.len() >= self.browse.nodes_max
+    }
+
+    fn is_out_of_memory(&self, table: &NodeTable) -> bool {
+        table.heap_bytes() >= self.memory.of_a_table()
     }
 }
 
@@ -145,10 +157,24 @@ impl Browser {
             () = progress.run() => {}
         }
         progress.done();
-        if context.is_full() {
+        self.tell_if_full(&context);
+    }
+
+    /// Says why no more nodes are taken, if that is so.
+    fn tell_if_full(&self, context: &Context) {
+        let table = context.table.read();
+        if context.has_all_it_may(&table) {
             let limit = context.browse.nodes_max;
             self.component.warn_limited("max_nodes", 1, || {
                 format!("browsing stopped at {limit} nodes; raise browse.maxNodes to find more")
+            });
+        } else if context.is_out_of_memory(&table) {
+            let (nodes, bytes) = (table.len(), table.heap_bytes());
+            self.component.warn_limited("node_memory", 1, || {
+                format!(
+                    "browsing stopped at {nodes} nodes, which take {bytes} bytes and have no more; leave some out with \
+                     browse.exclude or raise memory.limit"
+                )
             });
         }
     }
@@ -328,7 +354,7 @@ impl Browser {
     }
 
     /// The NodeID of a configured node; `None` while its namespace is unknown.
-    fn id_of_root(&self, index: NodeIndex, namespaces: &[String]) -> Option<NodeId> {
+    fn id_of_root(&self, index: NodeIndex, namespaces: &NamespaceArray) -> Option<NodeId> {
         let (unresolved, label, id) = {
             let table = self.context.table.read();
             (table.is_unresolved(index), table.label(index), table.node_id(index))
@@ -389,7 +415,9 @@ impl Browser {
         self.backoff.reset();
         Box::pin(second.survey(None, Instant::now())).await;
         let unclear = self.unclear(&second.context);
-        let differences = self.context.table.write().merge(&newer.read(), &unclear);
+        let bytes_max = self.context.memory.of_a_table();
+        let differences = self.context.table.write().merge(&newer.read(), &unclear, bytes_max);
+        self.tell_if_full(&self.context);
         self.take_over_failures(&second.context, &differences);
         tracing::info!(
             component = self.component.title(),

@@ -3,17 +3,19 @@
 use opcua::types::{NodeClass, NodeId, ReferenceDescription, ReferenceTypeId};
 
 use crate::config::BrowseConfig;
+use crate::namespace_array::NamespaceArray;
 use crate::node_table::{Class, Found, NodeIndex, NodeTable};
 use crate::tag_path;
 use crate::text_arena::TEXT_BYTES_MAX;
 
-/// Adds what a node refers to. Returns how many references led to new nodes.
+/// Adds what a node refers to, until `is_full` says so. Returns how many references led to new nodes.
 pub(super) fn apply(
     table: &mut NodeTable,
     parent: NodeIndex,
     references: &[ReferenceDescription],
     config: &BrowseConfig,
-    namespaces: &[String],
+    namespaces: &NamespaceArray,
+    is_full: impl Fn(&NodeTable) -> bool,
 ) -> usize {
     let filtered = config.include.is_some() || config.exclude.is_some();
     let parent_path = if filtered {
@@ -23,7 +25,7 @@ pub(super) fn apply(
     };
     let mut added = 0;
     for reference in references {
-        if is_full(table, config) {
+        if is_full(table) {
             break;
         }
         let Some(id) = target(reference, namespaces) else {
@@ -50,22 +52,15 @@ pub(super) fn apply(
     added
 }
 
-pub(super) fn is_full(table: &NodeTable, config: &BrowseConfig) -> bool {
-    config.nodes_max != 0 && table.len() >= config.nodes_max
-}
-
 /// The node in this server; `None` for nodes of other servers and unknown namespaces.
-fn target(reference: &ReferenceDescription, namespaces: &[String]) -> Option<NodeId> {
+fn target(reference: &ReferenceDescription, namespaces: &NamespaceArray) -> Option<NodeId> {
     let expanded = &reference.node_id;
     if expanded.server_index != 0 || !reference.is_forward {
         return None;
     }
     let mut id = expanded.node_id.clone();
     if !expanded.namespace_uri.is_empty() {
-        let index = namespaces
-            .iter()
-            .position(|uri| uri == expanded.namespace_uri.as_ref())?;
-        id.namespace = u16::try_from(index).ok()?;
+        id.namespace = namespaces.index_of(expanded.namespace_uri.as_ref())?;
     }
     // The specification allows 4,096 characters; what the table would cut would be another node.
     let fits = match &id.identifier {

@@ -205,7 +205,9 @@ impl<'a> Survey<'a> {
         let namespaces = self.context.namespaces();
         while let Some((parent, found)) = self.walk.take_turn() {
             let mut table = self.context.table.write();
-            let added = references::apply(&mut table, parent, &found, &self.context.browse, &namespaces);
+            let added = references::apply(&mut table, parent, &found, &self.context.browse, &namespaces, |table| {
+                self.context.is_full_with(table)
+            });
             self.context.metrics.browse_nodes.inc_by(added as u64);
             if added == 0 {
                 *self.fruitless.entry(parent).or_insert(0) += found.len();
@@ -368,7 +370,8 @@ impl<'a> Survey<'a> {
             Done::Read(nodes, Ok(values)) => {
                 self.pace.answered(latency, operations);
                 self.read_chunk.succeeded();
-                attributes::apply(&mut self.context.table.write(), &nodes, &values);
+                let bytes_max = self.context.memory.of_a_table();
+                attributes::apply(&mut self.context.table.write(), &nodes, &values, bytes_max);
                 ready(nodes);
             }
             Done::Browsed(turns, Err(error)) => {
@@ -665,6 +668,8 @@ fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<Bro
 
 #[cfg(test)]
 mod circle_tests;
+#[cfg(test)]
+mod endless_tests;
 #[cfg(test)]
 mod failing_tests;
 #[cfg(test)]

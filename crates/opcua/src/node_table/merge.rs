@@ -24,8 +24,9 @@ pub(crate) struct Unclear {
 
 impl NodeTable {
     /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed, unless
-    /// they were below one that could not be browsed.
-    pub fn merge(&mut self, newer: &NodeTable, unclear: &Unclear) -> Differences {
+    /// they were below one that could not be browsed. Once this table takes `bytes_max`, nodes and descriptions that are new
+    /// are left out.
+    pub fn merge(&mut self, newer: &NodeTable, unclear: &Unclear, bytes_max: usize) -> Differences {
         let mut differences = Differences::default();
         let before = self.len();
         let mut mapped: Vec<NodeIndex> = Vec::with_capacity(newer.len());
@@ -33,7 +34,7 @@ impl NodeTable {
         for index in 0..newer.len() as NodeIndex {
             // Parents come before their children in the newer table.
             let parent = mapped.get(newer.parent(index) as usize).copied().unwrap_or(NO_NODE);
-            let own = self.take_over(newer, index, parent, unclear, &mut differences);
+            let own = self.take_over(newer, index, parent, unclear, bytes_max, &mut differences);
             if unclear.unbrowsed.contains(&index) {
                 unbrowsed.insert(own);
             }
@@ -76,6 +77,7 @@ impl NodeTable {
         index: NodeIndex,
         parent: NodeIndex,
         unclear: &Unclear,
+        bytes_max: usize,
         differences: &mut Differences,
     ) -> NodeIndex {
         let (id, name, class) = (newer.node_id(index), newer.name(index), newer.class(index));
@@ -90,6 +92,7 @@ impl NodeTable {
                 self.update(own, name, class, parent, was_known, differences);
                 own
             }
+            None if self.heap_bytes() >= bytes_max => return NO_NODE,
             None => {
                 let Some(own) = self.add_newer(newer, index, &id, parent) else {
                     return NO_NODE;
@@ -101,10 +104,12 @@ impl NodeTable {
             }
         };
         let (data_type, access_level, description) = newer.attributes(index);
+        let description = description.filter(|_| self.heap_bytes() < bytes_max);
         self.set_attributes(own, data_type, access_level, description);
         if newer.is_failed(index) {
             self.set_state(own, newer.state(index));
-            differences.added.retain(|added| *added != own);
+            // If it was added, then as the last one.
+            differences.added.pop_if(|added| *added == own);
         }
         own
     }

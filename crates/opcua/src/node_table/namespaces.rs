@@ -1,27 +1,21 @@
 //! Servers may number their namespaces anew when they start. NodeIds in the table are by index, so all of them move along
 //! before anything is asked of the server by these NodeIds.
 
-use opcua::types::NodeId;
-
 use super::{NodeIndex, NodeTable, hash_entry};
+use crate::namespace_array::NamespaceArray;
 
 impl NodeTable {
     /// Takes over the server's namespace array. Returns whether NodeIds have changed; nodes of a namespace that the
     /// server no longer has get an index that no server uses, so that they are found missing and nothing else is found
     /// in their place.
-    pub fn set_namespaces(&mut self, namespaces: &[String]) -> bool {
-        if namespaces.is_empty() || self.namespaces == namespaces {
+    pub fn set_namespaces(&mut self, namespaces: &NamespaceArray) -> bool {
+        if namespaces.is_empty() || self.namespaces == *namespaces {
             return false;
         }
-        let earlier = std::mem::replace(&mut self.namespaces, namespaces.to_vec());
-        let new_index = |(before, uri): (u16, &String)| {
-            let index = namespaces.iter().position(|known| known == uri);
-            // Never the index that another namespace has now.
-            index
-                .and_then(|index| u16::try_from(index).ok())
-                .unwrap_or(u16::MAX - before)
-        };
-        let mapped: Vec<u16> = (0..=u16::MAX).zip(&earlier).map(new_index).collect();
+        let earlier = std::mem::replace(&mut self.namespaces, namespaces.clone());
+        // Never the index that another namespace has now.
+        let new_index = |(before, uri): (u16, &String)| namespaces.index_of(uri).unwrap_or(u16::MAX - before);
+        let mapped: Vec<u16> = (0..=u16::MAX).zip(earlier.uris()).map(new_index).collect();
         let moved = |index: u16| mapped.get(usize::from(index)).copied().unwrap_or(index);
         if (0..=u16::MAX).take(mapped.len()).all(|index| moved(index) == index) {
             return false;
@@ -29,13 +23,7 @@ impl NodeTable {
         for entry in &mut self.entries {
             entry.namespace = moved(entry.namespace);
         }
-        self.data_types = std::mem::take(&mut self.data_types)
-            .into_iter()
-            .map(|id| NodeId {
-                namespace: moved(id.namespace),
-                ..id
-            })
-            .collect();
+        self.data_types.move_namespaces(moved);
         self.hash_anew();
         true
     }

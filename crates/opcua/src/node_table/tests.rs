@@ -2,6 +2,7 @@ use opcua::types::{ByteString, Guid, Identifier, NodeId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::namespace_array::NamespaceArray;
 use crate::tag_path;
 
 fn add(table: &mut NodeTable, id: &NodeId, name: &str, class: Class, parent: NodeIndex) -> NodeIndex {
@@ -111,7 +112,7 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     add(&mut newer, &text_id("new"), "C", Class::Variable, folder);
     newer.set_attributes(moved, Some(&NodeId::new(0, 11u32)), Some(3), Some("described"));
 
-    let differences = table.merge(&newer, &merge::Unclear::default());
+    let differences = table.merge(&newer, &merge::Unclear::default(), usize::MAX);
     let new = table.find(&text_id("new")).unwrap();
     assert_eq!(
         differences,
@@ -132,7 +133,7 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     let mut back = NodeTable::default();
     let root = add(&mut back, &text_id("r"), "Plant", Class::Object, NO_NODE);
     add(&mut back, &text_id("goes"), "B", Class::Variable, root);
-    let differences = table.merge(&back, &merge::Unclear::default());
+    let differences = table.merge(&back, &merge::Unclear::default(), usize::MAX);
     assert_eq!(
         differences,
         merge::Differences {
@@ -166,7 +167,7 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
         unbrowsed: [unread, unbrowsed].into(),
         ..Default::default()
     };
-    let differences = table.merge(&newer, &unclear);
+    let differences = table.merge(&newer, &unclear, usize::MAX);
     assert_eq!(differences.removed, [gone]);
     assert!(differences.added.is_empty());
     assert_eq!((table.name(other), table.state(other)), ("Other", ItemState::Monitored));
@@ -206,7 +207,7 @@ fn a_root_that_was_unknown_is_added_once_the_server_has_it() {
         unknown_roots: [tag, folder].into(),
         ..Default::default()
     };
-    let differences = table.merge(&newer, &unclear);
+    let differences = table.merge(&newer, &unclear, usize::MAX);
     assert_eq!((differences.added, differences.removed), (vec![tag], vec![]));
     assert_eq!((table.name(tag), table.state(tag)), ("Tag", ItemState::Pending));
     assert_eq!(
@@ -218,9 +219,8 @@ fn a_root_that_was_unknown_is_added_once_the_server_has_it() {
 
 #[test]
 fn node_ids_move_with_their_namespaces() {
-    let uris = |uris: &[&str]| uris.iter().map(|uri| (*uri).to_owned()).collect::<Vec<String>>();
     let mut table = NodeTable::default();
-    assert!(!table.set_namespaces(&uris(&["ua", "server", "a", "b", "c"])));
+    assert!(!table.set_namespaces(&["ua", "server", "a", "b", "c"].into()));
     let ids = [
         NodeId::new(0, 85u32),
         NodeId::new(2, "x"),
@@ -233,15 +233,15 @@ fn node_ids_move_with_their_namespaces() {
     }
     table.set_attributes(3, Some(&NodeId::new(3, "Type")), Some(1), Some(""));
     assert!(
-        !table.set_namespaces(&uris(&["ua", "server", "a", "b", "c", "d"])),
+        !table.set_namespaces(&["ua", "server", "a", "b", "c", "d"].into()),
         "one more moves nothing"
     );
     assert!(
-        !table.set_namespaces(&[]),
+        !table.set_namespaces(&NamespaceArray::default()),
         "a server that cannot say has not said that it has none"
     );
     // a is gone, b and c change places with it and each other.
-    assert!(table.set_namespaces(&uris(&["ua", "server", "c", "b2", "b"])));
+    assert!(table.set_namespaces(&["ua", "server", "c", "b2", "b"].into()));
     let moved: Vec<NodeId> = (0..5).map(|index| table.node_id(index)).collect();
     let expected = [
         NodeId::new(0, 85u32),
@@ -311,11 +311,11 @@ fn what_could_not_be_read_again_stays_known() {
     // A newer browse that found the node but could read nothing of it.
     let mut newer = NodeTable::default();
     add(&mut newer, &text_id("v"), "V", Class::Variable, NO_NODE);
-    table.merge(&newer, &Default::default());
+    table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), before);
     // One that could: even nothing is something to know.
     newer.set_attributes(0, None, Some(0), Some(""));
-    table.merge(&newer, &Default::default());
+    table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), (known.0, Some(0), Some(String::new())));
 }
 
@@ -337,12 +337,45 @@ fn browsing_again_takes_no_more_memory() {
         table
     };
     let mut table = browsed();
-    table.merge(&browsed(), &Default::default());
+    table.merge(&browsed(), &Default::default(), usize::MAX);
     let before = table.heap_bytes();
     for _ in 0..20 {
-        table.merge(&browsed(), &Default::default());
+        table.merge(&browsed(), &Default::default(), usize::MAX);
     }
     assert_eq!(table.heap_bytes(), before);
+}
+
+#[test]
+fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() {
+    let browsed = |from: u32| {
+        let mut table = NodeTable::default();
+        let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+        for i in from..from + 100 {
+            let node = add(
+                &mut table,
+                &NodeId::new(2, i),
+                &format!("Tag{i}"),
+                Class::Variable,
+                root,
+            );
+            table.set_attributes(node, None, Some(1), Some(&"long ".repeat(100)));
+        }
+        table
+    };
+    let mut table = browsed(0);
+    let (nodes, full) = (table.len(), table.heap_bytes());
+    // Half of the tags are others, and all texts.
+    let mut newer = browsed(50);
+    for node in newer.variable_indexes().collect::<Vec<_>>() {
+        newer.set_attributes(node, None, Some(3), Some(&"other ".repeat(100)));
+    }
+    let differences = table.merge(&newer, &Default::default(), full);
+    assert_eq!((differences.added.len(), differences.removed.len()), (0, 50));
+    assert_eq!((table.len(), table.heap_bytes()), (nodes, full));
+    let kept = table.find(&NodeId::new(2, 70u32)).unwrap();
+    assert_eq!(table.attributes(kept).1, Some(3));
+    assert_eq!(table.attributes(kept).2, Some(&*"long ".repeat(100)));
+    assert_eq!(table.merge(&newer, &Default::default(), usize::MAX).added.len(), 50);
 }
 
 proptest! {

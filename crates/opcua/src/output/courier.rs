@@ -28,6 +28,7 @@ use super::verdict::{Failure, difference, refusal};
 use crate::backoff::Backoff;
 use crate::channel::CallError;
 use crate::config::OutputConfig;
+use crate::namespace_array::NamespaceArray;
 use crate::server_facts;
 use crate::value::{DataValue, status};
 
@@ -82,12 +83,12 @@ struct Call {
 enum Answer {
     Written(u64, Result<Vec<u32>, CallError>),
     Read(u64, Result<Vec<DataValue>, CallError>),
-    Namespaces(Result<Vec<String>, CallError>),
+    Namespaces(Result<NamespaceArray, CallError>),
 }
 
 /// What is known of the server's namespaces.
 struct Namespaces {
-    known: Vec<String>,
+    known: NamespaceArray,
     read_at: Instant,
     /// URIs that were looked for in vain when they were read.
     missing: HashSet<String>,
@@ -115,7 +116,7 @@ impl Courier {
             config,
             report,
             server: None,
-            namespaces: Namespaces::new(Vec::new()),
+            namespaces: Namespaces::new(NamespaceArray::default()),
             lines: Lines::default(),
             schedule: Schedule::new(pace.backoff.clone()),
             slow: SlowNodes::new(pace.patience),
@@ -442,7 +443,7 @@ impl Courier {
         }));
     }
 
-    fn namespaces_read(&mut self, read: Result<Vec<String>, CallError>) {
+    fn namespaces_read(&mut self, read: Result<NamespaceArray, CallError>) {
         let asked_for = self.namespaces.asked_for.take().unwrap_or_default();
         self.namespaces.read_at = Instant::now();
         self.namespaces.missing.clear();
@@ -481,7 +482,7 @@ impl Call {
 }
 
 impl Namespaces {
-    fn new(known: Vec<String>) -> Namespaces {
+    fn new(known: NamespaceArray) -> Namespaces {
         Namespaces {
             known,
             read_at: Instant::now(),

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::prepare::Wanted;
 use super::server::Target;
+use crate::namespace_array::NamespaceArray;
 use crate::node_id::NodeSpec;
 
 /// A write that the flow has called.
@@ -96,7 +97,7 @@ impl Lines {
         &mut self,
         done: oneshot::Sender<Result<(), WriteError>>,
         wanted: Vec<Result<Vec<Wanted>, Rejection>>,
-        namespaces: &[String],
+        namespaces: &NamespaceArray,
     ) {
         let (write, first, since) = (self.next_write, self.next, Instant::now());
         self.next_write += 1;
@@ -143,7 +144,7 @@ impl Lines {
     }
 
     /// Begins everything anew, in a session in which nodes may have other numbers: the same values are written again.
-    pub fn restart(&mut self, namespaces: &[String]) {
+    pub fn restart(&mut self, namespaces: &NamespaceArray) {
         self.lines.clear();
         self.heads.clear();
         self.homeless.clear();
@@ -160,7 +161,7 @@ impl Lines {
         self.line_up(0..self.next, namespaces);
     }
 
-    fn line_up(&mut self, ids: Range<Id>, namespaces: &[String]) {
+    fn line_up(&mut self, ids: Range<Id>, namespaces: &NamespaceArray) {
         let mut heads = Vec::new();
         for (id, operation) in self.operations.range_mut(ids) {
             operation.node = operation.named.resolve(namespaces).ok();
@@ -322,7 +323,7 @@ impl Lines {
     }
 
     /// Looks the nodes of missing namespaces up again.
-    pub fn look_up(&mut self, namespaces: &[String]) {
+    pub fn look_up(&mut self, namespaces: &NamespaceArray) {
         for id in self.homeless.clone() {
             let Some(operation) = self.operations.get_mut(&id) else {
                 continue;
@@ -362,7 +363,9 @@ impl Lines {
     pub fn refuse_homeless(&mut self, is_certain: impl Fn(Id, &str) -> bool) -> Vec<String> {
         let mut missing = Vec::new();
         self.refuse_some_homeless(|id, operation| {
-            let (NodeSpec::ByUri { uri, .. }, Err(why)) = (&operation.named, operation.named.resolve(&[])) else {
+            let (NodeSpec::ByUri { uri, .. }, Err(why)) =
+                (&operation.named, operation.named.resolve(&NamespaceArray::default()))
+            else {
                 return None;
             };
             is_certain(id, uri).then(|| {

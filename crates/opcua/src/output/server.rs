@@ -12,6 +12,7 @@ use thalweg_record::{Stamps, Value};
 use super::data_type::variant;
 use crate::channel::CallError;
 use crate::chunk::ChunkSize;
+use crate::namespace_array::NamespaceArray;
 use crate::profile::Profile;
 use crate::server_facts::ServerFacts;
 use crate::session::{Session, read_id};
@@ -33,7 +34,7 @@ pub(super) enum Service {
 
 pub(super) struct Server {
     pub session: Session,
-    pub namespaces: Vec<String>,
+    pub namespaces: NamespaceArray,
     per_write: Mutex<ChunkSize>,
     per_read: Mutex<ChunkSize>,
     types: TypeBook,

@@ -201,7 +201,7 @@ impl Setup {
                 ..OperationLimits::default()
             },
             product: None,
-            namespaces: vec!["http://opcfoundation.org/UA/".to_owned()],
+            namespaces: ["http://opcfoundation.org/UA/"].into(),
             start_time: Ticks::MISSING,
         };
         let (server, component, stop) = (watch::Sender::new(None), component(), CancellationToken::new());

@@ -59,7 +59,7 @@ impl Content {
         let Structured::Extension { type_id, body } = &**structured else {
             return None;
         };
-        let of_body = NodeSpec::parse(type_id).ok()?.resolve(&[]).ok()?;
+        let of_body = NodeSpec::parse(type_id).ok()?.indexed()?.clone();
         (of_body == encoding).then_some(body)
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::browse::{Connected, Context};
 use crate::fake_server::good;
+use crate::namespace_array::NamespaceArray;
 use crate::node_table::{Class, Found, NO_NODE, NodeTable};
 use crate::profile::Name;
 use crate::server_facts::{OperationLimits, ServerFacts};
@@ -23,7 +24,7 @@ pub async fn connected(url: &str, limits: OperationLimits) -> Connected {
         facts: Arc::new(ServerFacts {
             limits,
             product: None,
-            namespaces: Vec::new(),
+            namespaces: NamespaceArray::default(),
             start_time: thalweg_record::Ticks::MISSING,
         }),
         profile: Name::HighPerformance.profile(),
@@ -52,6 +53,7 @@ pub fn context(connected: &Connected) -> (watch::Sender<Option<Connected>>, Cont
         },
         failures: Arc::default(),
         metrics: Arc::new(crate::metrics::Metrics::new(&crate::fake_server::component())),
+        memory: Arc::default(),
         is_served: true,
         sessions,
     };

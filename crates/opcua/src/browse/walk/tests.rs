@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::browse::references;
 use crate::config::BrowseConfig;
+use crate::namespace_array::NamespaceArray;
 use crate::node_table::{Class, Found, NO_NODE, NodeTable};
 
 fn reference(to: u32) -> ReferenceDescription {
@@ -59,7 +60,14 @@ fn in_order(graph: &HashMap<u32, Vec<u32>>, depth_max: u16) -> Vec<(NodeId, Node
     while (node as usize) < table.len() {
         if table.depth(node) < depth_max {
             let references: Vec<_> = children(graph, &table, node).into_iter().map(reference).collect();
-            references::apply(&mut table, node, &references, &config(depth_max), &[]);
+            references::apply(
+                &mut table,
+                node,
+                &references,
+                &config(depth_max),
+                &NamespaceArray::default(),
+                |_| false,
+            );
         }
         node += 1;
     }
@@ -93,7 +101,14 @@ fn in_any_order(
     let mut most = 0;
     loop {
         while let Some((parent, found)) = walk.take_turn() {
-            references::apply(&mut table, parent, &found, &config(depth_max), &[]);
+            references::apply(
+                &mut table,
+                parent,
+                &found,
+                &config(depth_max),
+                &NamespaceArray::default(),
+                |_| false,
+            );
         }
         most = most.max(walk.waiting);
         for (ticket, node) in walk.hand_out(table.len(), chunk, |node| table.depth(node) < depth_max) {

@@ -5,12 +5,11 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 
-fn namespaces(n: usize) -> Vec<String> {
-    ["http://opcfoundation.org/UA/", "urn:server", "urn:plant"]
-        .iter()
-        .take(n)
-        .map(|uri| (*uri).to_owned())
-        .collect()
+const UA: &str = "http://opcfoundation.org/UA/";
+
+fn namespaces(n: usize) -> NamespaceArray {
+    let uris = [UA, "urn:server", "urn:plant"].iter().take(n);
+    NamespaceArray::new(uris.map(|uri| (*uri).to_owned()).collect())
 }
 
 /// Lines in a server with two namespaces.
@@ -135,9 +134,7 @@ fn what_was_not_confirmed_begins_anew_with_another_session() {
     setup.succeed([1]);
     // Of a refused message nothing is.
     assert_eq!(setup.refuse(3), [4]);
-    let mut swapped = namespaces(3);
-    swapped.swap(1, 2);
-    setup.lines.restart(&swapped);
+    setup.lines.restart(&[UA, "urn:plant", "urn:server"].into());
     assert_eq!(setup.lines.begin(), [0]);
     setup.succeed([0]);
     assert_eq!(setup.lines.begin(), [2]);
@@ -151,9 +148,7 @@ fn nodes_are_found_by_the_uri_of_their_namespace_in_each_session() {
     let mut setup = Setup::default().write(&[&["nsu=urn:server;i=2"]]);
     assert_eq!(setup.lines.begin(), [0]);
     assert_eq!(setup.lines.node(0), Some(&NodeId::new(1, 2u32)));
-    let mut swapped = namespaces(3);
-    swapped.swap(1, 2);
-    setup.lines.restart(&swapped);
+    setup.lines.restart(&[UA, "urn:plant", "urn:server"].into());
     assert_eq!(setup.lines.begin(), [0]);
     assert_eq!(setup.lines.node(0), Some(&NodeId::new(2, 2u32)));
 }
