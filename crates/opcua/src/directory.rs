@@ -148,6 +148,7 @@ impl HttpRoutes for Directory {
     fn mounts(&self) -> Vec<Mount> {
         let state = Arc::new(Directory {
             inputs: self.inputs.clone(),
+            memory: self.memory.clone(),
         });
         let router = Router::new()
             .route(NODES, get(nodes))

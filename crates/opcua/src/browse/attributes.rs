@@ -95,20 +95,20 @@ mod tests {
             read(Content::Value(Value::U8(3)), 0),
             read(Content::Value(Value::Structured(std::sync::Arc::new(text))), 0),
         ];
-        apply(&mut table, &[node], &good);
+        apply(&mut table, &[node], &good, usize::MAX);
         let known = |table: &NodeTable| (table.data_type(node).cloned(), table.access_level(node));
         let before = known(&table);
         assert_eq!(before, (Some(NodeId::new(0, 11u32)), 3));
         let timeout = opcua::types::StatusCode::BadTimeout.bits();
         let failed = [0; PER_NODE].map(|_| read(Content::Nothing, timeout));
-        apply(&mut table, &[node], &failed);
+        apply(&mut table, &[node], &failed, usize::MAX);
         assert_eq!((known(&table), table.description(node)), (before.clone(), "described"));
         // A node that has lost its description says so.
         let without = opcua::types::StatusCode::BadAttributeIdInvalid.bits();
         for value in [read(Content::Nothing, 0), read(Content::Nothing, without)] {
-            apply(&mut table, &[node], &good);
+            apply(&mut table, &[node], &good, usize::MAX);
             let values = [good[0].clone(), good[1].clone(), value];
-            apply(&mut table, &[node], &values);
+            apply(&mut table, &[node], &values, usize::MAX);
             assert_eq!((known(&table), table.description(node)), (before.clone(), ""));
         }
     }

@@ -121,7 +121,7 @@ fn a_write_of_which_nothing_is_wanted_ends_at_once() {
     let mut setup = Setup::default();
     let (done, answer) = oneshot::channel();
     let rejection = Rejection::permanent(0, DropReason::InvalidValue, "because");
-    setup.lines.add(done, vec![Err(rejection)], &[]);
+    setup.lines.add(done, vec![Err(rejection)], &NamespaceArray::default());
     setup.answers.push(answer);
     assert_eq!(setup.refused(0), Some(vec![0]));
     setup.assert_empty();
