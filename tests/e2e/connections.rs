@@ -100,6 +100,7 @@ fn whoever_is_refused_a_connection_or_a_stream_stands_in_the_log_and_probes_are_
 }
 
 #[test]
+#[allow(clippy::print_stdout, reason = "what a stream takes is a figure for people")]
 fn ten_thousand_listen_within_200_mb_and_probes_are_answered() {
     const LISTENERS: usize = 10_000;
     let mut thalweg = Thalweg::start(EVENTS).unwrap();
