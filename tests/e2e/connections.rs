@@ -40,7 +40,7 @@ fn resident(thalweg: &Thalweg) -> u64 {
 
 fn says(thalweg: &Thalweg, line: &str) {
     eventually(|| {
-        let log = thalweg.process.stderr();
+        let log = thalweg.process.stdout();
         ensure!(log.contains(line), "no {line:?} in {log}");
         Ok(())
     })
@@ -96,7 +96,8 @@ fn whoever_is_refused_a_connection_or_a_stream_stands_in_the_log_and_probes_are_
         Ok(())
     })
     .unwrap();
-    thalweg.stop().unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
 }
 
 #[test]
@@ -125,5 +126,6 @@ fn ten_thousand_listen_within_200_mb_and_probes_are_answered() {
         assert_eq!(thalweg.request(probe).unwrap().0, 200, "{probe}");
     }
     drop(streams);
-    thalweg.stop().unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
 }
