@@ -286,13 +286,14 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: Watch) {
     }
 }
 
-/// Hashes are no secrets, but a token's own file is one.
+/// Hashes are no secrets, but a token's own file is one. That a group may read it is how an operator lets the process read what
+/// belongs to root.
 fn warn_of_readers(config: &AuthConfig) {
     use std::os::unix::fs::MetadataExt as _;
     for path in known::files(config) {
-        if std::fs::metadata(&path).is_ok_and(|about| about.mode() & 0o077 != 0) {
+        if std::fs::metadata(&path).is_ok_and(|about| about.mode() & 0o007 != 0) {
             let path = path.display();
-            tracing::warn!("other users of this machine can read {path}, which has logins; chmod 600 {path}");
+            tracing::warn!("every user of this machine can read {path}, which has logins; chmod o= {path}");
         }
     }
 }

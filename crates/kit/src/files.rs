@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -70,6 +70,41 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
     }
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// As [`write_whole`], of a file that an operator may have made: a link stays one, and the file keeps its owner, its group and
+/// its mode. One that cannot be given back to its owner and group is not written: they would be locked out.
+pub fn replace_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let path = match std::fs::canonicalize(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return write_whole(path, bytes),
+        other => other?,
+    };
+    let about = std::fs::metadata(&path)?;
+    let new = beside(&path);
+    let written = write_new(&new, bytes)
+        .and_then(|()| give_to(&new, &about))
+        .and_then(|()| std::fs::rename(&new, &path));
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&new);
+        return Err(error);
+    }
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Owner and group first: a change of them takes bits of the mode away.
+fn give_to(new: &Path, of: &std::fs::Metadata) -> io::Result<()> {
+    let own = std::fs::metadata(new)?;
+    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
+        std::os::unix::fs::chown(new, Some(of.uid()), Some(of.gid())).map_err(|error| {
+            let (owner, group) = (of.uid(), of.gid());
+            io::Error::new(
+                error.kind(),
+                format!("it belongs to user {owner} and group {group}, and cannot be given to them ({error}); do this as that user or as root"),
+            )
+        })?;
+    }
+    std::fs::set_permissions(new, std::fs::Permissions::from_mode(of.mode() & 0o7777))?;
+    File::open(new)?.sync_all()
 }
 
 fn write_new(new: &Path, bytes: &[u8]) -> io::Result<()> {

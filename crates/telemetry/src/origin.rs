@@ -112,7 +112,13 @@ impl Origins {
         let headers = request.headers();
         let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(origin) = text(&header::ORIGIN) {
-            return match self.allows(origin) || is_of(origin, host) {
+            // A page of the same name without TLS is another one, and the browser says so where the scheme seen here does not.
+            let is_own = || {
+                is_of(origin, host)
+                    && (!is_encrypted || origin.starts_with("https://"))
+                    && matches!(text(&FETCH_SITE), None | Some("same-origin" | "none"))
+            };
+            return match self.allows(origin) || is_own() {
                 true => Ok(()),
                 false => Err(Foreign::Page(Some(origin.to_owned()))),
             };
@@ -137,14 +143,14 @@ impl Origins {
             return Ok(());
         }
         match referer {
-            Some(origin) if self.allows(origin) || is_of(origin, host) => return Ok(()),
+            Some(origin) if self.allows(origin) => return Ok(()),
+            Some(origin) if is_of(origin, host) && (!is_encrypted || origin.starts_with("https://")) => return Ok(()),
             Some(_) => return from(),
             None => {}
         }
-        // Browsers say where a request comes from only where they trust the connection.
-        let says = is_encrypted || host.is_none_or(is_loopback);
+        // Browsers say where a request comes from only where they trust the connection, and old ones nowhere.
         let is_browser = text(&header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(BROWSERS));
-        match says || !is_browser || headers.contains_key(REQUESTED_WITH) {
+        match !is_browser || headers.contains_key(REQUESTED_WITH) {
             true => Ok(()),
             false => Err(Foreign::Silent),
         }
@@ -268,13 +274,6 @@ fn bare(host: &str) -> String {
 
 fn is_address(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok()
-}
-
-fn is_loopback(host: &str) -> bool {
-    let name = bare(host);
-    name == "localhost"
-        || name.ends_with(".localhost")
-        || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// The host of `host:port`, if it is there.

@@ -253,7 +253,7 @@ fn change(path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> 
     let lock = File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
     let _held = lock.with_context(|| format!("cannot lock the folder of {shown}"))?;
     let text = edit(&read(path)?.unwrap_or_default())?;
-    files::write_whole(path, text.as_bytes()).with_context(|| format!("cannot write {shown}"))
+    files::replace_whole(path, text.as_bytes()).with_context(|| format!("cannot write {shown}"))
 }
 
 /// A secret that is typed, unseen and twice, or the first line of the standard input.

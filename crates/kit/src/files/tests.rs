@@ -50,6 +50,32 @@ fn what_others_may_read_is_as_the_folder_that_it_is_in() {
 }
 
 #[test]
+fn a_file_of_an_operator_keeps_its_link_its_owner_its_group_and_its_mode() {
+    use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+    let root = tempfile::tempdir().unwrap();
+    let (real, link) = (root.path().join("real"), root.path().join("tokens"));
+    symlink(&real, &link).unwrap();
+    // Nothing is behind the link yet: it is a file of its own.
+    replace_whole(&root.path().join("new"), b"x").unwrap();
+    assert_eq!(mode(&root.path().join("new")), 0o600);
+    std::fs::write(&real, "first").unwrap();
+    // Only root may give a file to others; of whoever else runs the tests the file stays as well.
+    let is_root = rustix::process::geteuid().is_root();
+    let (owner, group) = match is_root {
+        true => (4711, 4712),
+        false => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+    };
+    chown(&real, Some(owner), Some(group)).unwrap();
+    set_mode(&real, 0o640);
+    replace_whole(&link, b"second").unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    let about = std::fs::metadata(&real).unwrap();
+    assert_eq!((about.uid(), about.gid(), mode(&real)), (owner, group, 0o640));
+    assert_eq!(std::fs::read(&real).unwrap(), b"second");
+    assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 3);
+}
+
+#[test]
 fn a_file_has_all_of_its_new_bytes_or_those_of_before() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("note");

@@ -81,6 +81,25 @@ fn a_page_of_another_origin_is_answered_on_no_method() {
 }
 
 #[test]
+fn a_page_of_the_same_name_without_tls_is_another_one() {
+    let judge = |is_encrypted: bool, headers: &[(&str, &str)]| {
+        let named: Vec<_> = [("host", "plant.example")]
+            .into_iter()
+            .chain(headers.iter().copied())
+            .collect();
+        origins().judge(&request("POST", "/acts", &named), is_encrypted).is_ok()
+    };
+    let (clear, with_tls) = (("origin", "http://plant.example"), ("origin", "https://plant.example"));
+    let site = |site: &'static str| ("sec-fetch-site", site);
+    assert!(!judge(true, &[clear]) && !judge(true, &[clear, site("cross-site")]));
+    assert!(judge(true, &[with_tls]) && judge(true, &[with_tls, site("same-origin")]));
+    assert!(!judge(true, &[("referer", "http://plant.example/a"), CHROME]));
+    // Behind what ends TLS the scheme is not known, and the browser's word counts.
+    assert!(!judge(false, &[clear, site("cross-site")]) && !judge(false, &[clear, site("same-site")]));
+    assert!(judge(false, &[with_tls, site("same-origin")]) && judge(false, &[clear]));
+}
+
+#[test]
 fn an_image_a_frame_a_form_and_a_prefetch_of_another_site_are_not_answered() {
     let here = ("host", "localhost:4195");
     for site in ["cross-site", "same-site", "new-kind"] {
@@ -128,7 +147,7 @@ fn an_image_a_frame_a_form_and_a_prefetch_of_another_site_are_not_answered() {
 }
 
 #[test]
-fn a_browser_that_says_nothing_is_answered_only_where_it_would_have_said_something() {
+fn a_browser_that_says_nothing_is_answered_only_with_what_no_page_can_add() {
     let silent = |host: &str, more: &[(&str, &str)]| {
         let headers: Vec<(&str, &str)> = [("host", host), CHROME]
             .into_iter()
@@ -136,7 +155,9 @@ fn a_browser_that_says_nothing_is_answered_only_where_it_would_have_said_somethi
             .collect();
         is_answered(&origins(), "GET", "/acts", &headers)
     };
-    assert!(silent("localhost:4195", &[]) && silent("127.0.0.1", &[]) && silent("[::1]:4195", &[]));
+    // One that is older than these headers says nothing where a newer one would.
+    assert!(!silent("localhost:4195", &[]) && !silent("127.0.0.1", &[]) && !silent("[::1]:4195", &[]));
+    assert!(silent("localhost:4195", &[("x-requested-with", "console")]));
     assert!(!silent("192.0.2.7:4195", &[]) && !silent("thalweg:4195", &[]));
     assert!(silent("192.0.2.7:4195", &[("x-requested-with", "console")]));
     assert!(silent("192.0.2.7:4195", &[("referer", "http://192.0.2.7:4195/")]));
@@ -146,8 +167,9 @@ fn a_browser_that_says_nothing_is_answered_only_where_it_would_have_said_somethi
     ));
     assert!(!silent("localhost:4195", &[("referer", "http://localhost:9999/")]));
     let encrypted = request("GET", "/acts", &[("host", "192.0.2.7"), CHROME]);
-    assert_eq!(origins().judge(&encrypted, true), Ok(()));
-    assert_eq!(origins().judge(&encrypted, false), Err(Foreign::Silent));
+    for is_encrypted in [false, true] {
+        assert_eq!(origins().judge(&encrypted, is_encrypted), Err(Foreign::Silent));
+    }
     assert!(is_answered(
         &origins(),
         "GET",
@@ -282,7 +304,8 @@ fn of_browser(page: &str, scheme: &str, host: &str, path: &str, kind: Kind, refe
     };
     let site = match page {
         _ if page == own => "same-origin",
-        _ if name(page) == name(&own) => "same-site",
+        // Of a site is the scheme, too.
+        _ if name(page) == name(&own) && page.starts_with(&format!("{scheme}://")) => "same-site",
         _ => "cross-site",
     };
     let mut headers = vec![("host", host.to_owned()), (CHROME.0, CHROME.1.to_owned())];
@@ -293,7 +316,7 @@ fn of_browser(page: &str, scheme: &str, host: &str, path: &str, kind: Kind, refe
         let is_told = referrer != "no-referrer" || !is_foreign;
         headers.push(("origin", if is_told { page.to_owned() } else { "null".to_owned() }));
     }
-    if scheme == "https" || is_loopback(host) {
+    if scheme == "https" || ["localhost:4195", "127.0.0.1:4195", "[::1]:4195"].contains(&host) {
         headers.push(("sec-fetch-site", site.to_owned()));
         headers.push(("sec-fetch-mode", mode.to_owned()));
         headers.push(("sec-fetch-dest", dest.to_owned()));
@@ -315,6 +338,8 @@ fn whatever_a_page_of_another_site_makes_a_browser_send_it_gets_no_further_than_
         "http://evil.example",
         "https://evil.example",
         "http://192.0.2.7:80",
+        "http://plant.example",
+        "http://plant.example:4195",
     ] {
         for (scheme, host) in [
             ("http", "localhost:4195"),
