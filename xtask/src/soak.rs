@@ -262,7 +262,7 @@ fn soak(binary: &Path, folder: &Path, options: &Options) -> Result<()> {
     );
     let parts = Parts::default();
     let watched = Watched {
-        probes: probes::Probes::default(),
+        probes: probes::Probes::of(server.id()),
         memory: memory::Memory::of(server.id()),
     };
     let otlp = otlp::Otlp::new(ports);

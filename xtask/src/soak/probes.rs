@@ -1,6 +1,6 @@
 //! What an orchestrator and a collector of metrics see: `/ping`, `/ready` and `/metrics` every second, each over a connection of
 //! its own. Beside them a thread that only sleeps tells how late the machine wakes whoever is due, so that a stall of the
-//! machine is not taken for one of Thalweg.
+//! machine is not taken for one of Thalweg. Where Thalweg itself had the processors meanwhile, it is one of Thalweg.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -30,14 +30,22 @@ pub struct Probe {
     pub delay: Duration,
 }
 
-#[derive(Default)]
 pub struct Probes {
+    process: u32,
     done: Mutex<Vec<(Instant, Probe)>>,
     /// When the sleeper was to wake, and when it did.
     delays: Mutex<Vec<(Instant, Instant)>>,
 }
 
 impl Probes {
+    pub fn of(process: u32) -> Probes {
+        Probes {
+            process,
+            done: Mutex::default(),
+            delays: Mutex::default(),
+        }
+    }
+
     pub fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, soak: &'scope Soak) {
         for path in PATHS {
             scope.spawn(move || self.probe(soak, path));
@@ -92,15 +100,39 @@ impl Probes {
     }
 
     fn sleep(&self, soak: &Soak) {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let mut worked = self.worked();
         while soak.goes_on() {
-            let due = Instant::now() + SLEEP;
+            let begun = Instant::now();
             std::thread::sleep(SLEEP);
-            let woke = Instant::now();
-            if woke.saturating_duration_since(due) >= DELAY_KEPT {
+            let (due, woke) = (begun + SLEEP, Instant::now());
+            let before = std::mem::replace(&mut worked, self.worked());
+            let of_thalweg = worked.saturating_sub(before);
+            let is_late = woke.saturating_duration_since(due) >= DELAY_KEPT;
+            if is_late && !is_own(of_thalweg, woke.duration_since(begun), cores) {
                 lock(&self.delays).push((due, woke));
             }
         }
     }
+
+    /// The time that the process has had a processor, in steps of a hundredth of a second.
+    fn worked(&self) -> Duration {
+        const TICK: Duration = Duration::from_millis(10);
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
+        // Behind the name, which may have spaces, user and system time are the 12th and the 13th field.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks: u32 = fields
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<u32>().ok())
+            .sum();
+        TICK * ticks
+    }
+}
+
+/// Whether a delay is the process's own doing: it had half of what the processors could do in that time.
+fn is_own(worked: Duration, length: Duration, cores: u32) -> bool {
+    worked * 2 > length * cores
 }
 
 impl Probe {
@@ -137,7 +169,8 @@ mod tests {
     #[test]
     fn a_stall_of_the_machine_is_told_from_one_of_the_process() {
         let (begin, millis) = (Instant::now(), Duration::from_millis);
-        let probes = Probes::default();
+        let probes = Probes::of(std::process::id());
+        assert!(is_own(millis(150), millis(110), 2) && !is_own(millis(100), millis(110), 2));
         let probe = |at: u64, took: u64| {
             let probe = Probe {
                 seconds: 0.0,

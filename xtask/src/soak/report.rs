@@ -152,6 +152,9 @@ impl Verdict {
             Some(_) => wrong.push("RSS is not flat".to_owned()),
             None => wrong.push("nothing is known of RSS".to_owned()),
         }
+        if !self.heap.is_some_and(|trend| trend.is_flat()) {
+            wrong.push("the heap is not flat".to_owned());
+        }
         if self.fault_count > 0 {
             wrong.push(format!(
                 "{} requests were answered as they must not be",
