@@ -22,10 +22,12 @@ const REMEMBERED_MAX: usize = 1024;
 #[derive(Default)]
 pub struct Known {
     tokens: Vec<KnownLogin<[u8; 32]>>,
-    users: BTreeMap<String, KnownLogin<argon2::password_hash::PasswordHashString>>,
+    users: BTreeMap<String, KnownUser>,
     /// Salted hashes of user and password that were right. They go with what is known.
     remembered: Mutex<HashSet<[u8; 32]>>,
 }
+
+type KnownUser = KnownLogin<argon2::password_hash::PasswordHashString>;
 
 struct KnownLogin<H> {
     name: String,
@@ -151,14 +153,21 @@ impl Known {
 
     /// Takes tens of milliseconds. An unknown name takes as long as a wrong password, so that it does not tell who exists.
     pub fn check_password(&self, name: &str, password: &str) -> bool {
-        let known = self.users.get(name);
-        let Some(user) = known.or_else(|| self.users.values().next()) else {
+        let Some((user, is_known)) = self.user_to_check(name) else {
             return false;
         };
         let right = Argon2::default()
             .verify_password(password.as_bytes(), &user.hash.password_hash())
             .is_ok();
-        right && known.is_some()
+        right && is_known
+    }
+
+    /// Whose hash a password is compared with, and whether it is that user's own.
+    fn user_to_check(&self, name: &str) -> Option<(&KnownUser, bool)> {
+        match self.users.get(name) {
+            Some(user) => Some((user, true)),
+            None => self.users.values().next().map(|user| (user, false)),
+        }
     }
 
     pub fn remembers(&self, fingerprint: &[u8; 32]) -> bool {
@@ -226,6 +235,38 @@ mod tests {
             known.add_token((*name).to_owned(), Sha256::digest(token).into(), vec![Role::Read]);
         }
         known
+    }
+
+    #[test]
+    fn the_password_of_an_unknown_user_is_compared_with_a_hash_too_and_is_never_right() {
+        use argon2::password_hash::{PasswordHashString, PasswordHasher as _, SaltString};
+        let salt = SaltString::from_b64("c2FsdHNhbHQ").unwrap();
+        let cheap = argon2::Params::new(64, 1, 1, None).unwrap();
+        let argon = Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, cheap);
+        let hash: PasswordHashString = argon.hash_password(b"pump", &salt).unwrap().into();
+        let ada = KnownUser {
+            name: "ada".to_owned(),
+            hash,
+            roles: vec![Role::Read],
+            ended: CancellationToken::new(),
+        };
+        let known = Known {
+            users: BTreeMap::from([("ada".to_owned(), ada)]),
+            ..Known::default()
+        };
+        let checked = |name: &str| {
+            known
+                .user_to_check(name)
+                .map(|(user, is_own)| (user.name.clone(), is_own))
+        };
+        assert_eq!(checked("ada"), Some(("ada".to_owned(), true)));
+        assert_eq!(checked("nobody"), Some(("ada".to_owned(), false)));
+        assert!(known.check_password("ada", "pump") && !known.check_password("ada", "Pump"));
+        assert!(
+            !known.check_password("nobody", "pump"),
+            "though it is the password of another"
+        );
+        assert!(Known::default().user_to_check("nobody").is_none());
     }
 
     #[test]
