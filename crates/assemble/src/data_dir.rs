@@ -111,6 +111,7 @@ impl DataDir {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         let names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name == "LOCK" || thalweg_log::is_file_of_log(name))
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         close_to_others(path, &names);
@@ -324,6 +325,45 @@ mod tests {
         drop(held);
         assert_eq!(DataDir::holder(&path), None);
         DataDir::take(&path).unwrap();
+    }
+
+    #[test]
+    fn of_a_folder_of_the_log_only_its_own_files_are_closed_to_others() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let disk = tempfile::tempdir().unwrap();
+        let path = |name: &str| disk.path().join(name);
+        std::fs::create_dir(path("lake")).unwrap();
+        for name in [
+            "segment-0000000000000001.log",
+            "superblock",
+            "new-3",
+            "notes.txt",
+            "lake/a.parquet",
+        ] {
+            std::fs::write(path(name), name).unwrap();
+            std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        for name in ["", "lake"] {
+            std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let mode = |name: &str| std::fs::metadata(path(name)).unwrap().permissions().mode() & 0o777;
+        drop(DataDir::take_log(disk.path()).unwrap());
+        let modes = [
+            "segment-0000000000000001.log",
+            "superblock",
+            "new-3",
+            "LOCK",
+            "notes.txt",
+            "lake",
+            "lake/a.parquet",
+            "",
+        ]
+        .map(mode);
+        assert_eq!(modes, [0o600, 0o600, 0o600, 0o600, 0o644, 0o755, 0o644, 0o755]);
+        std::fs::remove_file(path("notes.txt")).unwrap();
+        std::fs::remove_dir_all(path("lake")).unwrap();
+        drop(DataDir::take_log(disk.path()).unwrap());
+        assert_eq!(mode(""), 0o700, "nothing else is in it");
     }
 
     #[test]

@@ -155,13 +155,15 @@ impl Mended {
     }
 }
 
-/// Takes from group and others what they may do with a folder, and with what is below these names in it. Of links only those that
-/// an operator has put in the place of the folder or of one of the names are followed. What is beside them or belongs to
-/// somebody else is left as it is.
+/// Takes from group and others what they may do with what is below these names in a folder; with the folder itself, too, if nothing
+/// else is in it. Of links only those that an operator has put in the place of the folder or of one of the names are followed. What
+/// is beside them or belongs to somebody else is left as it is, and so are the ways to it.
 pub fn mend(root: &Path, names: &[&str]) -> io::Result<Mended> {
     let mut mended = Mended::default();
     let folder = open_folder(rustix::fs::CWD, root, OFlags::empty())?;
-    close_to_others(&folder, root, &mut mended);
+    if holds_only(root, names) {
+        close_to_others(&folder, root, &mut mended);
+    }
     for name in names {
         let path = root.join(name);
         match rustix::fs::statat(&folder, *name, AtFlags::empty()) {
@@ -171,6 +173,14 @@ pub fn mend(root: &Path, names: &[&str]) -> io::Result<Mended> {
         }
     }
     Ok(mended)
+}
+
+/// Whether nothing is in a folder but these. Not, if that is not known.
+fn holds_only(folder: &Path, names: &[&str]) -> bool {
+    let is_known = |entry: io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| names.contains(&name)))
+    };
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_known))
 }
 
 fn mend_entry(above: impl AsFd, name: &OsString, path: &Path, about: &Stat, mended: &mut Mended, depth: usize) {

@@ -80,6 +80,11 @@ pub(crate) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     Some((kind, number))
 }
 
+/// Whether a log has files of such a name in its folder.
+pub fn is_file_of_log(name: &str) -> bool {
+    parse_name(name).is_some() || is_unfinished(name) || name == crate::superblock::NAME
+}
+
 /// What is being filled is no file of the log yet; one that is found at the start is of no use to anybody.
 pub(crate) fn is_unfinished(name: &str) -> bool {
     name.starts_with("new-")

@@ -58,6 +58,7 @@ pub use dump::{DumpOptions, Dumped, dump};
 pub use durability::Durability;
 pub use embedded::{Appended, EmbeddedLog, Fence};
 pub use error::{LogError, Result};
+pub use file::is_file_of_log;
 pub use format::newer::{Newer, Versioned};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
 pub use measure::{Histogram, Measures, Observed};
