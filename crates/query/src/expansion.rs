@@ -2,12 +2,13 @@
 //! the grouping sets of `CUBE`.
 //!
 //! The planner puts a copy of a table there, so thirty names, each of which reads the one before it twice, are a thousand million
-//! copies. A `CUBE` of thirty columns is as many grouping sets. Both are counted before there is a plan.
+//! copies. A `CUBE` of thirty columns is as many grouping sets. Both are counted before there is a plan. So is how deep `WITH` stands in
+//! `WITH`: whoever looks for the names of tables looks through each of them twice.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{Expr, ObjectName, Query, Statement, Visit as _, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Query, Statement, Visit as _, Visitor};
 
 use crate::error::QueryError;
 
@@ -16,6 +17,9 @@ const TABLES_MAX: usize = 1_024;
 
 /// Of one `CUBE` or `ROLLUP`. The planner makes all of them before it counts.
 const GROUPING_SETS_MAX: usize = 1_024;
+
+/// Of `WITH` in the queries of `WITH`, or anywhere else below it.
+const WITH_DEPTH_MAX: usize = 8;
 
 /// Refuses a statement that reads or makes too many.
 pub fn check(statement: &Statement) -> Result<(), QueryError> {
@@ -41,6 +45,8 @@ fn too_many_sets(sets: usize) -> QueryError {
 struct Count {
     /// The queries that are looked into, the innermost last.
     queries: Vec<Counted>,
+    /// How many of them have a `WITH`.
+    with_depth: usize,
 }
 
 #[derive(Default)]
@@ -56,8 +62,13 @@ impl Visitor for Count {
     type Break = QueryError;
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<QueryError> {
+        self.with_depth += usize::from(query.with.is_some());
+        if self.with_depth > WITH_DEPTH_MAX {
+            let told = format!("WITH stands in WITH more than {WITH_DEPTH_MAX} deep; name the tables side by side");
+            return ControlFlow::Break(QueryError::too_complex(told));
+        }
         let with = query.with.iter().flat_map(|with| &with.cte_tables);
-        let definitions = with.map(|table| (std::ptr::from_ref(&*table.query), name_of(&table.alias.name.value)));
+        let definitions = with.map(|table| (std::ptr::from_ref(&*table.query), name_of(&table.alias.name)));
         self.queries.push(Counted {
             definitions: definitions.collect(),
             ..Counted::default()
@@ -66,6 +77,7 @@ impl Visitor for Count {
     }
 
     fn post_visit_query(&mut self, query: &Query) -> ControlFlow<QueryError> {
+        self.with_depth -= usize::from(query.with.is_some());
         let tables = self.queries.pop().map_or(0, |query| query.tables);
         let Some(outer) = self.queries.last_mut() else {
             return ControlFlow::Continue(());
@@ -78,7 +90,12 @@ impl Visitor for Count {
     }
 
     fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<QueryError> {
-        let name = name_of(&relation.to_string());
+        let parts = relation.0.iter().map(|part| match part {
+            ObjectNamePart::Identifier(name) => name_of(name),
+            other => other.to_string(),
+        });
+        // As the planner looks them up: a name with a dot in it may be that of a table of `WITH`, too.
+        let name = parts.collect::<Vec<String>>().join(".");
         let tables = self.queries.iter().rev().find_map(|query| query.named.get(&name));
         // A query reads at least itself.
         let tables = tables.map_or(1, |tables| (*tables).max(1));
@@ -113,9 +130,12 @@ impl Count {
     }
 }
 
-/// Names in other letters may be the same one.
-fn name_of(written: &str) -> String {
-    written.trim_matches('"').to_ascii_lowercase()
+/// As the planner reads it: in quotes, whatever kind, a name is as it is written.
+fn name_of(name: &Ident) -> String {
+    match name.quote_style {
+        Some(_) => name.value.clone(),
+        None => name.value.to_ascii_lowercase(),
+    }
 }
 
 #[cfg(test)]
@@ -143,7 +163,7 @@ mod tests {
     #[test]
     fn names_that_double_are_counted_without_making_a_copy() {
         assert!(checked(&doubling(9, "tN")).is_ok());
-        for reference in ["tN", "\"tN\"", "TN", "(select * from tN)"] {
+        for reference in ["tN", "\"tN\"", "`tN`", "TN", "(select * from tN)"] {
             assert_eq!(checked(&doubling(60, reference)).unwrap_err().code, "query.too_complex");
         }
         let inside = format!(
@@ -152,6 +172,66 @@ mod tests {
             doubling(40, "tN")
         );
         assert_eq!(checked(&inside).unwrap_err().code, "query.too_complex");
+    }
+
+    #[test]
+    fn names_are_told_apart_as_the_planner_does() {
+        // Each step has a namesake in other letters, a dot in its name, or a quote.
+        for (name, more) in [
+            ("tN", ", \"TN\" as (select 1)"),
+            ("\"t.N\"", ""),
+            ("\"t\"\"N\"", ""),
+            ("`tN`", ""),
+        ] {
+            let named = |n: usize| name.replace('N', &n.to_string());
+            let step = |n: usize| {
+                let before = named(n - 1);
+                format!(
+                    "{} as (select * from {before} union all select * from {before}){}",
+                    named(n),
+                    more.replace('N', &n.to_string())
+                )
+            };
+            let steps: Vec<String> = (1..=40).map(step).collect();
+            let sql = format!(
+                "with {} as (select 1), {} select * from {}",
+                named(0),
+                steps.join(", "),
+                named(40)
+            );
+            assert_eq!(checked(&sql).unwrap_err().code, "query.too_complex", "{name}");
+        }
+        let dotted = (1..=40).fold("with \"a.t0\" as (select 1)".to_owned(), |sql, n| {
+            format!(
+                "{sql}, \"a.t{n}\" as (select * from a.t{0} union all select * from a.t{0})",
+                n - 1
+            )
+        });
+        assert!(checked(&format!("{dotted} select * from a.t40")).is_err());
+    }
+
+    #[test]
+    fn with_in_with_has_a_depth() {
+        let nested = |depth: usize| {
+            (0..depth).fold("select 1 x".to_owned(), |inner, n| {
+                format!("with a{n} as ({inner}) select * from a{n}")
+            })
+        };
+        let in_from = |depth: usize| {
+            (0..depth).fold("select 1 x".to_owned(), |inner, n| {
+                format!("with a{n} as (select * from ({inner}) b) select * from a{n}")
+            })
+        };
+        for sql in [nested(WITH_DEPTH_MAX), in_from(WITH_DEPTH_MAX)] {
+            assert!(checked(&sql).is_ok(), "{sql}");
+        }
+        for sql in [nested(WITH_DEPTH_MAX + 1), in_from(WITH_DEPTH_MAX + 1)] {
+            assert_eq!(checked(&sql).unwrap_err().code, "query.too_complex", "{sql}");
+        }
+        let beside: Vec<String> = (0..100)
+            .map(|n| format!("(with a as (select {n} x) select * from a)"))
+            .collect();
+        assert!(checked(&beside.join(" union all ")).is_ok());
     }
 
     #[test]

@@ -415,6 +415,13 @@ async fn a_query_ends_at_its_limits() {
     waiting.await.unwrap().unwrap();
 }
 
+/// Each step reads the column before it twice.
+fn doubled(steps: usize) -> String {
+    let step = |n: usize| format!(", t{n} AS (SELECT a + a a FROM t{})", n - 1);
+    let all: String = (1..=steps).map(step).collect();
+    format!("WITH t0 AS (SELECT v a FROM (SELECT unnest(range(0, 100)) v)){all} SELECT a FROM t{steps}")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
     let folder = tempfile::tempdir().unwrap();
@@ -456,6 +463,24 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
             patterns(257),
             "query.too_complex",
             "more than 256 different ones",
+        ),
+        (
+            format!("{} WHERE a > 5", doubled(12)),
+            format!("{} WHERE a > 5", doubled(18)),
+            "query.too_complex",
+            "predicates would read 262144 columns once each column is replaced",
+        ),
+        (
+            format!(
+                "SELECT t.a FROM ({}) t JOIN (SELECT 1 b) u ON t.a = u.b WHERE u.b > 5",
+                doubled(12)
+            ),
+            format!(
+                "SELECT t.a FROM ({}) t JOIN (SELECT 1 b) u ON t.a = u.b WHERE u.b > 5",
+                doubled(60)
+            ),
+            "query.too_complex",
+            "predicates would read 262144 columns",
         ),
     ] {
         let answer = engine.execute(fits.as_str()).await;

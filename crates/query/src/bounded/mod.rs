@@ -17,6 +17,7 @@ pub mod planners;
 pub mod rewrite;
 mod scalar;
 mod sizes;
+mod substitution;
 #[cfg(test)]
 mod tests;
 mod windows;

@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 
 use super::budget::Budget;
 use super::measure::{TYPE_PARTS_MAX, scalar_bytes, type_size};
-use super::{concatenation, conversion, like, list, scalar, windows};
+use super::{concatenation, conversion, like, list, scalar, substitution, windows};
 use crate::error::QueryError;
 
 /// Nodes of a plan, each counted as often as it is there. A common table expression is there for each place that names it.
@@ -42,6 +42,7 @@ pub struct Expressions {
 /// The same plan with bounded functions.
 pub fn bound(plan: LogicalPlan, budget: &Budget) -> Result<LogicalPlan> {
     check_size(&plan)?;
+    substitution::check(&plan)?;
     let bounded = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
         // Window functions are in nodes of one input.

@@ -228,6 +228,42 @@ fn texts() -> Vec<String> {
         format!("with t0 as (select {start} a from {TABLE}), {steps} select a from t40")
     };
     let mut queries = vec![];
+    // What is above the last step goes down through all of them.
+    for select in ["a + a a", "case when a > 1 then a else -a end a", "coalesce(a, a) a"] {
+        let doubled = steps("v", select);
+        queries.extend([
+            format!("{doubled} where a > 5"),
+            format!("{doubled} order by a limit 3"),
+            format!("{doubled} group by a having a > 5"),
+            doubled.replace(
+                "select a from t40",
+                "select t40.a from t40 join (select 1 b) u on t40.a = u.b where u.b > 5",
+            ),
+            doubled.replace(
+                "select a from t40",
+                "select b from (select 1 b) u where exists (select 1 from t40 where t40.a = u.b)",
+            ),
+            doubled.replace(
+                "select a from t40",
+                "select a from (select a from t40 union all select a from t40) w where a > 5",
+            ),
+        ]);
+    }
+    for (open, close) in [("`", "`"), ("\"", "\""), ("\"T", "\"")] {
+        let name = |n: usize| format!("{open}t{n}{close}");
+        let twice = list(40, |n| {
+            format!(
+                "{} as (select * from {1} union all select * from {1})",
+                name(n + 1),
+                name(n)
+            )
+        });
+        queries.push(format!(
+            "with {} as (select 1), {twice} select * from {}",
+            name(0),
+            name(40)
+        ));
+    }
     for depth in [20, 45, 200, 500, 5_000] {
         queries.extend([
             nested("(", ")", depth),
@@ -242,6 +278,11 @@ fn texts() -> Vec<String> {
             nested("cast(", " as bigint)", depth),
             nested("array_append([], ", ")", depth),
             nested("select * from (", ") t", depth).replacen("select ", "", 1),
+            format!(
+                "{}select 1{}",
+                "with a as (".repeat(depth),
+                ") select * from a".repeat(depth)
+            ),
             format!(
                 "select cast(null as {}int{})",
                 "array<".repeat(depth),
