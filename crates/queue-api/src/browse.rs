@@ -22,8 +22,6 @@ pub async fn browse(call: Call) -> Result<Response> {
     let partition = partition.and_then(|partition| u32::try_from(partition).ok());
     let from = call.number("from", 0..=Offset::MAX)?;
     let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT) as usize;
-    // Few at once, if they may be large: what is read is in memory before it is counted.
-    let at_once = (ANSWER_BYTES_MAX as u64 / queue.settings().max_message_size.max(1)).clamp(1, LIMIT_MAX) as usize;
     let mut page = Page::new(&queue);
     let partitions = match partition {
         Some(partition) => partition..partition.saturating_add(1),
@@ -32,15 +30,14 @@ pub async fn browse(call: Call) -> Result<Response> {
     for partition in partitions {
         let mut at = from;
         while page.count < limit && page.bytes < ANSWER_BYTES_MAX {
-            let wanted = at_once.min(limit - page.count);
-            let messages = queue.browse(Some(partition), at, wanted).await?;
-            let Some((_, last)) = messages.last() else {
+            let (wanted, left) = (limit - page.count, ANSWER_BYTES_MAX - page.bytes);
+            let browsed = queue.browse_within(Some(partition), at, wanted, left).await?;
+            let Some((_, last)) = browsed.messages.last() else {
                 break;
             };
             at = Some(last.offset + 1);
-            let all = messages.len() < wanted;
-            page.add_all(&messages);
-            if all {
+            page.add_all(&browsed.messages);
+            if browsed.is_end {
                 break;
             }
         }

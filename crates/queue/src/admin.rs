@@ -32,6 +32,15 @@ pub enum SeekTo {
     Time(Micros),
 }
 
+/// What [`Queue::browse_within`] found.
+#[derive(Debug)]
+pub struct Browsed {
+    /// With their partitions.
+    pub messages: Vec<(u32, Message)>,
+    /// Whether nothing is behind them.
+    pub is_end: bool,
+}
+
 impl Queue {
     /// Drops all messages for all work groups, those that consumers have, too; stream groups go to the end. Durable when
     /// it returns. Returns how many messages were not settled by the slowest group.
@@ -259,6 +268,18 @@ impl Queue {
         from: Option<Offset>,
         limit: usize,
     ) -> Result<Vec<(u32, Message)>> {
+        let browsed = self.browse_within(partition, from, limit, usize::MAX).await?;
+        Ok(browsed.messages)
+    }
+
+    /// The same, but no more than `bytes_max` bytes, or one message that is larger: what is read is in memory.
+    pub async fn browse_within(
+        self: &Arc<Queue>,
+        partition: Option<u32>,
+        from: Option<Offset>,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Browsed> {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
@@ -271,11 +292,12 @@ impl Queue {
         // Of dead letters, not those that were sent again or thrown away.
         let dropped = self.dropped.lock().clone();
         let read = tokio::task::spawn_blocking(move || {
-            let (mut found, mut unreadable) = (Vec::new(), None);
+            let (mut found, mut unreadable, mut bytes) = (Vec::new(), None, 0);
+            let has_room = |found: &Vec<(u32, Message)>, bytes: usize| found.len() < limit && bytes < bytes_max;
             for (partition, store) in chosen {
                 let mut from = from.unwrap_or(0).max(store.first()?);
-                while found.len() < limit {
-                    let messages = match read_from(&store, from, limit - found.len(), usize::MAX) {
+                while has_room(&found, bytes) {
+                    let messages = match read_from(&store, from, limit - found.len(), bytes_max - bytes) {
                         Ok(messages) => messages,
                         // What stood before it is given, and another partition may be whole.
                         Err(error) => {
@@ -286,12 +308,18 @@ impl Queue {
                     let Some(last) = messages.last() else { break };
                     from = last.offset + 1;
                     let there = messages.into_iter().filter(|message| !dropped.contains(message.offset));
-                    found.extend(there.map(|message| (partition, message)));
+                    for message in there {
+                        bytes += message.bytes();
+                        found.push((partition, message));
+                    }
                 }
             }
             match unreadable.filter(|_| found.is_empty()) {
                 Some(error) => Err(error),
-                None => Ok(found),
+                None => Ok(Browsed {
+                    is_end: has_room(&found, bytes),
+                    messages: found,
+                }),
             }
         });
         Ok(read.await.unwrap_or(Err(LogError::Closed))?)

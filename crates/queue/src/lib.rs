@@ -51,7 +51,7 @@ mod streams;
 pub mod times;
 mod waiting;
 
-pub use admin::SeekTo;
+pub use admin::{Browsed, SeekTo};
 pub use claim::{Asking, ClaimWant, Delivery};
 pub use died::DeadLetterListener;
 pub use error::{QueueError, Result};

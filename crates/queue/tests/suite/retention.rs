@@ -56,6 +56,28 @@ async fn the_limit_of_bytes_is_that_of_the_queue() {
 }
 
 #[tokio::test]
+async fn a_look_reads_no_more_bytes_than_it_may() {
+    let (_folder, _place, queue) = begin(policy(10, &[])).await;
+    for n in 0..10 {
+        queue.produce(keyed("one", vec![n; 9900])).await.unwrap();
+    }
+    let partition = (0..queue.partition_count()).find(|n| queue.stats().partitions[*n as usize].1 > 0);
+    let (mut from, mut pages) = (None, Vec::new());
+    loop {
+        let browsed = queue.browse_within(partition, from, 1000, 25_000).await.unwrap();
+        pages.push(browsed.messages.len());
+        from = browsed.messages.last().map(|(_, message)| message.offset + 1).or(from);
+        if browsed.is_end {
+            break;
+        }
+    }
+    // The last message of a page may be the one that fills it.
+    assert_eq!(pages, [3, 3, 3, 1]);
+    let one = queue.browse_within(partition, None, 1000, 1).await.unwrap();
+    assert_eq!((one.messages.len(), one.is_end), (1, false));
+}
+
+#[tokio::test]
 async fn what_retention_took_is_in_no_streams_depth() {
     for durability in [Durability::Fsync, Durability::Memory] {
         let mut settings = policy(1, &[("s", GroupMode::Stream)]);
