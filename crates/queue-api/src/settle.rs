@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::response::Response;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use thalweg_kit::long;
 use thalweg_queue::times::DELAY_MAX;
 use thalweg_queue::{Receipt, Verdict};
 
@@ -32,7 +33,8 @@ pub async fn settle(mut call: Call) -> Result<Response> {
             "the most that a request which settles takes; send it in parts",
         )
         .await?;
-    let verdicts = read(&body)?;
+    // Hundreds of thousands of receipts fit into a request, before it is refused for their number.
+    let verdicts = long::work(body.len(), || read(&body))?;
     let outcome = queue.settle(&group, verdicts, wait).await?;
     if !group.is_work() {
         call.shared.stream_settled.notify_waiters();
