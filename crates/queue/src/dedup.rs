@@ -148,7 +148,8 @@ impl Dedup {
     /// Looks the ids of a batch up and reserves those that are not known, unless one is reserved for another batch. The look
     /// begins at `from`: who has waited for an id goes on there, and need not look at all of them for each that was busy.
     pub fn reserve(&mut self, now: Micros, ids: &[&str], from: usize) -> Result<Vec<Seen>, Busy> {
-        self.forget(now);
+        // Here only some: a window of a million ids may have passed, and others wait. Maintenance does the rest.
+        self.forget_some(now, 64 + 2 * ids.len());
         let from = from.min(ids.len());
         for at in (from..ids.len()).chain(0..from) {
             let reserved = ids.get(at).and_then(|id| self.reserved.get_mut(*id));
@@ -223,6 +224,18 @@ impl Dedup {
         while self.next_due().is_some_and(|due| due <= now) {
             self.pop();
         }
+    }
+
+    /// The same of so many at most. Whether there are more.
+    pub fn forget_some(&mut self, now: Micros, most: usize) -> bool {
+        let is_due = |dedup: &Dedup| dedup.next_due().is_some_and(|due| due <= now);
+        for _ in 0..most {
+            if !is_due(self) {
+                return false;
+            }
+            self.pop();
+        }
+        is_due(self)
     }
 
     /// Ids of stored messages in memory, with those that were stored again before their window ended.

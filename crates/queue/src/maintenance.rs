@@ -106,9 +106,7 @@ impl Queue {
             self.look_after_use(&group).await;
         }
         self.forget_frames();
-        if self.keeps_ids() {
-            self.on_a_thread(|queue| queue.trim_ids()).await;
-        }
+        self.on_a_thread(|queue| queue.trim_ids()).await;
         self.shed().await;
     }
 
@@ -141,10 +139,13 @@ impl Queue {
         if now >= times.ids + TRIM_IDS_EVERY {
             times.ids = now;
             self.tell_forgotten_ids(&mut times.ids_forgotten);
-            if self.keeps_ids() {
+            if self.keeps_ids() || !self.dedup.lock().is_empty() {
                 // Where a window begins may have to be looked up on a disk.
                 self.on_a_thread(|queue| queue.trim_ids()).await;
             }
+        }
+        if let Some(next) = self.dedup.lock().next_due() {
+            due = due.min(next.max(times.ids + TRIM_IDS_EVERY));
         }
         due = due.min(self.forget_frames());
         self.keep_expires_early().await;

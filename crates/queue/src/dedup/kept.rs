@@ -62,8 +62,16 @@ impl Queue {
         }
     }
 
-    /// Lets go of ids whose window has passed, and of those that are too many for a start to take up.
+    /// Lets go of ids whose window has passed, and of those that are too many for a start to take up: also of a queue to which
+    /// nobody sends any more, since all queues share the memory of their ids.
     pub(crate) fn trim_ids(&self) {
+        const AT_ONCE: usize = 4_096;
+        let now = self.clock.now();
+        // Producers go on in between.
+        while self.dedup.lock().forget_some(now, AT_ONCE) {}
+        if !self.keeps_ids() {
+            return;
+        }
         for partition in 0..self.partition_count() {
             let id = self.ids_id(partition);
             let trimmed = self.first_id(partition).and_then(|below| Ok(self.log.trim(id, below)?));

@@ -257,6 +257,23 @@ proptest! {
 
 /// Ids were outside of every share: twelve queues took a gigabyte at a limit of 400 MiB.
 #[test]
+fn ids_whose_window_has_passed_go_in_pieces_and_a_producer_waits_for_few_of_them() {
+    let mut dedup = Dedup::new(Duration::from_secs(1), Budget::new(u64::MAX));
+    for n in 0..10_000 {
+        store(&mut dedup, n, &n.to_string(), n as u64);
+    }
+    let later = 5_000_000;
+    assert_eq!(see(&mut dedup, later, "7"), Seen::First(Ticket(10_000)));
+    assert!(dedup.len() > 9_000, "{}", dedup.len());
+    assert!(dedup.forget_some(later, 4_096));
+    let mut pieces = 1;
+    while dedup.forget_some(later, 4_096) {
+        pieces += 1;
+    }
+    assert_eq!((dedup.len(), pieces), (0, 2));
+}
+
+#[test]
 fn all_queues_together_take_no_more_than_their_share_and_each_keeps_its_newest() {
     const SHARE: u64 = 1 << 20;
     let share = Budget::new(SHARE);
