@@ -58,7 +58,7 @@ impl TreeNodeVisitor<'_> for Substitution {
                 for (left, right) in &join.on {
                     self.add(read.columns(left)?.saturating_add(read.columns(right)?))?;
                 }
-                for filter in &join.filter {
+                for filter in join.filter.iter() {
                     self.add(read.columns(filter)?)?;
                 }
                 inputs.concat()
