@@ -318,3 +318,17 @@ fn list_names_the_components() {
         );
     }
 }
+
+#[test]
+fn a_simulator_that_other_hosts_reach_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let simulate = |host: &[&str]| {
+        let few = ["--port=0", "--slow-nodes=1", "--fast-nodes=1", "--until-stdin-ends"];
+        let simulated = run(folder.path(), &[&["simulate", "opcua"], host, &few].concat()).unwrap();
+        assert!(simulated.status.success(), "{}", simulated.stderr);
+        simulated.stderr
+    };
+    assert_eq!(simulate(&[]), "");
+    let open = simulate(&["--host=0.0.0.0"]);
+    assert!(open.starts_with("other hosts reach this simulator"), "{open}");
+}

@@ -192,7 +192,9 @@ impl Process {
         let http = console
             .as_ref()
             .map(|console| (console.address().to_string(), config.http.cert_file.is_some()));
-        data_dir.announce(http)?;
+        for held in [Some(&data_dir), lake_dir.as_ref()].into_iter().flatten() {
+            held.announce(http.clone())?;
+        }
 
         if (settings.ingest.is_some() || lake.is_wanted() || has_events)
             && let (Some(queues), Some((log, durability))) = (store.queues(), store.log(&settings.store))

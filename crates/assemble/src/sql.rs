@@ -13,13 +13,13 @@ use thalweg_config::{Config, Diagnostics};
 use thalweg_kit::{WorkFolder, files};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::live::LiveTables;
-use thalweg_lake::store::Site;
+use thalweg_lake::store::{LakeUrl, Site};
 use thalweg_query::print::Rows;
 use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
 use tokio::runtime::Runtime;
 
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Holder};
 use crate::lake_site::{by_url, noted, scratch};
 use crate::settings::{Settings, Used};
 use process::Asked;
@@ -124,10 +124,10 @@ impl Session {
         if let Some(url) = &source.url {
             return Ok(Answers::Process(Asked::at(url, None)));
         }
-        if source.lake.is_some() || source.committed {
+        if source.committed {
             return Ok(Answers::Files);
         }
-        let Some(holder) = DataDir::holder(&source.data_dir) else {
+        let Some((held, holder)) = self.holder() else {
             return Ok(Answers::Files);
         };
         match holder.url() {
@@ -138,9 +138,28 @@ impl Session {
                 "process {} holds {} and has no HTTP listener to be asked at, or is still starting; set http.enabled: true in its \
                  configuration, or read what it has committed to files, without its newest rows, with --committed",
                 holder.process,
-                source.data_dir.display()
+                held.display()
             ),
         }
+    }
+
+    /// The process that has rows of this lake which are in no file yet, and the folder that it holds. Who holds a lake on an
+    /// object store is written down nowhere.
+    fn holder(&self) -> Option<(PathBuf, Holder)> {
+        let held = |path: &Path| DataDir::holder(path).map(|holder| (path.to_owned(), holder));
+        let Some(lake) = &self.source.lake else {
+            return held(&self.source.data_dir);
+        };
+        let Ok(LakeUrl::Folder(lake)) = LakeUrl::parse(lake) else {
+            return None;
+        };
+        // One in a data folder has no lock of its own.
+        held(&lake).or_else(|| {
+            let lake = lake.canonicalize().ok()?;
+            let data_dir = lake.parent()?;
+            let is_its_own = thalweg_lake::folder(data_dir) == lake && noted(data_dir).is_none();
+            is_its_own.then(|| held(data_dir)).flatten()
+        })
     }
 
     /// Who is asked at the moment, in words.
@@ -153,9 +172,8 @@ impl Session {
                     .lake
                     .clone()
                     .unwrap_or_else(|| source.data_dir.display().to_string());
-                let holder = DataDir::holder(&source.data_dir).filter(|_| source.lake.is_none());
-                match holder {
-                    Some(holder) => format!("the committed files in {place} beside process {}", holder.process),
+                match self.holder() {
+                    Some((_, holder)) => format!("the committed files in {place} beside process {}", holder.process),
                     None => format!("the files in {place}"),
                 }
             }

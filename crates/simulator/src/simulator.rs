@@ -29,6 +29,7 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Simulator {
     endpoint: String,
     stats_url: String,
+    is_exposed: bool,
     reporter: Reporter,
     space: Arc<Space>,
     server: ServerHandle,
@@ -51,6 +52,7 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
     options.validate()?;
     let public = listen(&options.host, options.port, "OPC UA").await?;
     let port = local_port(&public, "OPC UA")?;
+    let is_exposed = public.local_addr().is_ok_and(|address| !address.ip().is_loopback());
     let stats = listen_for_stats(&options, port).await?;
     let stats_port = local_port(&stats, "statistics")?;
     let host = announced_host(&options.host);
@@ -93,6 +95,7 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
     Ok(Simulator {
         endpoint,
         stats_url,
+        is_exposed,
         reporter,
         space,
         server: handle,
@@ -229,6 +232,11 @@ impl Simulator {
     /// `opc.tcp://host:port/`
     pub fn endpoint(&self) -> &str {
         &self.endpoint
+    }
+
+    /// Other hosts reach it.
+    pub fn is_exposed(&self) -> bool {
+        self.is_exposed
     }
 
     /// `http://host:port/sim/stats`

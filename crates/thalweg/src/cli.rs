@@ -161,7 +161,8 @@ pub struct SqlOptions {
     /// The data folder of a process
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
     pub data_dir: PathBuf,
-    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment; its committed files are read
+    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment; of an object store the
+    /// committed files are read
     #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
     pub lake: Option<String>,
     /// How to print the result: table on a terminal, ndjson in a pipe
@@ -170,7 +171,7 @@ pub struct SqlOptions {
     #[command(flatten)]
     pub who: Who,
     /// Read the files, also beside a process: what it has not committed yet is not in the answer
-    #[arg(long, conflicts_with_all = ["lake", "url"])]
+    #[arg(long, conflicts_with = "url")]
     pub committed: bool,
     /// Answer once this is visible: the Thalweg-Position of an answer to OpenTelemetry data, or several with commas between them
     #[arg(long, value_name = "POSITION")]

@@ -16,6 +16,12 @@ pub fn main(command: SimulateCommand) -> anyhow::Result<ExitCode> {
     crate::runtime()?.block_on(async {
         let signals = Signals::install()?;
         let simulator = thalweg_simulator::start(options).await?;
+        if simulator.is_exposed() {
+            out::complain(
+                "other hosts reach this simulator, and it is for tests: whoever connects may read and write its values; \
+                 without --host, only this machine does",
+            );
+        }
         out::line(format_args!(
             "listening {} stats {}",
             simulator.endpoint(),

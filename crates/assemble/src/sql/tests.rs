@@ -287,3 +287,35 @@ fn a_lake_that_is_named_itself_leaves_the_data_folder_alone() {
         "nor is anything written there"
     );
 }
+
+/// Its path is another name of the same lake, and no way to get a part of its rows without a word.
+#[test]
+fn a_lake_that_is_named_itself_beside_its_process_is_asked_for_or_read_by_choice() {
+    let named = |world: &World, lake: &Path| Source {
+        lake: Some(lake.display().to_string()),
+        ..world.source()
+    };
+    let mut world = World::new();
+    let inside = world.folder.path().join("lake");
+    // The process is still starting.
+    let refused = world.ask(named(&world, &inside)).unwrap_err();
+    assert!(refused.contains("--committed"), "{refused}");
+    world.listen(None, None);
+    assert_eq!(seen(&world.ask(named(&world, &inside))), BY_PROCESS);
+    let by_choice = Source {
+        committed: true,
+        ..named(&world, &inside)
+    };
+    assert_eq!(seen(&world.ask(by_choice)), BY_FILES);
+
+    // A lake that is elsewhere has a lock of its own, and the one in the data folder is nobody's.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let held = std::mem::replace(&mut world.held, DataDir::take_lake(elsewhere.path()).unwrap());
+    world.listen(None, None);
+    std::fs::create_dir_all(inside.join("_thalweg")).unwrap();
+    let note = elsewhere.path().display().to_string();
+    std::fs::write(inside.join("_thalweg/url"), note).unwrap();
+    assert_eq!(seen(&world.ask(named(&world, elsewhere.path()))), BY_PROCESS);
+    assert_eq!(seen(&world.ask(named(&world, &inside))), BY_FILES);
+    drop(held);
+}
