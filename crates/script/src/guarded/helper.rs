@@ -11,6 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::process::{Pid, setpriority_process};
 use thalweg_record::{Message, Metadata};
 
 use super::lost::LostThread;
@@ -26,6 +27,9 @@ const STACK_ROOM: usize = 1 << 20;
 
 /// What a call that was told to end gets at least: threads of a busy machine wait for their turn.
 const GRACE_MIN: Duration = Duration::from_millis(250);
+
+/// What a thread that was given up has left of the processors, so that all others come first.
+const LOST_NICENESS: i32 = 19;
 
 /// Between two looks at whether the flow gives up.
 const LOOK: Duration = Duration::from_millis(100);
@@ -127,8 +131,9 @@ impl Helper {
         let (jobs, waiting) = mpsc::channel::<(Arc<Job>, Box<Remembering>)>();
         let work = move || {
             let mut spin = Spin::default();
+            let thread = rustix::thread::gettid();
             while let Some((job, program)) = spin.until(|| waiting.try_recv().ok()).or_else(|| waiting.recv().ok()) {
-                if let Some(lost) = job.work(program) {
+                if let Some(lost) = job.work(program, thread) {
                     // Last, when all that the call held is free.
                     drop(job);
                     return drop(lost);
@@ -155,6 +160,7 @@ impl Helper {
             state: Mutex::new(JobState {
                 results,
                 call: 0,
+                thread: None,
                 is_condition: false,
                 started: None,
                 end: None,
@@ -184,6 +190,8 @@ struct JobState {
     results: Vec<Result<Called, CallFailure>>,
     /// The number of the call under way.
     call: u64,
+    /// Which makes it.
+    thread: Option<Pid>,
     is_condition: bool,
     /// When it began; `None` before the first one.
     started: Option<Instant>,
@@ -204,7 +212,8 @@ pub(super) enum Ended {
 /// The side of the helper.
 impl Job {
     /// Makes all calls. `Some` if the job was given up.
-    fn work(&self, mut program: Box<Remembering>) -> Option<LostThread> {
+    fn work(&self, mut program: Box<Remembering>, thread: Pid) -> Option<LostThread> {
+        self.state.lock().thread = Some(thread);
         let made = catch_unwind(AssertUnwindSafe(|| {
             let mut calls = self.calls.get(self.from..).unwrap_or_default().iter().peekable();
             if let Some(first) = calls.peek() {
@@ -291,6 +300,10 @@ impl Job {
         // If the built-in function ever returns, the script ends at its next step.
         self.watch.abandon();
         state.lost = Some(guard.lost.add(guard.on_lost.clone()));
+        // It is there until it has had the lock. Where a thread has no niceness of its own, it shares as before.
+        if let Some(thread) = state.thread {
+            let _ = setpriority_process(Some(thread), LOST_NICENESS);
+        }
         *results = std::mem::take(&mut state.results);
         let (kind, text) = match is_stopping {
             true => (FailureKind::Stopped, "the flow stopped while the script ran".to_owned()),

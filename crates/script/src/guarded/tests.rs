@@ -241,6 +241,36 @@ fn lost_threads_are_bounded_and_told_and_calls_go_on_once_one_has_ended() {
     assert_eq!((bench.batch(None, 0, &["1"]), *told.lock()), ("r".to_owned(), 0));
 }
 
+/// However many are lost, they take what nobody else wants.
+#[test]
+fn a_lost_thread_comes_after_all_others() {
+    let guard = Guard {
+        name: "to be lost".to_owned(),
+        ..Guard::default()
+    };
+    let script = format!("new Map(); if (msg.payload === 'bad') {SLOW}; return msg");
+    let mut bench = Bench::new(&[(Form::Body, &script)], Duration::from_millis(50), guard);
+    let niceness = || -> Vec<String> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+        let of_script = stats.filter_map(|stat| Some(stat.split_once("(to be lost) ")?.1.to_owned()));
+        // The name is the second of the fields, and niceness the nineteenth.
+        of_script
+            .map(|fields| fields.split(' ').nth(16).unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(bench.batch(None, 0, &["1"]), "r");
+    let before = niceness();
+    assert_eq!(bench.batch(None, 0, &["bad", "1"]), "tr");
+    assert_eq!((before.len(), bench.lost.count()), (1, 1));
+    let mut after = niceness();
+    after.sort();
+    let mut expected = [before, vec!["19".to_owned()]].concat();
+    expected.sort();
+    assert_eq!(after, expected, "the lost one, and the one in its place");
+    bench.until_none_is_lost();
+}
+
 #[test]
 fn a_flow_that_gives_up_does_not_wait_for_a_script() {
     let gives_up = Arc::new(AtomicBool::new(false));
