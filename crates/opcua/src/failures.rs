@@ -92,13 +92,14 @@ impl Failures {
     }
 
     /// What another browse of everything found instead of what the earlier ones found. Who still fails keeps its place
-    /// in the row of retries.
-    pub fn replace_browse(&self, newer: Vec<(What, NodeIndex, Failure)>) {
+    /// in the row of retries, and so does who was not asked.
+    pub fn replace_browse(&self, newer: Vec<(What, NodeIndex, Failure)>, was_asked: impl Fn(NodeIndex) -> bool) {
         let still: std::collections::BTreeSet<(What, NodeIndex)> =
             newer.iter().map(|(what, node, _)| (*what, *node)).collect();
-        self.list
-            .lock()
-            .retain(|key, _| !matches!(key.0, What::Root | What::Browse) || still.contains(key));
+        self.list.lock().retain(|key, _| {
+            let is_of_browse = matches!(key.0, What::Root | What::Browse);
+            !is_of_browse || still.contains(key) || !was_asked(key.1)
+        });
         for (what, node, failure) in newer {
             self.add(what, node, failure.status, failure.text);
         }
@@ -187,13 +188,14 @@ mod tests {
             (What::Browse, 2),
             (What::Item, 3),
             (What::Read, 4),
+            (What::Browse, 5),
         ] {
             failures.add(what, node, 0, None);
         }
         let newer = Failures::default();
         newer.add(What::Root, 1, 5, None);
         newer.add(What::Browse, 9, 6, None);
-        failures.replace_browse(newer.page(0, 10));
+        failures.replace_browse(newer.page(0, 10), |node| node != 5);
         let listed: Vec<_> = failures
             .page(0, 10)
             .into_iter()
@@ -201,6 +203,7 @@ mod tests {
             .collect();
         let expected = [
             (What::Root, 1, 3),
+            (What::Browse, 5, 1),
             (What::Browse, 9, 1),
             (What::Item, 3, 1),
             (What::Read, 4, 1),
@@ -211,7 +214,7 @@ mod tests {
             (failures.of_kind(What::Item), failures.of_kind(What::Read)),
             (vec![], vec![4])
         );
-        assert_eq!(failures.len(), 2);
+        assert_eq!(failures.len(), 3);
     }
 
     #[test]

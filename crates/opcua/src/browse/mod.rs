@@ -35,7 +35,7 @@ use crate::value::status;
 
 use progress::Progress;
 use roots::Root;
-use survey::{Again, Survey};
+use survey::{Again, Reached, Survey};
 
 /// How often failed nodes are looked through for those whose time has come, at most.
 const RETRY_TICK_MAX: Duration = Duration::from_secs(5);
@@ -142,7 +142,7 @@ impl Browser {
     }
 
     /// One pass with progress in log and metrics; over everything, or from some nodes on.
-    async fn survey(&mut self, nodes: Option<Again>, start: Instant) {
+    async fn survey(&mut self, nodes: Option<Again>, start: Instant) -> Reached {
         let context = self.context.clone();
         let connected = context.connected().await;
         let survey = match nodes {
@@ -152,12 +152,13 @@ impl Browser {
         let assigner = &mut self.assigner;
         let mut ready = |nodes: Vec<NodeIndex>| assigner.assign(&nodes, connected.profile.items_max);
         let progress = Progress::new(&context, &self.component, start);
-        tokio::select! {
-            () = survey.run(&mut ready) => {}
-            () = progress.run() => {}
-        }
+        let reached = tokio::select! {
+            reached = survey.run(&mut ready) => reached,
+            never = progress.run() => match never {},
+        };
         progress.done();
         self.tell_if_full(&context);
+        reached
     }
 
     /// Says why no more nodes are taken, if that is so.
@@ -413,12 +414,12 @@ impl Browser {
             return Some(Instant::now() + self.backoff.next());
         }
         self.backoff.reset();
-        Box::pin(second.survey(None, Instant::now())).await;
-        let unclear = self.unclear(&second.context);
+        let reached = Box::pin(second.survey(None, Instant::now())).await;
+        let unclear = self.unclear(&second.context, reached);
         let bytes_max = self.context.memory.of_a_table();
         let differences = self.context.table.write().merge(&newer.read(), &unclear, bytes_max);
         self.tell_if_full(&self.context);
-        self.take_over_failures(&second.context, &differences);
+        self.take_over_failures(&second.context, &differences, reached);
         tracing::info!(
             component = self.component.title(),
             "the server has {} new and {} removed variables",
@@ -433,7 +434,7 @@ impl Browser {
     }
 
     /// What the newer browse could not find out, and what was not known before it.
-    fn unclear(&self, newer: &Context) -> Unclear {
+    fn unclear(&self, newer: &Context, reached: Reached) -> Unclear {
         let unbrowsed = [What::Root, What::Browse].into_iter();
         let table = self.context.table.read();
         let roots = self.context.failures.of_kind(What::Root).into_iter();
@@ -441,19 +442,24 @@ impl Browser {
             unbrowsed: unbrowsed.flat_map(|what| newer.failures.of_kind(what)).collect(),
             // One that is served, and could not be read by an earlier browse, is known all the same.
             unknown_roots: roots.filter(|root| table.is_failed(*root)).collect(),
+            is_cut_short: reached == Reached::TheLimit,
         }
     }
 
     /// The failures of a newer browse instead of those of the earlier one, under this table's indexes. Tags that are gone
-    /// are not tried again.
-    fn take_over_failures(&self, newer: &Context, differences: &Differences) {
+    /// are not tried again; those that the newer browse did not get to are.
+    fn take_over_failures(&self, newer: &Context, differences: &Differences, reached: Reached) {
         let (table, newer_table) = (self.context.table.read(), newer.table.read());
         let failures = newer.failures.page(0, usize::MAX).into_iter();
         let own = failures.filter_map(|(what, node, failure)| {
             let own = table.find(&newer_table.node_id(node))?;
             Some((what, own, failure))
         });
-        self.context.failures.replace_browse(own.collect());
+        let was_asked = |node: NodeIndex| {
+            let is_found = newer_table.find(&table.node_id(node)).is_some();
+            table.is_removed(node) || (is_found && reached == Reached::Everything)
+        };
+        self.context.failures.replace_browse(own.collect(), was_asked);
         self.context.failures.forget(&differences.removed);
     }
 }

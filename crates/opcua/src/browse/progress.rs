@@ -1,5 +1,6 @@
 //! How far a browse is: a log line every 10 s and the metrics, from the table and the gauges.
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use thalweg_flow::Component;
@@ -26,8 +27,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Never ends.
-    pub async fn run(&self) {
+    pub async fn run(&self) -> Infallible {
         let mut tick = tokio::time::interval(METRICS_PERIOD);
         let mut logged = Instant::now();
         loop {

@@ -8,7 +8,16 @@ use crate::node_table::{Class, Found, NodeIndex, NodeTable};
 use crate::tag_path;
 use crate::text_arena::TEXT_BYTES_MAX;
 
-/// Adds what a node refers to, until `is_full` says so. Returns how many references led to new nodes.
+/// What became of the references of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Applied {
+    /// How many led to new nodes.
+    pub added: usize,
+    /// Some were left out, since the table was full.
+    pub is_cut_short: bool,
+}
+
+/// Adds what a node refers to, until `is_full` says so.
 pub(super) fn apply(
     table: &mut NodeTable,
     parent: NodeIndex,
@@ -16,16 +25,20 @@ pub(super) fn apply(
     config: &BrowseConfig,
     namespaces: &NamespaceArray,
     is_full: impl Fn(&NodeTable) -> bool,
-) -> usize {
+) -> Applied {
     let filtered = config.include.is_some() || config.exclude.is_some();
     let parent_path = if filtered {
         tag_path::plain(table, parent)
     } else {
         String::new()
     };
-    let mut added = 0;
+    let mut applied = Applied {
+        added: 0,
+        is_cut_short: false,
+    };
     for reference in references {
         if is_full(table) {
+            applied.is_cut_short = true;
             break;
         }
         let Some(id) = target(reference, namespaces) else {
@@ -38,7 +51,7 @@ pub(super) fn apply(
         let Some(class) = filter(&parent_path, name, class, config) else {
             continue;
         };
-        added += usize::from(
+        applied.added += usize::from(
             table
                 .add(&Found {
                     id: &id,
@@ -49,7 +62,7 @@ pub(super) fn apply(
                 .is_some(),
         );
     }
-    added
+    applied
 }
 
 /// The node in this server; `None` for nodes of other servers and unknown namespaces.

@@ -1,7 +1,8 @@
 //! One pass over a server's address space: calls in flight, their answers into the walk, variables out as soon as their
 //! attributes are known.
 //!
-//! The pass outlives connections: what a lost one owed is asked again of the next, and nothing found is forgotten.
+//! The pass outlives connections: what a lost one owed is asked again of the next, and nothing found is forgotten. It ends when
+//! everything is found, or when the table is full; which of the two it was is its result.
 //!
 //! | work | comes from | ends as |
 //! |---|---|---|
@@ -26,7 +27,7 @@ use super::{attributes, references};
 use crate::channel::{CallError, Failure};
 use crate::chunk::ChunkSize;
 use crate::failures::What;
-use crate::node_table::{Class, NodeIndex};
+use crate::node_table::{Class, NODES_MAX, NodeIndex};
 use crate::pace::Pace;
 use crate::session::Session;
 use crate::value::{DataValue, TypeBook};
@@ -70,6 +71,14 @@ pub(super) struct Again {
     pub read: Vec<NodeIndex>,
 }
 
+/// How far a pass got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    Everything,
+    /// The table was full before: what it lacks may be in the server.
+    TheLimit,
+}
+
 enum Done {
     Browsed(Vec<Turn>, Result<Vec<BrowseResult>, CallError>),
     Continued(Vec<(Turn, ByteString)>, Result<Vec<BrowseResult>, CallError>),
@@ -104,6 +113,8 @@ pub(super) struct Survey<'a> {
     to_read: VecDeque<NodeIndex>,
     /// The table up to here has been looked through for variables.
     seen: NodeIndex,
+    /// Something was left out, since the table was full at that moment. It may have room again, by an input that is gone.
+    is_cut_short: bool,
     pace: Pace,
     browse_chunk: ChunkSize,
     read_chunk: ChunkSize,
@@ -130,6 +141,7 @@ impl<'a> Survey<'a> {
             points_max: points_max(connected),
             to_read: VecDeque::new(),
             seen: 0,
+            is_cut_short: false,
             pace: Pace::rising_to(connected.profile.browse_in_flight),
             browse_chunk: browse_chunk(connected),
             read_chunk: read_chunk(connected),
@@ -154,14 +166,14 @@ impl<'a> Survey<'a> {
     }
 
     /// Runs to the end, over as many connections as it takes. `ready` gets variables whose attributes are known.
-    pub async fn run(mut self, ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send)) {
+    pub async fn run(mut self, ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send)) -> Reached {
         let mut connected = self.context.connected().await;
         loop {
             self.apply();
             self.issue(&connected.session);
             self.show();
             if self.calls.is_empty() && self.is_done() {
-                return;
+                return self.reached();
             }
             // With nothing in flight nothing could be issued: the connection is gone.
             let lost = match self.calls.next().await {
@@ -200,16 +212,30 @@ impl<'a> Survey<'a> {
             && self.whole.is_empty()
     }
 
+    /// Nodes that were not handed out may lead to others, and were left out then, too.
+    fn reached(&self) -> Reached {
+        let table = self.context.table.read();
+        let depth_max = self.context.browse.depth_max;
+        let mut left = self.walk.not_handed_out(table.len());
+        let is_left = left.any(|node| table.depth(node) < depth_max && !table.is_failed(node));
+        match self.is_cut_short || is_left || table.len() >= NODES_MAX {
+            true => Reached::TheLimit,
+            false => Reached::Everything,
+        }
+    }
+
     /// Applies references whose turn it is, and finds the variables among the new nodes.
     fn apply(&mut self) {
         let namespaces = self.context.namespaces();
         while let Some((parent, found)) = self.walk.take_turn() {
             let mut table = self.context.table.write();
-            let added = references::apply(&mut table, parent, &found, &self.context.browse, &namespaces, |table| {
+            let applied = references::apply(&mut table, parent, &found, &self.context.browse, &namespaces, |table| {
                 self.context.is_full_with(table)
             });
-            self.context.metrics.browse_nodes.inc_by(added as u64);
-            if added == 0 {
+            drop(table);
+            self.is_cut_short |= applied.is_cut_short;
+            self.context.metrics.browse_nodes.inc_by(applied.added as u64);
+            if applied.added == 0 {
                 *self.fruitless.entry(parent).or_insert(0) += found.len();
             } else {
                 self.fruitless.remove(&parent);
@@ -576,6 +602,7 @@ impl<'a> Survey<'a> {
     /// Gives back continuation points that nobody will follow. The answer is of no interest.
     fn release_points(&mut self, session: &Session) {
         if let Some((turns, request)) = self.give_back() {
+            self.is_cut_short = true;
             turns
                 .iter()
                 .for_each(|(ticket, _)| self.walk.deliver(*ticket, Vec::new(), true));
@@ -668,6 +695,8 @@ fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<Bro
 
 #[cfg(test)]
 mod circle_tests;
+#[cfg(test)]
+mod cut_short_tests;
 #[cfg(test)]
 mod endless_tests;
 #[cfg(test)]

@@ -143,9 +143,13 @@ impl Walk {
         self.slots.is_empty()
     }
 
-    /// Nodes of the table that were not handed out yet.
+    /// How many nodes of the table were not handed out yet.
     pub fn frontier(&self, table_len: usize) -> usize {
         table_len.saturating_sub(self.next as usize)
+    }
+
+    pub fn not_handed_out(&self, table_len: usize) -> std::ops::Range<NodeIndex> {
+        self.next..NodeIndex::try_from(table_len).unwrap_or(NodeIndex::MAX)
     }
 }
 

@@ -20,11 +20,13 @@ pub(crate) struct Unclear {
     pub unbrowsed: BTreeSet<NodeIndex>,
     /// Nodes of this table that were no more than a configured NodeID until now.
     pub unknown_roots: BTreeSet<NodeIndex>,
+    /// The newer browse ended before it had found everything, so any node that it lacks may be in the server.
+    pub is_cut_short: bool,
 }
 
 impl NodeTable {
     /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed, unless
-    /// they were below one that could not be browsed. Once this table takes `bytes_max`, nodes and descriptions that are new
+    /// they were below one that could not be browsed, or the browse was cut short. Once this table takes `bytes_max`, nodes and descriptions that are new
     /// are left out.
     pub fn merge(&mut self, newer: &NodeTable, unclear: &Unclear, bytes_max: usize) -> Differences {
         let mut differences = Differences::default();
@@ -39,6 +41,9 @@ impl NodeTable {
                 unbrowsed.insert(own);
             }
             mapped.push(own);
+        }
+        if unclear.is_cut_short {
+            return differences;
         }
         let mut kept = vec![false; self.len()];
         for own in mapped {

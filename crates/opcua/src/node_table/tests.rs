@@ -186,6 +186,37 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
     assert_eq!(tag_path::plain(&table, again), "Root.Failing.Gone");
 }
 
+/// The breadth-first order of the newer browse may have other nodes first, so that it ends before those that are known.
+#[test]
+fn after_a_browse_that_was_cut_short_nothing_is_removed_and_what_it_found_is_taken_over() {
+    let browsed = |names: &[&str]| {
+        let mut table = NodeTable::default();
+        let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+        for name in names {
+            add(&mut table, &text_id(name), name, Class::Variable, root);
+        }
+        table
+    };
+    let mut table = browsed(&["a", "b", "c"]);
+    let known: Vec<NodeIndex> = table.variable_indexes().collect();
+    for tag in &known {
+        table.set_state(*tag, ItemState::Monitored);
+    }
+    let newer = browsed(&["new", "a"]);
+    let cut_short = merge::Unclear {
+        is_cut_short: true,
+        ..Default::default()
+    };
+    let differences = table.merge(&newer, &cut_short, usize::MAX);
+    let new = table.find(&text_id("new")).unwrap();
+    assert_eq!((differences.added, differences.removed), (vec![new], vec![]));
+    assert_eq!((table.variables(), table.counts().monitored), (4, 3));
+    assert!(known.iter().all(|tag| table.state(*tag) == ItemState::Monitored));
+    // A browse that gets to its end says what is gone.
+    let differences = table.merge(&newer, &Default::default(), usize::MAX);
+    assert_eq!((differences.added, differences.removed), (vec![], known[1..].to_vec()));
+}
+
 #[test]
 fn a_root_that_was_unknown_is_added_once_the_server_has_it() {
     let mut table = NodeTable::default();
