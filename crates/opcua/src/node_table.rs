@@ -407,15 +407,21 @@ impl NodeTable {
     }
 
     /// Takes over what was read of a node. What could not be read (`None`) stays what it was: servers fail to answer for a
-    /// moment, and a data type that is forgotten would cost a tag its filter.
+    /// moment, and a data type that is forgotten would cost a tag its filter. Once the table takes `bytes_max`, descriptions
+    /// are left out, and a data type that no other node has is unknown.
     pub fn set_attributes(
         &mut self,
         index: NodeIndex,
         data_type: Option<&NodeId>,
         access_level: Option<u8>,
         description: Option<&str>,
+        bytes_max: usize,
     ) {
-        let data_type = data_type.map(|data_type| self.data_types.index_of(data_type));
+        let data_type = data_type.map(|data_type| match self.heap_bytes() < bytes_max {
+            true => self.data_types.index_of(data_type),
+            false => self.data_types.find(data_type).unwrap_or(NO_TYPE),
+        });
+        let description = description.filter(|_| self.heap_bytes() < bytes_max);
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return;
         };

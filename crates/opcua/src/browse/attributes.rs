@@ -20,8 +20,7 @@ pub(super) fn request(id: &NodeId) -> [ReadValueId; PER_NODE] {
     .map(|a| read_id(id.clone(), a))
 }
 
-/// Takes over what was read of each node; what could not be read stays what it was. Once the table takes `bytes_max`,
-/// descriptions are left out.
+/// Takes over what was read of each node, as [`NodeTable::set_attributes`] does.
 pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataValue], bytes_max: usize) {
     for (node, values) in nodes.iter().zip(values.chunks(PER_NODE)) {
         let value = |i: usize| {
@@ -39,8 +38,8 @@ pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataVa
             Some(Value::U8(level)) => Some(*level),
             _ => None,
         };
-        let description = description(values.get(2)).filter(|_| table.heap_bytes() < bytes_max);
-        table.set_attributes(*node, data_type.as_ref(), access_level, description);
+        let description = description(values.get(2));
+        table.set_attributes(*node, data_type.as_ref(), access_level, description, bytes_max);
     }
 }
 

@@ -17,7 +17,13 @@ fn table() -> NodeTable {
             })
             .unwrap();
     }
-    table.set_attributes(2, Some(&NodeId::new(0, 10u32)), Some(3), Some("Speed of the drive"));
+    table.set_attributes(
+        2,
+        Some(&NodeId::new(0, 10u32)),
+        Some(3),
+        Some("Speed of the drive"),
+        usize::MAX,
+    );
     table
         .add(&Found {
             id: &NodeId::new(2, 7u32),

@@ -26,8 +26,8 @@ pub(crate) struct Unclear {
 
 impl NodeTable {
     /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed, unless
-    /// they were below one that could not be browsed, or the browse was cut short. Once this table takes `bytes_max`, nodes and descriptions that are new
-    /// are left out.
+    /// they were below one that could not be browsed, or the browse was cut short. Once this table takes `bytes_max`, nodes, data types and descriptions
+    /// that are new are left out.
     pub fn merge(&mut self, newer: &NodeTable, unclear: &Unclear, bytes_max: usize) -> Differences {
         let mut differences = Differences::default();
         let before = self.len();
@@ -109,8 +109,7 @@ impl NodeTable {
             }
         };
         let (data_type, access_level, description) = newer.attributes(index);
-        let description = description.filter(|_| self.heap_bytes() < bytes_max);
-        self.set_attributes(own, data_type, access_level, description);
+        self.set_attributes(own, data_type, access_level, description, bytes_max);
         if newer.is_failed(index) {
             self.set_state(own, newer.state(index));
             // If it was added, then as the last one.

@@ -110,7 +110,13 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     let folder = add(&mut newer, &text_id("folder"), "Folder", Class::Object, new_root);
     let moved = add(&mut newer, &text_id("stays"), "A", Class::Variable, folder);
     add(&mut newer, &text_id("new"), "C", Class::Variable, folder);
-    newer.set_attributes(moved, Some(&NodeId::new(0, 11u32)), Some(3), Some("described"));
+    newer.set_attributes(
+        moved,
+        Some(&NodeId::new(0, 11u32)),
+        Some(3),
+        Some("described"),
+        usize::MAX,
+    );
 
     let differences = table.merge(&newer, &merge::Unclear::default(), usize::MAX);
     let new = table.find(&text_id("new")).unwrap();
@@ -262,7 +268,7 @@ fn node_ids_move_with_their_namespaces() {
     for id in &ids {
         add(&mut table, id, "n", Class::Variable, NO_NODE);
     }
-    table.set_attributes(3, Some(&NodeId::new(3, "Type")), Some(1), Some(""));
+    table.set_attributes(3, Some(&NodeId::new(3, "Type")), Some(1), Some(""), usize::MAX);
     assert!(
         !table.set_namespaces(&["ua", "server", "a", "b", "c", "d"].into()),
         "one more moves nothing"
@@ -319,7 +325,7 @@ fn a_million_nodes_take_less_than_400_bytes_each() {
             format!("Plant1.Line7.Machine{:03}.Sensor{i:07}.Value", i % 1000).as_str(),
         );
         let node = add(&mut table, &id, &name, Class::Variable, root);
-        table.set_attributes(node, Some(&NodeId::new(0, 11u32)), Some(1), Some(""));
+        table.set_attributes(node, Some(&NodeId::new(0, 11u32)), Some(1), Some(""), usize::MAX);
     }
     let each = table.heap_bytes() / NODES;
     assert!(each < 400, "{each} bytes per node");
@@ -337,7 +343,7 @@ fn what_could_not_be_read_again_stays_known() {
         (data_type.cloned(), access_level, description.map(str::to_owned))
     };
     assert_eq!(of(&table), (None, None, None));
-    table.set_attributes(node, known.0.as_ref(), known.1, known.2);
+    table.set_attributes(node, known.0.as_ref(), known.1, known.2, usize::MAX);
     let before = of(&table);
     // A newer browse that found the node but could read nothing of it.
     let mut newer = NodeTable::default();
@@ -345,7 +351,7 @@ fn what_could_not_be_read_again_stays_known() {
     table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), before);
     // One that could: even nothing is something to know.
-    newer.set_attributes(0, None, Some(0), Some(""));
+    newer.set_attributes(0, None, Some(0), Some(""), usize::MAX);
     table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), (known.0, Some(0), Some(String::new())));
 }
@@ -363,7 +369,13 @@ fn browsing_again_takes_no_more_memory() {
                 Class::Variable,
                 root,
             );
-            table.set_attributes(node, Some(&NodeId::new(0, 11u32)), Some(1), Some(&"long ".repeat(100)));
+            table.set_attributes(
+                node,
+                Some(&NodeId::new(0, 11u32)),
+                Some(1),
+                Some(&"long ".repeat(100)),
+                usize::MAX,
+            );
         }
         table
     };
@@ -389,7 +401,7 @@ fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() 
                 Class::Variable,
                 root,
             );
-            table.set_attributes(node, None, Some(1), Some(&"long ".repeat(100)));
+            table.set_attributes(node, None, Some(1), Some(&"long ".repeat(100)), usize::MAX);
         }
         table
     };
@@ -398,7 +410,7 @@ fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() 
     // Half of the tags are others, and all texts.
     let mut newer = browsed(50);
     for node in newer.variable_indexes().collect::<Vec<_>>() {
-        newer.set_attributes(node, None, Some(3), Some(&"other ".repeat(100)));
+        newer.set_attributes(node, None, Some(3), Some(&"other ".repeat(100)), usize::MAX);
     }
     let differences = table.merge(&newer, &Default::default(), full);
     assert_eq!((differences.added.len(), differences.removed.len()), (0, 50));
@@ -407,6 +419,29 @@ fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() 
     assert_eq!(table.attributes(kept).1, Some(3));
     assert_eq!(table.attributes(kept).2, Some(&*"long ".repeat(100)));
     assert_eq!(table.merge(&newer, &Default::default(), usize::MAX).added.len(), 50);
+}
+
+/// A server may give each variable a data type of its own, under an identifier as long as it likes.
+#[test]
+fn data_types_without_an_end_fill_the_table_and_are_left_out_then() {
+    const BYTES: usize = 8 << 20;
+    const IDENTIFIER_BYTES: usize = 32 << 10;
+    let type_of = |n: usize| NodeId::new(3, format!("{n:0>IDENTIFIER_BYTES$}").as_str());
+    let mut table = NodeTable::default();
+    for n in 0..1000 {
+        let node = add(&mut table, &NodeId::new(2, n as u32), "v", Class::Variable, NO_NODE);
+        table.set_attributes(node, Some(&type_of(n)), Some(1), None, BYTES);
+    }
+    let bytes = table.heap_bytes();
+    assert!((BYTES..BYTES + 4 * IDENTIFIER_BYTES).contains(&bytes), "{bytes} bytes");
+    assert_eq!(table.data_type(7), Some(&type_of(7)));
+    assert_eq!((table.data_type(999), table.access_level(999)), (None, 1));
+    // One that is known takes no more.
+    table.set_attributes(999, Some(&type_of(7)), None, None, BYTES);
+    assert_eq!(table.data_type(999), Some(&type_of(7)));
+    // A node's type has become one for which there is no room: the earlier one would be wrong.
+    table.set_attributes(999, Some(&type_of(2000)), None, None, BYTES);
+    assert_eq!((table.data_type(999), table.heap_bytes()), (None, bytes));
 }
 
 proptest! {
