@@ -1,26 +1,31 @@
 //! What HTTP shows of all OPC UA inputs of the process: their nodes and their failures, page by page.
 
+mod node_page;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use axum::Router;
 use axum::extract::{Query, State};
-use axum::response::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
 use crate::failures::Failures;
-use crate::node_table::{ItemState, NodeIndex, NodeTable};
+use crate::node_table::NodeTable;
 use crate::tag_path;
-use crate::value::{status, types};
+use crate::value::status;
 
 const NODES: &str = "/api/v1/opcua/nodes";
 const FAILURES: &str = "/api/v1/opcua/failures";
 /// Entries of a page if the request does not say, and at most.
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
+/// What ends a page before its limit. Servers choose how long names and descriptions are, and each path repeats the names above.
+const PAGE_BYTES_MAX: usize = 16 << 20;
 
 /// The memory that tables of nodes may take, all inputs together, in equal parts.
 #[derive(Debug)]
@@ -114,20 +119,8 @@ struct Paged<T> {
     total: usize,
     offset: usize,
     limit: usize,
+    /// As many as the limit says, fewer if they are long; the next page begins behind them.
     items: Vec<T>,
-}
-
-#[derive(Debug, Serialize)]
-struct NodeView {
-    input: String,
-    node_id: String,
-    path: String,
-    browse_name: String,
-    data_type: String,
-    description: String,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -176,65 +169,54 @@ impl HttpRoutes for Directory {
     }
 }
 
-async fn nodes(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Json<Paged<NodeView>> {
+async fn nodes(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Response {
     let (offset, limit) = page.bounds();
-    let (mut total, mut items) = (0, Vec::new());
-    for listed in directory.chosen(&page) {
-        let table = listed.table.read();
-        let wanted = |node: &NodeIndex| {
-            page.state
-                .as_ref()
-                .is_none_or(|state| state_name(table.state(*node)).0 == state)
-        };
-        for node in table.variable_indexes().filter(wanted) {
-            if total >= offset && items.len() < limit {
-                items.push(node_view(&listed.input, &table, node));
-            }
-            total += 1;
+    aside(move || {
+        let inputs = directory.chosen(&page);
+        let (total, items) = node_page::page(&inputs, page.state.as_deref(), offset, limit);
+        Paged {
+            total,
+            offset,
+            limit,
+            items,
         }
-    }
-    Json(Paged {
-        total,
-        offset,
-        limit,
-        items,
     })
+    .await
 }
 
-fn node_view(input: &str, table: &NodeTable, node: NodeIndex) -> NodeView {
-    let (state, reason) = state_name(table.state(node));
-    NodeView {
-        input: input.to_owned(),
-        node_id: table.label(node),
-        path: tag_path::unique(table, node),
-        browse_name: table.name(node).to_owned(),
-        data_type: table.data_type(node).map(types::metadata_name).unwrap_or_default(),
-        description: table.description(node).to_owned(),
-        state,
-        reason,
-    }
+/// Tables of nodes are as large as servers are, and locked by whoever fills them: neither may hold up other requests.
+async fn aside<T: Serialize + 'static>(page: impl FnOnce() -> Paged<T> + Send + 'static) -> Response {
+    let answer = tokio::task::spawn_blocking(move || Json(page()).into_response()).await;
+    answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
-fn state_name(state: ItemState) -> (&'static str, Option<&'static str>) {
-    match state {
-        ItemState::Pending => ("pending", None),
-        ItemState::Monitored => ("monitored", None),
-        ItemState::Polled => ("polled", None),
-        ItemState::Failed(reason) => ("failed", Some(reason.as_str())),
-        ItemState::NotWanted => ("not_wanted", None),
-    }
-}
-
-async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Json<Paged<FailureView>> {
+async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Response {
     let (offset, limit) = page.bounds();
+    aside(move || {
+        let (total, items) = failure_page(&directory.chosen(&page), offset, limit);
+        Paged {
+            total,
+            offset,
+            limit,
+            items,
+        }
+    })
+    .await
+}
+
+fn failure_page(inputs: &[Arc<Listed>], offset: usize, limit: usize) -> (usize, Vec<FailureView>) {
     let (mut total, mut items) = (0, Vec::new());
+    let mut bytes = 0;
     let now = std::time::Instant::now();
-    for listed in directory.chosen(&page) {
+    for listed in inputs {
         let skip = offset.saturating_sub(total);
         let room = limit - items.len();
-        let table = listed.table.read();
         for (what, node, failure) in listed.failures.page(skip, room) {
-            items.push(FailureView {
+            if bytes >= PAGE_BYTES_MAX {
+                break;
+            }
+            let table = listed.table.read();
+            let view = FailureView {
                 input: listed.input.clone(),
                 endpoint: listed.endpoint.clone(),
                 node_id: table.label(node),
@@ -244,29 +226,14 @@ async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Pa
                 since: failure.since.to_string(),
                 attempts: failure.attempts,
                 retry_in_seconds: failure.retry_at.saturating_duration_since(now).as_secs(),
-            });
+            };
+            bytes += view.node_id.len() + view.path.len() + view.status.len();
+            items.push(view);
         }
         total += listed.failures.len();
     }
-    Json(Paged {
-        total,
-        offset,
-        limit,
-        items,
-    })
+    (total, items)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_lists_are_declared() {
-        let declared: Vec<String> = Directory::default()
-            .endpoints()
-            .into_iter()
-            .map(|(path, _)| path)
-            .collect();
-        assert_eq!(declared, ["/api/v1/opcua/nodes", "/api/v1/opcua/failures"]);
-    }
-}
+mod tests;

@@ -397,6 +397,11 @@ impl NodeTable {
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return;
         };
+        // Whoever served the node may tell of it after a browse has found it gone, or to be an object.
+        let is_tag = entry.class == Class::Variable && !entry.removed;
+        if !is_tag && state != ItemState::NotWanted {
+            return;
+        }
         let before = std::mem::replace(&mut entry.state, state);
         if let Some(count) = self.counts.slot(before) {
             *count -= 1;
@@ -525,11 +530,16 @@ impl NodeTable {
     }
 
     /// The variables, in the order of their discovery.
+    #[cfg(test)]
     pub fn variable_indexes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
-        let entries = self.entries.iter().enumerate();
-        entries
-            .filter(|(_, entry)| entry.class == Class::Variable && !entry.removed)
-            .map(|(index, _)| index as NodeIndex)
+        (0..self.len() as NodeIndex).filter(|index| self.is_variable(*index))
+    }
+
+    /// Whether the node is a variable that the server has.
+    pub fn is_variable(&self, index: NodeIndex) -> bool {
+        self.entries
+            .get(index as usize)
+            .is_some_and(|entry| entry.class == Class::Variable && !entry.removed)
     }
 
     pub fn heap_bytes(&self) -> usize {

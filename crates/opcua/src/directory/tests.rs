@@ -1,0 +1,181 @@
+use std::sync::mpsc;
+use std::time::Duration;
+
+use opcua::types::NodeId;
+use proptest::prelude::*;
+
+use super::node_page::{Nodes, page};
+use super::*;
+use crate::failures::What;
+use crate::node_table::{Class, FailureReason, Found, ItemState, NO_NODE, NodeIndex};
+
+fn listed(input: &str, table: NodeTable) -> Arc<Listed> {
+    Arc::new(Listed {
+        input: input.to_owned(),
+        endpoint: "opc.tcp://plc:4840/".to_owned(),
+        table: Arc::new(RwLock::new(table)),
+        failures: Arc::default(),
+    })
+}
+
+fn add(table: &mut NodeTable, id: u32, name: &str, class: Class) -> Option<NodeIndex> {
+    table.add(&Found {
+        id: &NodeId::new(1, id),
+        name,
+        class,
+        parent: NO_NODE,
+    })
+}
+
+fn variables(count: u32) -> NodeTable {
+    let mut table = NodeTable::default();
+    for id in 0..count {
+        add(&mut table, id, &format!("v{id}"), Class::Variable).unwrap();
+    }
+    table
+}
+
+#[test]
+fn both_lists_are_declared() {
+    let declared: Vec<String> = Directory::default()
+        .endpoints()
+        .into_iter()
+        .map(|(path, _)| path)
+        .collect();
+    assert_eq!(declared, ["/api/v1/opcua/nodes", "/api/v1/opcua/failures"]);
+}
+
+/// A browse may hold the table for as long as it takes to bring a million nodes up to date.
+#[tokio::test]
+async fn whoever_asks_for_nodes_while_their_table_is_locked_holds_up_nobody_else() {
+    let directory = Directory::new();
+    let input = listed("a", variables(3));
+    input.failures.add(What::Item, 0, 0, None);
+    directory.add(input.clone());
+    let (locked, is_locked) = mpsc::channel();
+    let (tell, told) = mpsc::channel::<()>();
+    let writer = std::thread::spawn(move || {
+        let _table = input.table.write();
+        locked.send(()).unwrap();
+        told.recv_timeout(Duration::from_secs(20)).is_ok()
+    });
+    is_locked.recv().unwrap();
+    // One thread runs all of these.
+    let (nodes, failures, ()) = tokio::join!(
+        nodes(State(directory.clone()), Query(Page::default())),
+        failures(State(directory.clone()), Query(Page::default())),
+        async {
+            tell.send(()).unwrap();
+        }
+    );
+    assert!(writer.join().unwrap(), "the others waited for the table too");
+    for (answer, total) in [(nodes, 3), (failures, 1)] {
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let page: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(page["total"], total, "{page}");
+    }
+}
+
+#[test]
+fn a_page_costs_the_way_to_its_end_and_gives_the_table_to_others_on_it() {
+    let input = listed("a", variables(50_000));
+    let mut nodes = Nodes {
+        listed: &input,
+        state: None,
+        next: 0,
+        skip: 5,
+    };
+    assert_eq!(nodes.piece(10, usize::MAX).unwrap().len(), 10);
+    assert_eq!(nodes.next, 15, "no further than the page");
+    // Nothing is found for long: the lock is given back all the same.
+    let mut failed = Nodes {
+        listed: &input,
+        state: Some("failed"),
+        next: 0,
+        skip: 0,
+    };
+    let mut pieces = 0;
+    while let Some(found) = failed.piece(10, usize::MAX) {
+        assert!(found.is_empty());
+        pieces += 1;
+    }
+    assert_eq!(pieces, 5);
+    let (total, items) = page(std::slice::from_ref(&input), None, 49_990, 100);
+    assert_eq!((total, items.len()), (50_000, 10));
+    assert_eq!(items[9].browse_name, "v49999");
+}
+
+#[test]
+fn a_page_of_long_texts_ends_at_its_bytes_and_all_are_found_page_by_page() {
+    const NODES: u32 = 100;
+    const TEXT_BYTES: usize = 1 << 19;
+    let mut table = variables(NODES);
+    for node in 0..NODES {
+        table.set_attributes(node, None, None, Some(&"d".repeat(TEXT_BYTES)), usize::MAX);
+    }
+    let inputs = [listed("a", table)];
+    let (mut seen, mut pages) = (0, 0);
+    while seen < NODES as usize {
+        let (total, items) = page(&inputs, None, seen, LIMIT_MAX);
+        let bytes: usize = items.iter().map(|item| item.description.len()).sum();
+        assert!(bytes <= PAGE_BYTES_MAX + TEXT_BYTES, "{bytes} bytes");
+        assert_eq!(
+            (total, items[0].browse_name.as_str()),
+            (NODES as usize, &*format!("v{seen}"))
+        );
+        seen += items.len();
+        pages += 1;
+    }
+    assert_eq!(pages, 4);
+}
+
+#[test]
+fn failures_with_long_texts_end_a_page_too() {
+    let input = listed("a", variables(100));
+    for node in 0..100 {
+        input.failures.add(What::Item, node, 0, Some("t".repeat(1 << 19)));
+    }
+    let (total, items) = failure_page(std::slice::from_ref(&input), 0, LIMIT_MAX);
+    assert_eq!((total, items.len()), (100, 32));
+}
+
+const STATES: [ItemState; 6] = [
+    ItemState::Pending,
+    ItemState::Monitored,
+    ItemState::Polled,
+    ItemState::Failed(FailureReason::Other),
+    ItemState::Failed(FailureReason::NodeIdUnknown),
+    ItemState::NotWanted,
+];
+
+proptest! {
+    /// Whatever becomes of nodes, also when somebody tells the state of one that has gone: the counts are those of a walk.
+    #[test]
+    fn totals_are_as_many_as_a_walk_finds(steps in prop::collection::vec((0..4u8, 0..12u32, 0..6usize), 0..60)) {
+        let input = listed("a", NodeTable::default());
+        for (what, id, state) in steps {
+            let mut table = input.table.write();
+            match what {
+                0 | 1 => {
+                    let class = if what == 0 { Class::Variable } else { Class::Object };
+                    add(&mut table, id, "n", class);
+                }
+                2 => table.set_state(id, STATES[state]),
+                // Another browse, which finds every node but one.
+                _ => {
+                    let mut newer = NodeTable::default();
+                    for other in (0..12).filter(|other| *other != id && table.find(&NodeId::new(1, *other)).is_some()) {
+                        let class = if other as usize % 6 == state { Class::Object } else { Class::Variable };
+                        add(&mut newer, other, "n", class);
+                    }
+                    table.merge(&newer, &Default::default(), usize::MAX);
+                }
+            }
+        }
+        let inputs = [input];
+        for state in [None, Some("pending"), Some("monitored"), Some("polled"), Some("failed"), Some("not_wanted"), Some("other")] {
+            let (total, items) = page(&inputs, state, 0, usize::MAX);
+            prop_assert_eq!(total, items.len(), "{:?}", state);
+        }
+    }
+}
