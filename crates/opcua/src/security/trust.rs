@@ -80,7 +80,8 @@ impl Trust {
         }
     }
 
-    /// By fingerprint and folder, as far as they are set; the server's own certificate.
+    /// By fingerprint and folder, as far as they are set; the server's own certificate. What is refused is kept in the folder,
+    /// whoever refuses it, but for what is larger than any certificate.
     fn judge(&self, shown: &ServerCertificate) -> Result<Vec<u8>, String> {
         let url = &shown.url;
         let certificates = x509::first_certificates(&shown.chain, 1 + SENT_MAX);
@@ -93,12 +94,22 @@ impl Trust {
                 leaf.len()
             ));
         }
+        let verdict = self.judge_leaf(shown, &certificates, leaf);
+        match &self.folder {
+            Some(folder) => verdict.map_err(|why| folder.keep_rejected(leaf, why))?,
+            None => verdict?,
+        }
+        Ok(leaf.clone())
+    }
+
+    fn judge_leaf(&self, shown: &ServerCertificate, certificates: &[Vec<u8>], leaf: &[u8]) -> Result<(), String> {
+        let url = &shown.url;
         if let Some(fingerprint) = &self.fingerprint {
             fingerprint.check(leaf).map_err(|(expected, got)| {
                 format!("fingerprint mismatch for endpoint {url}: expected {expected}, got {got}")
             })?;
         }
-        // Before the folder, which would have it moved to trusted/ in vain.
+        // Before the folder, whose refusal would have it moved to trusted/ in vain.
         check_key(
             shown.policy,
             "the server's certificate",
@@ -107,7 +118,7 @@ impl Trust {
         if let Some(folder) = &self.folder {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             folder.check(&Check {
-                certificates: &certificates,
+                certificates,
                 url,
                 host: &shown.host,
                 application_uri: &shown.application_uri,
@@ -115,7 +126,7 @@ impl Trust {
                 now,
             })?;
         }
-        Ok(leaf.clone())
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
 //! A folder of certificates kept by the operator: `trusted/` (certificates or authorities), `issuers/` (authorities that
-//! only complete chains), `crl/` (revocation lists), `rejected/` (what servers showed and nobody trusts yet).
+//! only complete chains), `crl/` (revocation lists), `rejected/` (what servers showed and was refused).
 //!
 //! The folder is read at every check, which happens once per connection, so a change takes effect at the next attempt.
 //! A certificate file that cannot be read trusts nobody; a revocation list that cannot be read would revoke nobody, so
@@ -59,14 +59,18 @@ impl TrustFolder {
         TrustFolder { path: path.to_owned() }
     }
 
-    /// What is refused is kept in `rejected/`, whatever the reason.
+    /// Whoever asks keeps what is refused: others than the folder refuse certificates too.
     pub fn check(&self, check: &Check<'_>) -> Result<(), String> {
         let der = check.certificates.first().map(Vec::as_slice).unwrap_or_default();
-        let contents = self.read()?;
-        contents.verdict(check, der).map_err(|why| match self.reject(der) {
+        self.read()?.verdict(check, der)
+    }
+
+    /// Keeps a certificate that was refused in `rejected/`, whatever the reason. Returns the reason, and why it could not be kept.
+    pub fn keep_rejected(&self, der: &[u8], why: String) -> String {
+        match self.reject(der) {
             Ok(()) => why,
             Err(not_kept) => format!("{why} ({not_kept})"),
-        })
+        }
     }
 
     /// The certificate of a server that is known before anybody has asked it: the only one of an application in `trusted/`,

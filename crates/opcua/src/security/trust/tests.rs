@@ -390,6 +390,62 @@ fn whatever_is_refused_is_kept_for_the_operator() {
     }
 }
 
+/// What refuses it need not be the folder, and the operator wants to look at it all the same.
+#[test]
+fn what_is_refused_before_the_folder_is_asked_or_since_it_cannot_be_read_is_kept_too() {
+    let good = certificate("good", 2, None, false, 3600, URI).der;
+    let weak = Design {
+        from: 0,
+        to: 4_000_000_000,
+        ..Design::server(8)
+    };
+    let weak = weak.self_signed();
+    let unreadable = [0x30, 3, 1, 2, 3];
+    let other = Fingerprint::parse(&sha256_hex(b"other")).unwrap();
+    let cases: [(Option<&Fingerprint>, &[u8], &str, &str); 5] = [
+        (None, &weak, "", "has a key of 1024 bits"),
+        (Some(&other), &good, "", "fingerprint mismatch"),
+        (None, &unreadable, "", "the certificate cannot be read"),
+        (None, &good, "crl/broken.crl", "crl/broken.crl cannot be used"),
+        (None, &good, "issuers", "cannot be read"),
+    ];
+    for (fingerprint, der, file, why) in cases {
+        for is_again in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            put(folder.path(), "trusted", "a.der", der);
+            if !file.is_empty() {
+                std::fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
+                std::fs::write(folder.path().join(file), "nonsense").unwrap();
+            }
+            let trust = Trust::new(fingerprint.cloned(), Some(folder.path()), folder.path());
+            let verdict = match is_again {
+                false => trust.check(&shown(der)),
+                true => trust.check_again(&shown(der)),
+            };
+            let error = verdict.unwrap_err();
+            assert!(error.contains(why), "{why:?} is not in: {error}");
+            let kept = folder.path().join("rejected").join(format!("{}.der", sha256_hex(der)));
+            assert_eq!(std::fs::read(kept).unwrap(), der, "{why}");
+        }
+    }
+}
+
+/// Without a folder of trust there is no place for it.
+#[test]
+fn without_a_folder_nothing_that_is_refused_is_kept() {
+    let keys = tempfile::tempdir().unwrap();
+    let (first, second) = (
+        certificate("a", 0, None, false, 3600, URI),
+        certificate("b", 1, None, false, 3600, URI),
+    );
+    let other = Fingerprint::parse(&sha256_hex(b"other")).unwrap();
+    check(&Trust::new(Some(other), None, keys.path()), &first.der).unwrap_err();
+    assert_eq!(std::fs::read_dir(keys.path()).unwrap().count(), 0);
+    check(&Trust::new(None, None, keys.path()), &first.der).unwrap();
+    check(&Trust::new(None, None, keys.path()), &second.der).unwrap_err();
+    assert!(!keys.path().join("rejected").exists());
+}
+
 #[test]
 fn half_of_a_refused_certificate_does_not_stay() {
     let folder = tempfile::tempdir().unwrap();
