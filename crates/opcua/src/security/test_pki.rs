@@ -220,6 +220,11 @@ impl Design {
 
     /// A list that revokes these serial numbers.
     pub fn revokes(&self, serials: &[u32], extensions: Vec<Extension>) -> Vec<u8> {
+        self.revokes_within(serials, extensions, NOW - DAY, Some(NOW + DAY))
+    }
+
+    /// A list of a time of its own, in seconds since 1970.
+    pub fn revokes_within(&self, serials: &[u32], extensions: Vec<Extension>, from: u64, to: Option<u64>) -> Vec<u8> {
         let entry = |serial: &u32| RevokedCert {
             serial_number: SerialNumber::from(*serial),
             revocation_date: time(NOW - DAY),
@@ -229,8 +234,8 @@ impl Design {
             version: Version::V2,
             signature: self.hash.algorithm(),
             issuer: self.subject(),
-            this_update: time(NOW - DAY),
-            next_update: Some(time(NOW + DAY)),
+            this_update: time(from),
+            next_update: to.map(time),
             revoked_certificates: (!serials.is_empty()).then(|| serials.iter().map(entry).collect()),
             crl_extensions: (!extensions.is_empty()).then_some(extensions),
         };

@@ -81,13 +81,22 @@ impl RevocationList {
     }
 
     /// What was revoked stays revoked; what was revoked since is missing.
-    fn warn_if_expired(&self, now: Duration) {
-        let next = self.list.tbs_cert_list.next_update.map(|time| time.to_unix_duration());
+    fn warn_if_out_of_date(&self, now: Duration) {
+        let list = &self.list.tbs_cert_list;
+        let next = list.next_update.map(|time| time.to_unix_duration());
         if let Some(next) = next.filter(|next| *next < now) {
             tracing::warn!(
                 "the revocation list {} expired on {}; replace it by the authority's current one",
                 self.file.display(),
                 date(next)
+            );
+        }
+        let made = list.this_update.to_unix_duration();
+        if made > now {
+            tracing::warn!(
+                "the revocation list {} is valid only from {}; check the clocks",
+                self.file.display(),
+                date(made)
             );
         }
     }
@@ -160,7 +169,7 @@ impl<'a> Revocation<'a> {
                     continue;
                 }
                 if self.dated.insert(number) {
-                    list.warn_if_expired(self.now);
+                    list.warn_if_out_of_date(self.now);
                 }
                 if list.revokes(certificate) {
                     return Err(format!(

@@ -218,6 +218,46 @@ fn what_a_certificate_says_must_be_known_is_known_or_it_is_refused() {
     refused(folder.check(&[&server.signed_by(&root)]), "2.5.29.30");
 }
 
+/// OpenSSL would refuse every server of the authority. A plant is offline for long, and a stop of all its data is the greater harm.
+#[test]
+fn a_list_that_is_out_of_date_revokes_whom_it_names_and_nobody_else_with_a_warning() {
+    let root = Design::authority("root", 0);
+    let mut revoked = Design::server(2);
+    revoked.serial = 77;
+    let other = Design::server(3);
+    for (from, to, warning) in [
+        (NOW - 3 * DAY, Some(NOW - DAY), "0.der expired on"),
+        (NOW + DAY, Some(NOW + 3 * DAY), "0.der is valid only from"),
+        (NOW - DAY, Some(NOW + DAY), ""),
+        (NOW - DAY, None, ""),
+    ] {
+        let list = root.revokes_within(&[revoked.serial], Vec::new(), from, to);
+        let folder = Folder::with(&[("crl", &list), ("trusted", &root.self_signed())]);
+        let (log, _guard) = crate::test_log::Log::record();
+        folder.check(&[&other.signed_by(&root)]).unwrap();
+        let warnings = log.count("the revocation list");
+        assert_eq!(warnings, usize::from(!warning.is_empty()), "{}", log.text());
+        assert!(log.text().contains(warning), "{}", log.text());
+        refused(folder.check(&[&revoked.signed_by(&root)]), "was revoked");
+    }
+}
+
+/// Lists of some authorities ask for none of the others.
+#[test]
+fn an_authority_without_a_list_revokes_nothing_beside_one_that_has_a_list() {
+    let (root, middle) = (Design::authority("root", 0), Design::authority("middle", 1));
+    let server = Design::server(2);
+    let of_root = root.revokes(&[server.serial], Vec::new());
+    let folder = Folder::with(&[
+        ("trusted", &root.self_signed()),
+        ("issuers", &middle.signed_by(&root)),
+        ("crl", &of_root),
+    ]);
+    folder.check(&[&server.signed_by(&middle)]).unwrap();
+    folder.put("crl", "middle.crl", &middle.revokes(&[server.serial], Vec::new()));
+    refused(folder.check(&[&server.signed_by(&middle)]), "was revoked");
+}
+
 #[test]
 fn a_list_counts_only_by_an_authority_that_may_sign_lists() {
     let mut root = Design::authority("root", 0);
