@@ -1,5 +1,5 @@
 //! Whom this program trusts when it sends requests through TLS: the certificate authorities of the machine, and the certificates of a
-//! file that the user names. A server is trusted if one of them has signed its certificate, or if it is one of the file.
+//! file that the user names. A server is trusted if one of them that is an authority has signed its certificate, or if it is one of the file.
 
 mod file_certificates;
 mod transport;
@@ -24,17 +24,30 @@ use transport::TlsConnector;
 /// For a connection. Reads the disk: the file, `SSL_CERT_FILE` and `SSL_CERT_DIR`, else where the system keeps its authorities.
 pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>> {
     let of_file = ca_file.map(certificates_of).transpose()?.unwrap_or_default();
+    config_of(of_machine(), of_file)
+}
+
+fn config_of(
+    of_machine: impl Iterator<Item = CertificateDer<'static>>,
+    of_file: Vec<CertificateDer<'static>>,
+) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(of_machine().chain(of_file.iter().cloned()));
+    let authorities = of_file
+        .iter()
+        .filter(|certificate| file_certificates::is_authority(certificate));
+    roots.add_parsable_certificates(of_machine.chain(authorities.cloned()));
     ensure!(
-        !roots.is_empty(),
+        !(roots.is_empty() && of_file.is_empty()),
         "this machine trusts no certificate authority; name a file of them with --ca-file, or install the package ca-certificates"
     );
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .build()
+    // A file of servers' own certificates is enough, on a machine without authorities.
+    let verifier_of = |roots| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let signed = Some(roots).filter(|roots| !roots.is_empty()).map(verifier_of);
+    let signed = signed
+        .transpose()
         .context("the certificates of this machine cannot be used")?;
-    let verifier = FileCertificates::new(of_file, signed);
+    let verifier = FileCertificates::new(of_file, signed, provider.signature_verification_algorithms);
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("TLS cannot be set up")?

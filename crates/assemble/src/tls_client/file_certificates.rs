@@ -1,21 +1,23 @@
 //! Trust in the certificates of a file. As an authority each is what it always is; as the certificate of a server itself it is known
 //! byte by byte, so nobody has to have signed it. A self-signed certificate as `openssl req -x509` makes it is one of an authority,
 //! which a server must not show by the rules of web browsers; curl takes it from `--cacert`, and so does this. What such a certificate says
-//! of its host, its time and its use counts here, too.
+//! of its host, its time and its use counts here, too. The library that judges all others looks at no key usage, and takes whatever is
+//! among its authorities for one: so a server's key usage is looked at whoever has signed it, and only authorities come there.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{WebPkiServerVerifier, verify_server_name};
+use tokio_rustls::rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use x509_cert::der::Decode as _;
 use x509_cert::ext::pkix::name::GeneralName;
-use x509_cert::ext::pkix::{ExtendedKeyUsage, SubjectAltName};
+use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAltName};
 use x509_cert::spki::ObjectIdentifier;
-use x509_cert::{Certificate, TbsCertificate};
+use x509_cert::{Certificate, TbsCertificate, Version};
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 const SERVER_AUTHENTICATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
@@ -23,13 +25,22 @@ const SERVER_AUTHENTICATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.
 #[derive(Debug)]
 pub(super) struct FileCertificates {
     of_file: Vec<CertificateDer<'static>>,
-    /// For all others.
-    signed: Arc<WebPkiServerVerifier>,
+    /// For all others; `None` where there is no authority.
+    signed: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl FileCertificates {
-    pub fn new(of_file: Vec<CertificateDer<'static>>, signed: Arc<WebPkiServerVerifier>) -> FileCertificates {
-        FileCertificates { of_file, signed }
+    pub fn new(
+        of_file: Vec<CertificateDer<'static>>,
+        signed: Option<Arc<WebPkiServerVerifier>>,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> FileCertificates {
+        FileCertificates {
+            of_file,
+            signed,
+            algorithms,
+        }
     }
 }
 
@@ -43,7 +54,13 @@ impl ServerCertVerifier for FileCertificates {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         if !self.of_file.iter().any(|known| known.as_ref() == shown.as_ref()) {
-            return self.signed.verify_server_cert(shown, chain, host, ocsp, now);
+            let signed = self.signed.as_ref().ok_or(CertificateError::UnknownIssuer)?;
+            let verified = signed.verify_server_cert(shown, chain, host, ocsp, now)?;
+            // What only the library can read, it has judged.
+            if let Ok(certificate) = parsed(shown) {
+                check_key_usage(&certificate.tbs_certificate)?;
+            }
+            return Ok(verified);
         }
         check(shown, host, now)?;
         Ok(ServerCertVerified::assertion())
@@ -55,7 +72,7 @@ impl ServerCertVerifier for FileCertificates {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -64,18 +81,18 @@ impl ServerCertVerifier for FileCertificates {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
 /// Whether a certificate that is known is one for this host, now.
 pub(super) fn check(shown: &CertificateDer<'_>, host: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
-    let parsed = Certificate::from_der(shown).map_err(|_| CertificateError::BadEncoding)?;
-    let content = &parsed.tbs_certificate;
+    let certificate = parsed(shown)?;
+    let content = &certificate.tbs_certificate;
     let since = content.validity.not_before.to_unix_duration().as_secs();
     let until = content.validity.not_after.to_unix_duration().as_secs();
     if now.as_secs() < since {
@@ -84,11 +101,8 @@ pub(super) fn check(shown: &CertificateDer<'_>, host: &ServerName<'_>, now: Unix
     if now.as_secs() > until {
         return Err(CertificateError::Expired.into());
     }
-    let usage = content.get::<ExtendedKeyUsage>();
-    // "Any use" does not name this one, as OpenSSL sees it.
-    if let Some((_, usage)) = usage.map_err(|_| CertificateError::BadEncoding)?
-        && !usage.0.contains(&SERVER_AUTHENTICATION)
-    {
+    check_key_usage(content)?;
+    if !is_for_servers(content)? {
         return Err(CertificateError::InvalidPurpose.into());
     }
     match has_host_names(content)? {
@@ -97,6 +111,50 @@ pub(super) fn check(shown: &CertificateDer<'_>, host: &ServerName<'_>, now: Unix
         false if is_common_name(content, &host.to_str()) => Ok(()),
         false => Err(CertificateError::NotValidForName.into()),
     }
+}
+
+/// Whether a certificate of the file may sign those of servers, by the rules of OpenSSL. One that cannot be read may not.
+pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    parsed(certificate).and_then(|certificate| may_sign(&certificate.tbs_certificate)) == Ok(true)
+}
+
+fn may_sign(content: &TbsCertificate) -> Result<bool, Error> {
+    let usage = key_usage(content)?;
+    let constraints = content.get::<BasicConstraints>();
+    let constraints = constraints.map_err(|_| CertificateError::BadEncoding)?;
+    let is_authority = match constraints {
+        Some((_, constraints)) => constraints.ca,
+        // Older certificates do not say it otherwise than by their key usage, and the oldest by signing themselves.
+        None => usage.is_some() || (content.version == Version::V1 && content.subject == content.issuer),
+    };
+    let is_for_signing = usage.is_none_or(|usage| usage.key_cert_sign());
+    Ok(is_authority && is_for_signing && is_for_servers(content)?)
+}
+
+/// One use of the key with which TLS can do anything must be among those that are named.
+fn check_key_usage(content: &TbsCertificate) -> Result<(), Error> {
+    let is_for_tls = |usage: KeyUsage| usage.digital_signature() || usage.key_encipherment() || usage.key_agreement();
+    match key_usage(content)?.is_none_or(is_for_tls) {
+        true => Ok(()),
+        false => Err(CertificateError::InvalidPurpose.into()),
+    }
+}
+
+fn key_usage(content: &TbsCertificate) -> Result<Option<KeyUsage>, Error> {
+    let usage = content.get::<KeyUsage>();
+    let usage = usage.map_err(|_| CertificateError::BadEncoding)?;
+    Ok(usage.map(|(_, usage)| usage))
+}
+
+/// "Any use" does not name this one, as OpenSSL sees it.
+fn is_for_servers(content: &TbsCertificate) -> Result<bool, Error> {
+    let purposes = content.get::<ExtendedKeyUsage>();
+    let purposes = purposes.map_err(|_| CertificateError::BadEncoding)?;
+    Ok(purposes.is_none_or(|(_, purposes)| purposes.0.contains(&SERVER_AUTHENTICATION)))
+}
+
+fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, Error> {
+    Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding.into())
 }
 
 fn has_host_names(content: &TbsCertificate) -> Result<bool, Error> {

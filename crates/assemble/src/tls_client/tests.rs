@@ -1,10 +1,10 @@
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
-use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
+use tokio_rustls::rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
 use super::test_server::Identity;
 use super::*;
@@ -125,6 +125,131 @@ fn a_self_signed_certificate_is_taken_when_curl_takes_it() {
         }
     }
     assert!(taken > 50 && refused > 50, "{taken} taken, {refused} refused");
+}
+
+/// What the extensions say to openssl; an empty usage is none.
+fn said(is_authority: bool, key_usage: &str, purpose: &str) -> Vec<String> {
+    let mut said = vec!["subjectAltName=DNS:localhost".to_owned()];
+    said.extend((!is_authority).then(|| "basicConstraints=critical,CA:FALSE".to_owned()));
+    said.extend((!key_usage.is_empty()).then(|| format!("keyUsage=critical,{key_usage}")));
+    said.extend((!purpose.is_empty()).then(|| format!("extendedKeyUsage={purpose}")));
+    said
+}
+
+fn made(folder: &Path, name: &str, subject: &str, said: &[String], signed_by: Option<&Identity>) -> Identity {
+    let mut arguments: Vec<&str> = said.iter().flat_map(|said| ["-addext", said.as_str()]).collect();
+    if let Some(by) = signed_by {
+        arguments.extend([
+            "-CA",
+            by.certificate.to_str().unwrap(),
+            "-CAkey",
+            by.key.to_str().unwrap(),
+        ]);
+    }
+    Identity::new(folder, name, subject, &arguments)
+}
+
+/// Whether curl and this program both take it, which they must agree on.
+fn is_taken(shown: &Identity, ca_file: &Path, what: &str) -> bool {
+    let url = format!("https://localhost:{}/", server(shown.shown()));
+    let (by_curl, by_us) = (curl(&url, ca_file), ask(&url, ca_file));
+    assert_eq!(by_us.is_ok(), by_curl, "{what}: {by_us:?}");
+    by_curl
+}
+
+const KEY_USAGES: [&str; 11] = [
+    "",
+    "digitalSignature",
+    "nonRepudiation",
+    "keyEncipherment",
+    "dataEncipherment",
+    "keyAgreement",
+    "keyCertSign",
+    "cRLSign",
+    "keyCertSign,cRLSign",
+    "digitalSignature,keyCertSign",
+    "keyAgreement,encipherOnly",
+];
+
+/// Its own, known byte by byte, and one that an authority of the file has signed.
+#[test]
+fn a_certificate_of_any_key_usage_is_taken_when_curl_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Identity::new(folder.path(), "authority", "test authority", &[]);
+    let mut taken = Vec::new();
+    for is_authority in [true, false] {
+        for usage in KEY_USAGES {
+            let said = said(is_authority, usage, "");
+            let own = made(folder.path(), "own", "localhost", &said, None);
+            if is_taken(&own, &own.certificate, &format!("its own, {said:?}")) && !is_authority {
+                taken.push(usage);
+            }
+            if !is_authority {
+                let signed = made(folder.path(), "signed", "localhost", &said, Some(&authority));
+                is_taken(&signed, &authority.certificate, &format!("signed, {said:?}"));
+            }
+        }
+    }
+    let for_tls = [
+        "",
+        "digitalSignature",
+        "keyEncipherment",
+        "keyAgreement",
+        "digitalSignature,keyCertSign",
+        "keyAgreement,encipherOnly",
+    ];
+    assert_eq!(taken, for_tls);
+}
+
+/// Certificates of servers lie in such a file, too, and must not sign others.
+#[test]
+fn whoever_may_sign_for_curl_may_sign_and_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let leaf = said(false, "", "");
+    let mut taken = Vec::new();
+    for is_authority in [true, false] {
+        for purpose in ["", "serverAuth", "clientAuth", "anyExtendedKeyUsage"] {
+            for usage in [
+                "",
+                "digitalSignature",
+                "keyCertSign",
+                "cRLSign",
+                "digitalSignature,keyCertSign",
+            ] {
+                let said = said(is_authority, usage, purpose);
+                let by = made(folder.path(), "by", "some authority", &said, None);
+                let signed = made(folder.path(), "signed", "localhost", &leaf, Some(&by));
+                if is_taken(&signed, &by.certificate, &format!("signed by {said:?}")) {
+                    taken.push((is_authority, purpose, usage));
+                }
+            }
+        }
+    }
+    let purposes = ["", "serverAuth"].into_iter();
+    let usages = ["", "keyCertSign", "digitalSignature,keyCertSign"];
+    let expected: Vec<_> = purposes
+        .flat_map(|purpose| usages.map(|usage| (true, purpose, usage)))
+        .collect();
+    assert_eq!(taken, expected);
+}
+
+/// As in a container without the package of authorities.
+#[test]
+fn where_the_machine_has_no_authority_a_file_of_servers_is_enough() {
+    assert!(config_of(std::iter::empty(), Vec::new()).is_err());
+    let folder = tempfile::tempdir().unwrap();
+    let said = said(false, "", "");
+    let [known, other] = ["known", "other"].map(|name| made(folder.path(), name, "localhost", &said, None));
+    let config = config_of(std::iter::empty(), vec![known.der()]).unwrap();
+    let handshake = |shown: &Identity| {
+        let stream = TcpStream::connect(("127.0.0.1", server(shown.shown()))).unwrap();
+        let host = ServerName::try_from("localhost").unwrap();
+        let mut connection = ClientConnection::new(config.clone(), host).unwrap();
+        connection.complete_io(&mut &stream).map_err(|error| error.to_string())
+    };
+    handshake(&known).unwrap();
+    let error = handshake(&other).unwrap_err();
+    assert!(error.contains("UnknownIssuer"), "{error}");
 }
 
 #[test]
