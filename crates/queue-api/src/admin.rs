@@ -7,6 +7,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 use thalweg_config::{Diagnostics, Node};
+use thalweg_kit::long;
 use thalweg_queue::names::{Change, check_name, check_user_change};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Pause, Queue, QueueError};
@@ -54,8 +55,10 @@ pub async fn patch(mut call: Call) -> Result<Response> {
     let queue = call.queue()?;
     check_user_change(queue.name(), Change::Configure)?;
     let mut settings = queue.settings().to_json();
-    merge(&mut settings, object(&body)?, &[]);
-    let (node, diags) = node(&settings)?;
+    let (node, diags) = long::work(body.len(), || {
+        merge(&mut settings, object(&body)?, &[]);
+        node(&settings)
+    })?;
     let settings = QueueSettings::read(&node, &diags);
     check(&diags)?;
     configured(&call, queue.name(), settings).await
@@ -172,7 +175,7 @@ fn merge(settings: &mut Value, change: Map<String, Value>, at: &[&str]) {
 /// A body as the reader of configurations takes it, so that settings are read in one way. It is JSON first: what else
 /// YAML has (anchors, tags, several documents) has no place in a request.
 pub fn mapping(body: &[u8]) -> Result<(Node, Diagnostics)> {
-    node(&Value::Object(object(body)?))
+    long::work(body.len(), || node(&Value::Object(object(body)?)))
 }
 
 /// A body that is a JSON object; nothing at all is an empty one.

@@ -4,6 +4,7 @@ use axum::response::Response;
 use serde_json::json;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
+use thalweg_kit::long;
 use thalweg_log::{Micros, Offset};
 use thalweg_queue::names::{NameKind, dead_letter_name};
 use thalweg_queue::settings::Start;
@@ -50,8 +51,8 @@ pub async fn list(call: Call) -> Result<Response> {
 pub async fn resend(mut call: Call) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.own_queue("resend dead letters of")?;
-    let asked = Members::of_body(&body, &["ids", "filter", "to", "delay"])?;
-    let select = select(&asked)?;
+    let asked = long::work(body.len(), || Members::of_body(&body, &["ids", "filter", "to", "delay"]))?;
+    let select = long::work(body.len(), || select(&asked))?;
     let target = match asked.text("to")? {
         None => ResendTo::Source,
         Some(name) => {
@@ -80,8 +81,9 @@ pub async fn resend(mut call: Call) -> Result<Response> {
 pub async fn purge(mut call: Call) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.own_queue("purge dead letters of")?;
-    let asked = Members::of_body(&body, &["ids", "filter"])?;
-    let purged = queue.purge_dead(&select(&asked)?).await?;
+    let asked = long::work(body.len(), || Members::of_body(&body, &["ids", "filter"]))?;
+    let select = long::work(body.len(), || select(&asked))?;
+    let purged = queue.purge_dead(&select).await?;
     Ok(answer::json(&json!({"purged": purged})))
 }
 

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use thalweg_kit::long;
 use thalweg_queue::times::DELAY_MAX;
-use thalweg_queue::{Receipt, Verdict};
+use thalweg_queue::{Receipt, Settled, Verdict};
 
 use crate::BODY_BYTES_MAX;
 use crate::answer;
@@ -21,6 +21,8 @@ use crate::problem::{Problem, Result};
 
 const RECEIPTS_MAX: usize = 10_000;
 const REASON_BYTES_MAX: usize = 1 << 10;
+/// To settle one message takes as long as to look through so many bytes, about.
+const RECEIPT_WORK_BYTES: usize = 64;
 const LISTS: &[&str] = &["ack", "nack", "reject", "extend"];
 
 pub async fn settle(mut call: Call) -> Result<Response> {
@@ -35,16 +37,23 @@ pub async fn settle(mut call: Call) -> Result<Response> {
         .await?;
     // Hundreds of thousands of receipts fit into a request, before it is refused for their number.
     let verdicts = long::work(body.len(), || read(&body))?;
-    let outcome = queue.settle(&group, verdicts, wait).await?;
+    // All of them are settled in the first step; what follows waits for the commit.
+    let settling_work = verdicts.len() * RECEIPT_WORK_BYTES;
+    let outcome = long::begin(settling_work, queue.settle(&group, verdicts, wait)).await?;
     if !group.is_work() {
         call.shared.stream_settled.notify_waiters();
     }
+    let telling_work = outcome.failed.len() * RECEIPT_WORK_BYTES;
+    Ok(long::work(telling_work, || told(&outcome)))
+}
+
+fn told(outcome: &Settled) -> Response {
     let failed: Vec<Value> = outcome
         .failed
         .iter()
         .map(|(receipt, error)| json!({"r": receipt.to_string(), "code": error.code(), "detail": error.to_string()}))
         .collect();
-    Ok(answer::json(&json!({"settled": outcome.settled, "failed": failed})))
+    answer::json(&json!({"settled": outcome.settled, "failed": failed}))
 }
 
 fn read(body: &[u8]) -> Result<Vec<(Receipt, Verdict)>> {

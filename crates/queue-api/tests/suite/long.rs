@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde_json::json;
+use serde_json::{Value, json};
+use thalweg_kit::long::LONG_BYTES;
 use thalweg_log::Durability;
 use thalweg_log::disk::Ram;
 use thalweg_queue::NewMessage;
@@ -103,6 +104,53 @@ fn others_go_on_while_a_large_batch_is_read() {
                 assert!([200, 201].contains(&produced.status), "{}", produced.status);
             };
             assert_eq!(others_go_on(&moves, produce), is_large, "{lines} lines {query}");
+        }
+    }
+}
+
+/// Their text is short enough to be read in place, so what moves the others is the settling.
+#[test]
+fn others_go_on_while_many_receipts_are_settled_and_told_of() {
+    for (messages, is_long) in [(100, false), (5000, true)] {
+        let (server, moves) = watched();
+        filled(&server, messages, 10);
+        let receipts = server.claim_receipts("q", "g");
+        assert_eq!(receipts.len(), messages);
+        let settle = |verdicts: &Value| {
+            let text = verdicts.to_string();
+            assert!(text.len() < LONG_BYTES, "{} bytes", text.len());
+            let settled = server.send("POST", "/queues/q/groups/g/settle", &[], &text);
+            assert_eq!(settled.status, 200, "{settled:?}");
+            settled.json
+        };
+        let extend = || assert_eq!(settle(&json!({"extend": receipts}))["settled"], messages);
+        assert_eq!(others_go_on(&moves, extend), is_long, "{messages} receipts");
+        assert_eq!(settle(&json!({"reject": receipts}))["settled"], messages);
+        let fail = || {
+            let failed = settle(&json!({"extend": receipts}))["failed"].as_array().map(Vec::len);
+            assert_eq!(failed, Some(messages));
+        };
+        assert_eq!(others_go_on(&moves, fail), is_long, "{messages} receipts that do not hold");
+    }
+}
+
+#[test]
+fn others_go_on_while_settings_and_ids_of_dead_letters_are_read() {
+    for (bytes, is_long) in [(1000, false), (LONG_BYTES, true)] {
+        let (server, moves) = watched();
+        filled(&server, 0, 0);
+        let wrong = format!("{{\"filter\": {{\"group\": \"{}\"}}}}", "x".repeat(bytes));
+        for (method, path) in [
+            ("POST", "/queues/q/dlq:purge"),
+            ("POST", "/queues/q/dlq:resend"),
+            ("PATCH", "/queues/q"),
+            ("PUT", "/queues/q"),
+        ] {
+            let read = || {
+                let status = server.send(method, path, &[], &wrong).status;
+                assert!([200, 400].contains(&status), "{method} {path}: {status}");
+            };
+            assert_eq!(others_go_on(&moves, read), is_long, "{method} {path}, {bytes} bytes");
         }
     }
 }
