@@ -19,8 +19,11 @@ use crate::problem::{Problem, Result};
 use crate::routes::BASE;
 
 pub async fn list(call: Call) -> Result<Response> {
-    let queues: Vec<Value> = call.queues().all().iter().map(summary).collect();
-    Ok(answer::json(&json!({"queues": queues})))
+    let queues = call.queues().all();
+    Ok(long::work(queues.len() * QUEUE_WORK_BYTES, || {
+        let queues: Vec<Value> = queues.iter().map(summary).collect();
+        answer::json(&json!({"queues": queues}))
+    }))
 }
 
 pub async fn show(call: Call) -> Result<Response> {
@@ -88,7 +91,10 @@ pub async fn resume(call: Call) -> Result<Response> {
 }
 
 pub async fn stats(call: Call) -> Result<Response> {
-    Ok(answer::json(&call.queue()?.stats().to_json()))
+    let queue = call.queue()?;
+    Ok(long::work(stats_work_bytes(&queue), || {
+        answer::json(&queue.stats().to_json())
+    }))
 }
 
 async fn paused(mut call: Call, paused: bool) -> Result<Response> {
@@ -102,9 +108,7 @@ async fn paused(mut call: Call, paused: bool) -> Result<Response> {
     };
     let queue = call.own_queue("pause")?;
     call.queues().pause(&queue, what, paused).await?;
-    let stats = queue.stats();
-    let paused = json!({"produce": stats.produce_paused, "consume": stats.consume_paused});
-    Ok(answer::json(&json!({"paused": paused})))
+    Ok(answer::json(&json!({"paused": paused_of(&queue)})))
 }
 
 async fn made(call: &Call, name: &str, settings: QueueSettings) -> Result<Response> {
@@ -125,29 +129,42 @@ async fn configured(call: &Call, name: &str, settings: QueueSettings) -> Result<
     Ok(answer::json(&shown(&call.queues().get(name)?)))
 }
 
+/// What all queues are listed with: nothing that each partition would have to be asked for.
 fn summary(queue: &Arc<Queue>) -> Value {
-    let stats = queue.stats();
     json!({
-        "name": stats.name.as_str(),
-        "partitions": stats.partitions.len(),
+        "name": queue.name().as_str(),
+        "partitions": queue.partition_count(),
         "durability": queue.durability().name(),
-        "depth": stats.depth,
-        "bytes": stats.bytes,
-        "groups": stats.groups.len(),
-        "paused": {"produce": stats.produce_paused, "consume": stats.consume_paused},
+        "depth": queue.depth(),
+        "bytes": queue.bytes(),
+        "groups": queue.group_count(),
+        "paused": paused_of(queue),
     })
 }
 
 fn shown(queue: &Arc<Queue>) -> Value {
-    let stats = queue.stats();
     json!({
-        "name": stats.name.as_str(),
+        "name": queue.name().as_str(),
         "durability": queue.durability().name(),
-        "depth": stats.depth,
-        "bytes": stats.bytes,
-        "paused": {"produce": stats.produce_paused, "consume": stats.consume_paused},
+        "depth": queue.depth(),
+        "bytes": queue.bytes(),
+        "paused": paused_of(queue),
         "settings": queue.settings().to_json(),
     })
+}
+
+fn paused_of(queue: &Queue) -> Value {
+    json!({"produce": queue.is_producing_paused(), "consume": queue.is_consuming_paused()})
+}
+
+/// To list one queue takes as long as to look through so many bytes, about.
+const QUEUE_WORK_BYTES: usize = 256;
+/// The same of one partition of a group in its statistics, each under a lock of its own.
+pub const PART_WORK_BYTES: usize = 128;
+
+/// The same of all statistics of a queue.
+pub fn stats_work_bytes(queue: &Queue) -> usize {
+    queue.partition_count() as usize * (1 + queue.group_count()) * PART_WORK_BYTES
 }
 
 /// Settings without a value, which their JSON leaves out.

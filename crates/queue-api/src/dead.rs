@@ -51,7 +51,9 @@ pub async fn list(call: Call) -> Result<Response> {
 pub async fn resend(mut call: Call) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.own_queue("resend dead letters of")?;
-    let asked = long::work(body.len(), || Members::of_body(&body, &["ids", "filter", "to", "delay"]))?;
+    let asked = long::work(body.len(), || {
+        Members::of_body(&body, &["ids", "filter", "to", "delay"])
+    })?;
     let select = long::work(body.len(), || select(&asked))?;
     let target = match asked.text("to")? {
         None => ResendTo::Source,

@@ -4,19 +4,23 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 use thalweg_config::Fields;
+use thalweg_kit::long;
 use thalweg_queue::names::check_name;
 use thalweg_queue::settings::{GroupSettings, Start};
 use thalweg_queue::{Group, Pause, QueueError, SeekTo};
 
-use crate::admin::{check, mapping, nothing_in};
+use crate::admin::{PART_WORK_BYTES, check, mapping, nothing_in, stats_work_bytes};
 use crate::answer;
 use crate::call::Call;
 use crate::json::Members;
 use crate::problem::{Problem, Result};
 
 pub async fn list(call: Call) -> Result<Response> {
-    let groups: Vec<Value> = call.queue()?.groups().iter().map(|group| shown(group)).collect();
-    Ok(answer::json(&json!({"groups": groups})))
+    let queue = call.queue()?;
+    Ok(long::work(stats_work_bytes(&queue), || {
+        let groups: Vec<Value> = queue.groups().iter().map(|group| shown_of(group)).collect();
+        answer::json(&json!({"groups": groups}))
+    }))
 }
 
 pub async fn show(call: Call) -> Result<Response> {
@@ -108,6 +112,10 @@ async fn paused(mut call: Call, paused: bool) -> Result<Response> {
 }
 
 fn shown(group: &Group) -> Value {
+    long::work(group.partition_count() * PART_WORK_BYTES, || shown_of(group))
+}
+
+fn shown_of(group: &Group) -> Value {
     let mut value = group.stats().to_json();
     let settings = group.settings();
     value["start"] = settings.start.to_string().into();

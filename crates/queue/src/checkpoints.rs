@@ -24,10 +24,8 @@ impl Queue {
         if self.is_in_memory() {
             return 0;
         }
-        let unsaved = |part: &Arc<Part>| part.inner.lock().unsaved;
         let parts = groups.iter().flat_map(|group| group.parts());
-        let worth = parts.map(|(_, part)| unsaved(part)).filter(Unsaved::is_worth_it);
-        worth.map(|unsaved| unsaved.records).max().unwrap_or(0)
+        parts.map(|(_, part)| part.unsaved_records()).max().unwrap_or(0)
     }
 
     /// Writes the whole state of every partition of which that is wanted for one group. Of all groups that there are: a start
@@ -76,6 +74,7 @@ impl Queue {
             let (mut inner, mut values) = (part.inner.lock(), Vec::new());
             inner.store(self.log.as_ref(), state, group.id, now)?;
             inner.checkpoint(group.id, &[], &mut values);
+            part.note_unsaved(&inner);
             // Under the lock, so that what changes next comes behind it.
             self.log.journal(state, Kind::State, &mut |records| {
                 values
@@ -89,10 +88,13 @@ impl Queue {
     /// All groups of a partition at one moment: nothing may be journaled between them. What has changed is stored before:
     /// if the whole is too large for the log, or the disk is full, a start reads it from there.
     fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<Part>)]) -> thalweg_log::Result<()> {
-        let mut locked: Vec<_> = parts.iter().map(|(group, part)| (group, part.inner.lock())).collect();
+        let mut locked: Vec<_> = parts
+            .iter()
+            .map(|(group, part)| (group, part, part.inner.lock()))
+            .collect();
         let (state, now) = (self.state_id(partition), self.clock.now());
         let (mut values, mut consumers) = (Vec::new(), Vec::new());
-        for (group, inner) in &mut locked {
+        for (group, _, inner) in &mut locked {
             inner.store(self.log.as_ref(), state, group.id, now)?;
             let members = group.members.lock();
             let holding = members.iter().filter(|member| member.leases > 0);
@@ -128,8 +130,9 @@ impl Queue {
         }
         drop((dropped, sent_here));
         let bytes = values.iter().map(Vec::len).sum();
-        for ((_, inner), holding) in locked.iter_mut().zip(&consumers) {
+        for ((_, part, inner), holding) in locked.iter_mut().zip(&consumers) {
             inner.checkpointed(holding, bytes, written.is_ok());
+            part.note_unsaved(inner);
         }
         if written.is_err() {
             self.unsaved_drops.fetch_add(drops, Ordering::Relaxed);

@@ -122,6 +122,10 @@ impl Group {
         self.parts().map(|(_, part)| part.acked.get()).sum()
     }
 
+    pub fn partition_count(&self) -> usize {
+        self.parts.count()
+    }
+
     pub(crate) fn part(&self, partition: u32) -> Option<&Arc<Part>> {
         self.parts.get(partition as usize)
     }

@@ -42,16 +42,17 @@ impl Default for Alarm {
 impl Alarm {
     /// Has the task look at `due`, if it would sleep longer.
     fn by(&self, due: Micros) {
-        if due < self.planned.load(Ordering::Acquire) {
+        if due < self.planned.load(Ordering::SeqCst) {
             // So that whoever comes before the task has looked does not call again.
             self.planned.fetch_min(due, Ordering::AcqRel);
             self.call.notify_one();
         }
     }
 
-    /// The task looks; whoever calls meanwhile is heard when it sleeps.
+    /// The task looks; whoever calls meanwhile is heard when it sleeps. Before it reads when parts are due, in one strict order
+    /// with those who change that and then look at the plan: one of the two sees the other.
     pub fn looks(&self) {
-        self.planned.store(Micros::MAX, Ordering::Release);
+        self.planned.store(Micros::MAX, Ordering::SeqCst);
     }
 
     pub async fn sleep_until(&self, due: Micros, clock: &dyn Clock) {
@@ -141,7 +142,7 @@ impl Queue {
         let mut calls_maintenance = false;
         for group in &self.groups() {
             for (partition, part) in group.parts() {
-                if part.due.load(Ordering::Relaxed) <= now {
+                if part.due.load(Ordering::SeqCst) <= now {
                     self.advance(group, partition, part, now);
                 }
                 let (next, waits) = part.timers(now);
@@ -182,5 +183,64 @@ impl Queue {
         drop(inner);
         group.waiting.call_full();
         self.call_if_more(group, partition);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use thalweg_log::disk::Ram;
+    use thalweg_log::{Durability, EmbeddedLog, LogOptions};
+
+    use super::*;
+    use crate::settings::{GroupMode, GroupSettings, QueueSettings};
+    use crate::{Queues, QueuesOptions, SystemClock};
+
+    #[tokio::test]
+    async fn timers_and_maintenance_look_into_no_part_in_which_nothing_is_due() {
+        let options = LogOptions {
+            file_bytes: 4 << 20,
+            first_file_bytes: 1 << 20,
+            min_free_bytes: Some(0),
+            spare: 1,
+            ..LogOptions::default()
+        };
+        let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(64 << 20)), 7, &options).unwrap());
+        let options = QueuesOptions {
+            durability: Durability::Fsync,
+            auto_create: false,
+            memory_bytes: u64::MAX,
+            dedup_bytes: u64::MAX,
+            state_bytes: u64::MAX,
+        };
+        let queues = Queues::open(log.clone(), Arc::new(SystemClock), options).await.unwrap();
+        let settings = QueueSettings {
+            partitions: 3,
+            groups: vec![
+                GroupSettings::new("s", GroupMode::Stream),
+                GroupSettings::new("w", GroupMode::Work),
+            ],
+            ..QueueSettings::default()
+        };
+        let queue = queues.create("q", settings).await.unwrap();
+        let groups = queue.groups();
+        {
+            let parts = groups.iter().flat_map(|group| group.parts());
+            let _used: Vec<_> = parts.map(|(_, part)| part.inner.lock()).collect();
+            let (said, heard) = channel();
+            let looking = queue.clone();
+            std::thread::spawn(move || {
+                looking.run_timers(looking.clock.now());
+                looking.most_records(&looking.groups());
+                said.send(())
+            });
+            assert!(
+                heard.recv_timeout(Duration::from_secs(20)).is_ok(),
+                "it waits for a part"
+            );
+        }
+        queues.close().await;
+        log.close();
     }
 }

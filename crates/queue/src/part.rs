@@ -5,7 +5,7 @@
 //! group's id as varint, then what it is, then its bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -46,6 +46,8 @@ pub(crate) struct Part {
     pub due: AtomicI64,
     /// Messages before it are settled by this group.
     pub needed: AtomicU64,
+    /// Records since the last checkpoint, if another is worth it.
+    unsaved_records: AtomicU32,
     /// If no message is there from this offset on, there is nothing to claim before `due`.
     idle: AtomicU64,
     /// Handed out, and acked, since the start of the process.
@@ -165,6 +167,7 @@ impl Part {
             moving: tokio::sync::Mutex::default(),
             due: AtomicI64::new(due),
             needed: AtomicU64::new(needed),
+            unsaved_records: AtomicU32::new(0),
             idle: AtomicU64::new(0),
             delivered: Counter::default(),
             acked: Counter::default(),
@@ -172,9 +175,14 @@ impl Part {
     }
 
     /// When the machine has something to do next that needs nothing but time, and whether something waits for the maintenance.
-    /// With the lock, so that whoever lets go of it later and finds that the timers are planned less far than this is sure
-    /// that they will be looked at again.
+    /// Without the lock where nothing is due: there are thousands of parts, and most have nothing. `due` and what the timers
+    /// plan are read and written in one strict order, so that whoever changes `due` and finds that the timers are planned less
+    /// far than that is sure that they will be looked at again.
     pub fn timers(&self, now: Micros) -> (Micros, bool) {
+        let due = self.due.load(Ordering::SeqCst);
+        if due > now {
+            return (due, false);
+        }
         match &self.inner.lock().state {
             State::Work(machine) => {
                 let rouse = machine.next_rouse_at().unwrap_or(NEVER);
@@ -201,11 +209,35 @@ impl Part {
     /// To be called under the lock after every change. Returns by how much the backlog has become smaller.
     pub fn note(&self, inner: &mut Inner, now: Micros) -> i64 {
         inner.shrink();
-        self.due.store(inner.due(), Ordering::Relaxed);
+        self.note_due(inner);
+        self.note_unsaved(inner);
         self.needed.store(inner.update_needed(now), Ordering::Release);
         self.idle.store(inner.idle(), Ordering::Relaxed);
         let now = inner.unsettled();
         std::mem::replace(&mut inner.counted, now) - now
+    }
+
+    /// The machine may have something to do at another time. Under the lock.
+    pub fn note_due(&self, inner: &Inner) {
+        let due = inner.due();
+        // Most changes leave it as it is, and the strict order costs a fence.
+        if due != self.due.load(Ordering::Relaxed) {
+            self.due.store(due, Ordering::SeqCst);
+        }
+    }
+
+    /// Something was journaled, or a checkpoint written. Under the lock.
+    pub fn note_unsaved(&self, inner: &Inner) {
+        let records = match inner.unsaved.is_worth_it() {
+            true => inner.unsaved.records,
+            false => 0,
+        };
+        self.unsaved_records.store(records, Ordering::Relaxed);
+    }
+
+    /// Records since the last checkpoint; 0 if they are not worth another.
+    pub fn unsaved_records(&self) -> u32 {
+        self.unsaved_records.load(Ordering::Relaxed)
     }
 }
 

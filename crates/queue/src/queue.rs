@@ -260,6 +260,10 @@ impl Queue {
         self.groups.load().to_vec()
     }
 
+    pub fn group_count(&self) -> usize {
+        self.groups.load().len()
+    }
+
     pub(crate) fn groups_now(&self) -> arc_swap::Guard<Arc<Vec<Arc<Group>>>> {
         self.groups.load()
     }
@@ -509,10 +513,13 @@ impl Queue {
             members.set_consumer_timeout(now, settings.consumer_timeout);
             drop(members);
             for (partition, part) in group.parts() {
-                match &mut part.inner.lock().state {
+                let mut inner = part.inner.lock();
+                match &mut inner.state {
                     State::Work(machine) => machine.set_policy(self.policy(partition)),
                     State::Stream(machine) => machine.set_max_pending(settings.max_pending),
                 }
+                // A wider window may let messages be roused that are due already.
+                part.note_due(&inner);
             }
             group.wake();
         }

@@ -91,8 +91,8 @@ impl Queue {
             enqueued,
             refused: counters.refused().iter().map(|(_, count)| count).sum(),
             rates: self.rates(enqueued),
-            produce_paused: self.paused.produce.load(Ordering::Relaxed),
-            consume_paused: self.paused.consume.load(Ordering::Relaxed),
+            produce_paused: self.is_producing_paused(),
+            consume_paused: self.is_consuming_paused(),
             partitions,
             groups: self.groups().iter().map(|group| group.stats()).collect(),
         }
@@ -109,6 +109,11 @@ impl Queue {
             bytes: dedup.bytes(),
             forgotten_early: dedup.forgotten_early(),
         })
+    }
+
+    /// Whether nobody may store anything.
+    pub fn is_producing_paused(&self) -> bool {
+        self.paused.produce.load(Ordering::Relaxed)
     }
 
     /// Whether nobody gets anything, of whatever group.

@@ -130,7 +130,11 @@ fn others_go_on_while_many_receipts_are_settled_and_told_of() {
             let failed = settle(&json!({"extend": receipts}))["failed"].as_array().map(Vec::len);
             assert_eq!(failed, Some(messages));
         };
-        assert_eq!(others_go_on(&moves, fail), is_long, "{messages} receipts that do not hold");
+        assert_eq!(
+            others_go_on(&moves, fail),
+            is_long,
+            "{messages} receipts that do not hold"
+        );
     }
 }
 
@@ -151,6 +155,45 @@ fn others_go_on_while_settings_and_ids_of_dead_letters_are_read() {
                 assert!([200, 400].contains(&status), "{method} {path}: {status}");
             };
             assert_eq!(others_go_on(&moves, read), is_long, "{method} {path}, {bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn others_go_on_while_many_queues_are_listed() {
+    for (queues, is_long) in [(10, false), (1100, true)] {
+        let (server, moves) = watched();
+        let settings = QueueSettings {
+            partitions: 1,
+            durability: Some(Durability::Memory),
+            ..QueueSettings::default()
+        };
+        for n in 0..queues {
+            server.create_with(&format!("q{n}"), settings.clone());
+        }
+        let list = || {
+            let listed = server.get("/queues").json["queues"].as_array().map(Vec::len);
+            assert_eq!(listed, Some(queues));
+        };
+        assert_eq!(others_go_on(&moves, list), is_long, "{queues} queues");
+    }
+}
+
+#[test]
+fn others_go_on_while_a_queue_of_many_partitions_and_groups_tells_of_itself() {
+    for (partitions, groups, is_long) in [(1, 1, false), (1000, 2, true)] {
+        let (server, moves) = watched();
+        let names = (0..groups).map(|n| GroupSettings::new(&format!("g{n}"), GroupMode::Work));
+        let settings = QueueSettings {
+            partitions,
+            durability: Some(Durability::Memory),
+            groups: names.collect(),
+            ..QueueSettings::default()
+        };
+        server.create_with("q", settings);
+        for path in ["/queues/q/stats", "/queues/q/groups"] {
+            let tell = || assert_eq!(server.get(path).status, 200);
+            assert_eq!(others_go_on(&moves, tell), is_long, "{path}, {partitions} partitions");
         }
     }
 }
