@@ -30,6 +30,9 @@ use taker::Taker;
 
 /// Messages of one claim.
 const CLAIM_MAX: u32 = 10_000;
+/// Messages that a claim passes over before others have their turn: a millisecond of work, or less. What it hands out is
+/// bounded by what it asks for.
+const PASSED_AT_ONCE: usize = 4_000;
 
 /// What a consumer wants.
 #[derive(Clone, Copy, Debug)]
@@ -121,9 +124,13 @@ impl Asking {
         }
         // Whoever asks is known to the state partition by its name only if it can come back: this one cannot.
         self.seat.kind = MemberKind::Pipeline;
-        let seat = ("", &mut self.seat);
-        let (room, _) = self.queue.try_claim(&self.group, seat, want, Looking::Quickly, out)?;
-        Ok(room)
+        loop {
+            let seat = ("", &mut self.seat);
+            let (room, first) = self.queue.try_claim(&self.group, seat, want, Looking::Quickly, out)?;
+            if first != First::Turn {
+                return Ok(room);
+            }
+        }
     }
 }
 
@@ -135,6 +142,19 @@ pub(crate) enum Look {
     Load(Offset),
     /// Messages that a stream has not read are gone; it goes on at the second offset.
     Gap(Offset, Offset),
+    /// Very many were passed over: others have their turn, and then it goes on where it was.
+    More,
+}
+
+/// What a claim that got nothing has to do before it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// There is nothing for it.
+    Nothing,
+    /// The disk has to be read in this partition, at this offset.
+    Load(u32, Offset),
+    /// Others have their turn.
+    Turn,
 }
 
 impl Queue {
@@ -168,20 +188,29 @@ impl Queue {
         let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
         let mut out = Vec::new();
         // What is there goes out without the way through those who wait.
-        let (mut room, mut load) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
+        let (mut room, mut first) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
         let mut listed: Option<OnList<'_>> = None;
         let mut unreadable = None;
         loop {
             if !out.is_empty() {
                 return Ok(out);
             }
-            if let Some((partition, from)) = load {
-                if let Err(error) = self.load(group, partition, from).await {
-                    // What other partitions have comes first.
-                    seat.unreadable.push(partition);
-                    unreadable = Some(error);
+            match first {
+                First::Nothing => {}
+                First::Load(partition, from) => {
+                    if let Err(error) = self.load(group, partition, from).await {
+                        // What other partitions have comes first.
+                        seat.unreadable.push(partition);
+                        unreadable = Some(error);
+                    }
                 }
-                (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
+                First::Turn => {
+                    tokio::task::yield_now().await;
+                    self.may_consume(group)?;
+                }
+            }
+            if first != First::Nothing {
+                (room, first) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
                 continue;
             }
             if let Some(error) = unreadable.take() {
@@ -205,10 +234,11 @@ impl Queue {
             let waiting = listed.insert(OnList::new(self, group, &seat.share, full));
             let version = seat.version;
             self.may_consume(group)?;
-            (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
+            (room, first) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
+            let found_nothing = out.is_empty() && first == First::Nothing;
             // With another share it is for others' messages that it would be called; and what calls those that may take no
             // more calls nobody else.
-            if out.is_empty() && load.is_none() && seat.version == version && (room == 0) == full {
+            if found_nothing && seat.version == version && (room == 0) == full {
                 tokio::select! {
                     () = waiting.waiter.called() => {}
                     () = tokio::time::sleep_until(until) => {}
@@ -216,9 +246,9 @@ impl Queue {
             }
             // Before it looks: what comes after that look calls others.
             waiting.leave();
-            if out.is_empty() && load.is_none() {
+            if found_nothing {
                 self.may_consume(group)?;
-                (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
+                (room, first) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
             }
         }
     }
@@ -288,8 +318,8 @@ impl Queue {
         }
     }
 
-    /// What is ready now, without waiting. Returns how many leases the consumer may still take, and where a disk has to
-    /// be read first if that is why there is nothing.
+    /// What is ready now, without waiting. Returns how many leases the consumer may still take, and what has to be done first
+    /// if that is why there is nothing.
     pub(crate) fn try_claim(
         &self,
         group: &Group,
@@ -297,7 +327,7 @@ impl Queue {
         want: ClaimWant,
         looking: Looking,
         out: &mut Vec<Delivery>,
-    ) -> Result<(u32, Option<(u32, Offset)>)> {
+    ) -> Result<(u32, First)> {
         seat.look(group);
         let defaults = &self.defaults;
         let most = defaults.max_in_flight.load(Ordering::Relaxed);
@@ -325,6 +355,7 @@ impl Queue {
             now,
             late: if roughly { ROUGHLY } else { 0 },
             has_looked: false,
+            left: PASSED_AT_ONCE,
             reader: seat.reader,
         };
         let mut round = Round {
@@ -334,7 +365,7 @@ impl Queue {
             looking,
             unreadable: &seat.unreadable,
             wanted,
-            load: None,
+            first: First::Nothing,
             out,
         };
         let mut looked = round.over(&seat.share);
@@ -343,9 +374,9 @@ impl Queue {
             (round.wanted.now, round.wanted.late) = (self.clock.now(), 0);
             looked = round.over(&seat.share);
         }
-        let (load, taken) = (round.load, out.len() - given);
+        let (first, taken) = (round.first, out.len() - given);
         looked?;
-        Ok((room, load.filter(|_| taken == 0)))
+        Ok((room, if taken == 0 { first } else { First::Nothing }))
     }
 
     fn look(
@@ -628,7 +659,7 @@ pub(crate) enum Looking {
 /// More than between two ticks of the kernel, by which the rough time is behind.
 const ROUGHLY: Micros = 20_000;
 
-/// One claim's way through the partitions.
+/// One claim's way through the partitions, until it has what it wants or others have their turn.
 struct Round<'a> {
     queue: &'a Queue,
     group: &'a Group,
@@ -636,8 +667,7 @@ struct Round<'a> {
     looking: Looking,
     unreadable: &'a [u32],
     wanted: Wanted,
-    /// What has to be read from the disk first.
-    load: Option<(u32, Offset)>,
+    first: First,
     out: &'a mut Vec<Delivery>,
 }
 
@@ -673,11 +703,11 @@ impl Round<'_> {
 
     /// Although a look at a partition was worth it.
     fn found_nothing(&self) -> bool {
-        self.wanted.has_looked && self.out.len() == self.wanted.given && self.load.is_none()
+        self.wanted.has_looked && self.out.len() == self.wanted.given && self.first == First::Nothing
     }
 
     fn is_full(&self) -> bool {
-        self.out.len() >= self.wanted.max || self.wanted.bytes == 0
+        self.out.len() >= self.wanted.max || self.wanted.bytes == 0 || self.first == First::Turn
     }
 
     fn look_at(&mut self, partition: u32) -> Result<()> {
@@ -693,8 +723,12 @@ impl Round<'_> {
             Look::Done => Ok(()),
             Look::Load(from) => {
                 if !self.unreadable.contains(&partition) {
-                    self.load = Some((partition, from));
+                    self.first = First::Load(partition, from);
                 }
+                Ok(())
+            }
+            Look::More => {
+                self.first = First::Turn;
                 Ok(())
             }
             Look::Gap(from, to) => Err(QueueError::OffsetGap {
@@ -718,6 +752,8 @@ pub(crate) struct Wanted {
     /// By so much it may be later than `now`.
     late: Micros,
     has_looked: bool,
+    /// So many messages may still be passed over before others have their turn.
+    pub left: usize,
     /// The membership of whoever asks.
     pub reader: u64,
 }
@@ -725,5 +761,10 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub fn take(&mut self, message: &Message) {
         self.bytes = self.bytes.saturating_sub(message.bytes() as u64);
+    }
+
+    /// A message was not for this claim.
+    pub fn passed_one(&mut self) {
+        self.left = self.left.saturating_sub(1);
     }
 }

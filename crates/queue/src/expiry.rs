@@ -136,7 +136,8 @@ impl Queue {
             self.move_out(group, partition).await;
             match walked {
                 Ok(Walked::Until(due)) => return due,
-                Ok(Walked::More | Walked::Load(_)) => {}
+                // Of one thread others have their turn, too.
+                Ok(Walked::More | Walked::Load(_)) => tokio::task::yield_now().await,
                 Err(error) => {
                     tracing::warn!(
                         queue = %self.name(), group = %group.name(), partition, %error,

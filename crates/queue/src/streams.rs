@@ -40,6 +40,9 @@ impl Reading<'_> {
         machine.read_by(self.wanted.reader);
         self.tag.lease = machine.lease();
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
+            if self.wanted.left == 0 {
+                return Ok(Look::More);
+            }
             let readable = machine.readable(self.wanted.now).filter(|from| *from < self.room);
             let Some(from) = readable else {
                 break;
@@ -54,7 +57,10 @@ impl Reading<'_> {
                 break;
             }
             let went_on = match self.is_wanted(&message) {
-                false => machine.pass_over(message.offset),
+                false => {
+                    self.wanted.passed_one();
+                    machine.pass_over(message.offset)
+                }
                 true if self.out.len() > self.wanted.given && message.bytes() as u64 > self.wanted.bytes => {
                     self.wanted.bytes = 0;
                     break;

@@ -31,12 +31,17 @@ pub(super) struct Taker<'a> {
 impl Taker<'_> {
     pub fn take(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Look> {
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
+            if self.wanted.left == 0 {
+                return Ok(Look::More);
+            }
             // What was passed before goes first.
             if machine.has_ready(self.consumer) {
                 match self.again(machine, cursor, older)? {
                     Again::Took => continue,
                     Again::Load(from) => return Ok(Look::Load(from)),
                     Again::Full => break,
+                    // It has met so many that have to leave.
+                    Again::Nothing if self.wanted.left == 0 => continue,
                     Again::Nothing => {}
                 }
             }
@@ -61,12 +66,16 @@ impl Taker<'_> {
                     if machine.pass_gap(to, lost, self.wanted.now) == before {
                         break;
                     }
+                    self.wanted.passed_one();
                     continue;
                 }
             };
             match self.show(machine, hint) {
                 Shown::Given => {}
-                Shown::Passed => drop(self.out.pop()),
+                Shown::Passed => {
+                    self.out.pop();
+                    self.wanted.passed_one();
+                }
                 Shown::Full => {
                     self.out.pop();
                     break;
@@ -109,11 +118,13 @@ impl Taker<'_> {
 
     /// A message that was passed before: it has to be found again, and only then it is leased.
     fn again(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Again> {
-        let Some((offset, hint)) = machine.first_ready(self.consumer, self.wanted.now) else {
+        let (consumer, now) = (self.consumer, self.wanted.now);
+        let Some((offset, hint)) = machine.first_ready(consumer, now, &mut self.wanted.left) else {
             return Ok(Again::Nothing);
         };
         if self.dropped.is_some_and(|dropped| dropped.contains(offset)) {
             machine.gone(offset, false, self.wanted.now);
+            self.wanted.passed_one();
             return Ok(Again::Took);
         }
         let again = |frames: &Cursor| frames.again(offset, hint, self.clock);
@@ -134,6 +145,7 @@ impl Taker<'_> {
             Next::Load => Ok(Again::Load(offset)),
             Next::Message(..) | Next::Gap { .. } | Next::End => {
                 machine.gone(offset, true, self.wanted.now);
+                self.wanted.passed_one();
                 Ok(Again::Took)
             }
         }

@@ -12,7 +12,8 @@ use super::{Full, Lease, Machine, Ordering, Passed, Passing, Reason, Terminal};
 impl Machine {
     /// The longest-waiting message that this consumer may have.
     pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
-        self.first_ready(consumer, now)?;
+        let mut all = usize::MAX;
+        self.first_ready(consumer, now, &mut all)?;
         let entry = self.ready.pick(&self.store, consumer)?;
         self.ready.turn();
         if self.store.entries.get(entry).lane == NIL {
@@ -22,9 +23,11 @@ impl Machine {
     }
 
     /// Which message `next_ready` would lease, with its hint. Meets expired and exhausted ones on its way, which then have
-    /// to leave.
-    pub fn first_ready(&mut self, consumer: u32, now: Micros) -> Option<(Offset, u32)> {
-        while let Some(entry) = self.ready.pick(&self.store, consumer) {
+    /// to leave; of these no more than `left`, which it counts down.
+    pub fn first_ready(&mut self, consumer: u32, now: Micros, left: &mut usize) -> Option<(Offset, u32)> {
+        while *left > 0
+            && let Some(entry) = self.ready.pick(&self.store, consumer)
+        {
             let Entry {
                 offset,
                 hint,
@@ -37,6 +40,7 @@ impl Machine {
             };
             self.ready.turn();
             self.end(entry, reason);
+            *left -= 1;
         }
         None
     }

@@ -8,8 +8,9 @@ use crate::support::{begin, keyed, log_options, queues_in, reopened, up_to, wait
 use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, Micros};
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{Ordering as Order, QueueSettings, RetentionMode};
-use thalweg_queue::{Clock, Group, NewMessage, Queue, Queues, SeekTo, SystemClock};
+use thalweg_queue::message::TOPIC;
+use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings, RetentionMode};
+use thalweg_queue::{ClaimWant, Clock, Group, NewMessage, Queue, Queues, SeekTo, SystemClock};
 
 /// Whoever waits so long was never called.
 const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -124,6 +125,57 @@ async fn a_claim_that_is_called_but_may_take_no_more_calls_the_next() {
     let taken = tokio::time::timeout(GIVEN_UP, idle).await;
     assert_eq!(taken.expect("the idle consumer is called").unwrap(), 1);
     place.stop().await;
+}
+
+fn of_topic(topic: &str) -> NewMessage {
+    NewMessage {
+        properties: [(TOPIC, topic)].into_iter().collect(),
+        ..NewMessage::of("1")
+    }
+}
+
+/// Everything is on one thread, so a claim that walks on to the end keeps it from all others.
+#[tokio::test]
+async fn a_claim_that_passes_over_very_many_messages_lets_a_producer_in_between_and_gets_what_it_stores() {
+    for mode in [GroupMode::Work, GroupMode::Stream] {
+        let mut group = GroupSettings::new("g", mode);
+        group.filter = Some("wanted/#".into());
+        let (_folder, place, queue) = begin(QueueSettings {
+            groups: vec![group],
+            max_in_flight: 10,
+            ..settings()
+        })
+        .await;
+        let group = queue.group("g").unwrap();
+        for round in 0..2 {
+            for _ in 0..20_000 {
+                queue.produce(of_topic("other/1")).await.unwrap();
+            }
+            let order = Mutex::new(Vec::new());
+            let claiming = async {
+                let got = queue.claim(&group, "c", MemberKind::Pipeline, up_to(10)).await;
+                order.lock().unwrap().push("claimed");
+                got.unwrap()
+            };
+            let producing = async {
+                queue.produce(of_topic("wanted/1")).await.unwrap();
+                order.lock().unwrap().push("stored");
+            };
+            let (got, ()) = tokio::join!(claiming, producing);
+            assert_eq!(*order.lock().unwrap(), ["stored", "claimed"], "{mode:?}, round {round}");
+            assert_eq!(got.len(), 1, "{mode:?}, round {round}");
+            let settled = queue.ack(&group, 0, got[0].message.offset, 1);
+            assert!(settled.is_ok() && group.backlog() == 0, "{mode:?}, {settled:?}");
+        }
+        // Who cannot wait gets what lies behind them, too.
+        for topic in ["other/1"].repeat(20_000).into_iter().chain(["wanted/1"]) {
+            queue.produce(of_topic(topic)).await.unwrap();
+        }
+        let (mut asking, mut out) = (queue.ask(&group, "c", MemberKind::Pipeline).unwrap(), Vec::new());
+        asking.claim_now(ClaimWant::default(), &mut out).unwrap();
+        assert_eq!(out.len(), 1, "{mode:?}");
+        place.kill();
+    }
 }
 
 #[tokio::test]
