@@ -20,6 +20,28 @@ impl Budget {
         })
     }
 
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Room for something as long as it lives, if there is so much.
+    pub fn reserve(self: &Arc<Budget>, bytes: u64) -> Option<Reserved> {
+        // Nothing fits also where too much is taken already.
+        (bytes == 0 || self.take(bytes)).then(|| Reserved {
+            budget: self.clone(),
+            bytes,
+        })
+    }
+
+    /// The same of what is there already: it counts, whether there is room for it or not.
+    pub fn reserve_anyway(self: &Arc<Budget>, bytes: u64) -> Reserved {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        Reserved {
+            budget: self.clone(),
+            bytes,
+        }
+    }
+
     fn take(&self, bytes: u64) -> bool {
         let more = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.taken
@@ -29,6 +51,34 @@ impl Budget {
 
     fn give_back(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Room that is given back when this goes.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Reserved {
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// So much of it for something that lives on its own; what it lacks is taken whether there is room or not.
+    pub fn split(&mut self, bytes: u64) -> Reserved {
+        let own = bytes.min(self.bytes);
+        self.bytes -= own;
+        let mut part = self.budget.reserve_anyway(bytes - own);
+        part.bytes += own;
+        part
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
     }
 }
 
@@ -114,6 +164,26 @@ mod tests {
         drop(one);
         assert!(two.reaches(10 * PIECE) && !two.reaches(u64::MAX));
         drop(two);
+        assert_eq!(budget.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_reserved_is_given_back_part_by_part_and_what_is_there_already_counts_beyond_the_limit() {
+        let budget = Budget::new(10);
+        let mut whole = budget.reserve(8).unwrap();
+        assert!(budget.reserve(3).is_none() && budget.reserve(2).is_some());
+        let (first, more) = (whole.split(5), whole.split(5));
+        drop(whole);
+        assert_eq!(
+            budget.taken.load(Ordering::Relaxed),
+            10,
+            "two bytes more than there were"
+        );
+        drop(first);
+        assert!(budget.reserve(6).is_none() && budget.reserve(5).is_some());
+        let stored = budget.reserve_anyway(20);
+        assert!(budget.reserve(0).is_some() && budget.reserve(1).is_none());
+        drop((more, stored));
         assert_eq!(budget.taken.load(Ordering::Relaxed), 0);
     }
 }

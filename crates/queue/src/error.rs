@@ -94,6 +94,11 @@ pub enum QueueError {
     RateLimited { what: &'static str, retry_after: Duration },
     #[error("no more than {limit} {what} are allowed; end some")]
     QuotaExceeded { what: &'static str, limit: u64 },
+    /// What groups take for each of their partitions is all that there is for it.
+    #[error(
+        "queue {queue} gets no more groups or partitions: each group takes some of queues.state_memory for each partition, and too little of its {limit} bytes is left; delete groups or raise it"
+    )]
+    NoRoomForGroups { queue: SmolStr, limit: u64 },
     #[error("{0}")]
     Log(#[from] LogError),
 }
@@ -138,7 +143,7 @@ impl QueueError {
             QueueError::NotAuthenticated { .. } => "not_authenticated",
             QueueError::NotAuthorized { .. } => "not_authorized",
             QueueError::RateLimited { .. } => "rate_limited",
-            QueueError::QuotaExceeded { .. } => "quota_exceeded",
+            QueueError::QuotaExceeded { .. } | QueueError::NoRoomForGroups { .. } => "quota_exceeded",
             QueueError::Log(error) => log_code(error),
         }
     }

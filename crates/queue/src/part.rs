@@ -4,7 +4,6 @@
 //! checkpoint of all groups of the partition ends what has to be read at a start. A record of the state partition is the
 //! group's id as varint, then what it is, then its bytes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
@@ -15,10 +14,11 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::format::varint;
 use thalweg_log::{Log, Micros, Offset, PartitionId, Result as LogResult};
 
-use crate::budget::{Allowance, Budget};
+use crate::budget::{Allowance, Reserved};
 use crate::latency::Waits;
 use crate::machine::{Machine, StreamMachine};
 use crate::members::MemberKind;
+use crate::settings::GroupMode;
 use crate::store::Cursor;
 
 /// What a record of a state partition is.
@@ -53,6 +53,18 @@ pub(crate) struct Part {
     /// Handed out, and acked, since the start of the process.
     pub delivered: Counter,
     pub acked: Counter,
+    /// Of [`part_bytes`].
+    _room: Reserved,
+}
+
+/// Memory that a group takes for a partition before it knows of any message. With its timers, which come with the first
+/// message: a group that was made has room for them.
+pub(crate) fn part_bytes(mode: GroupMode) -> u64 {
+    let state = match mode {
+        GroupMode::Work => Machine::EMPTY_BYTES,
+        GroupMode::Stream => StreamMachine::EMPTY_BYTES,
+    };
+    (size_of::<Part>() + state) as u64
 }
 
 /// Counted under the lock of the part, read without: so counting costs no more than an addition.
@@ -143,8 +155,8 @@ const LOOK_AGAIN: Micros = 100_000;
 const FAR: Offset = 1 << 62;
 
 impl Part {
-    /// Its state takes part in the budget for that of all groups.
-    pub fn new(state: State, budget: Arc<Budget>) -> Part {
+    /// What it comes to know of messages takes part in the budget that the room for itself is of.
+    pub fn new(state: State, room: Reserved) -> Part {
         let mut inner = Inner {
             state,
             cursor: Cursor::default(),
@@ -157,7 +169,7 @@ impl Part {
             head: None,
             oldest_held: None,
             waits: Waits::default(),
-            room: Allowance::in_pieces(budget, STATE_PIECE),
+            room: Allowance::in_pieces(room.budget().clone(), STATE_PIECE),
             frames_used: 0,
         };
         inner.counted = inner.unsettled();
@@ -171,6 +183,7 @@ impl Part {
             idle: AtomicU64::new(0),
             delivered: Counter::default(),
             acked: Counter::default(),
+            _room: room,
         }
     }
 
@@ -529,6 +542,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::budget::Budget;
 
     #[test]
     fn what_is_roused_is_needed_though_something_behind_it_is_held_longer() {
@@ -547,7 +561,7 @@ mod tests {
         for sleeper in [first, second] {
             assert!(machine.walk(&sleeper, 0));
         }
-        let mut inner = Part::new(State::Work(Box::new(machine)), Budget::new(0))
+        let mut inner = Part::new(State::Work(Box::new(machine)), Budget::new(0).reserve_anyway(0))
             .inner
             .into_inner();
         assert_eq!(inner.update_needed(0), 0);
@@ -568,6 +582,17 @@ mod tests {
         let lease = machine.next_ready(1, HOUR, 2 * HOUR).unwrap();
         assert_eq!(lease.offset, 0, "the one that was roused last");
         assert_eq!(inner.update_needed(3 * HOUR), 0);
+    }
+
+    /// As docs/limits.md says.
+    #[test]
+    fn a_group_takes_a_few_kib_for_a_partition_before_it_knows_of_any_message() {
+        let bytes = [GroupMode::Work, GroupMode::Stream].map(part_bytes);
+        let about = [3 << 10..=4 << 10, 512..=1 << 10];
+        assert!(
+            about[0].contains(&bytes[0]) && about[1].contains(&bytes[1]),
+            "{bytes:?}"
+        );
     }
 
     proptest! {

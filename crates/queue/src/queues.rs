@@ -142,6 +142,7 @@ impl Queues {
             .groups
             .iter()
             .try_for_each(|group| may_be_declared(&queue, group))?;
+        let (mut partitions_room, mut groups_room) = self.home.room_for_change(&queue, &settings)?;
         let mut entry = queue.entry();
         entry.settings = settings.clone();
         if !settings.dedup_window.is_zero() {
@@ -165,14 +166,17 @@ impl Queues {
             .catalog
             .put_freeing(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
             .await?;
-        self.home.publish_partitions(&queue, settings.partitions)?;
+        self.home
+            .publish_partitions(&queue, settings.partitions, &mut partitions_room)?;
         let kept_ids = queue.keeps_ids();
         queue.set_settings(settings.clone());
         drop(still);
         if kept_ids && !queue.keeps_ids() {
             queue.forget_ids();
         }
-        self.home.declare_groups(&queue, &old.groups, &settings.groups).await
+        self.home
+            .declare_groups(&queue, &old.groups, &settings.groups, &mut groups_room)
+            .await
     }
 
     /// A queue goes with all that is in it; one that is not empty only by `force`. Durable when this returns.

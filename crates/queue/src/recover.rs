@@ -17,7 +17,7 @@ use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::machine::{Restoring, StreamMachine};
 use crate::members::{MemberKind, Members};
-use crate::part::{Part, State, StateRecord, parse_record};
+use crate::part::{Part, State, StateRecord, parse_record, part_bytes};
 use crate::queue::Queue;
 use crate::queues::new_state;
 use crate::settings::{GroupMode, GroupSettings};
@@ -229,7 +229,9 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
         if let State::Stream(machine) = &mut state {
             machine.begins_at(store.first()?);
         }
-        let part = Part::new(state, queue.state_budget.clone());
+        // What is stored is never refused.
+        let room = queue.state_budget.reserve_anyway(part_bytes(entry.settings.mode));
+        let part = Part::new(state, room);
         backlog += part.inner.lock().backlog(store.next()?);
         parts.push(Arc::new(part));
     }

@@ -129,6 +129,14 @@ fn all() -> Vec<(QueueError, &'static str, u16)> {
             "quota_exceeded",
             429,
         ),
+        (
+            QueueError::NoRoomForGroups {
+                queue: queue(),
+                limit: 8,
+            },
+            "quota_exceeded",
+            429,
+        ),
     ]
 }
 

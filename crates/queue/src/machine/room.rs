@@ -3,12 +3,16 @@
 
 use thalweg_log::Offset;
 
+use super::wheel::Wheel;
 use super::{Machine, StreamMachine};
 
 /// What is kept for the next burst; of the states of tests, which are small, no more than a new one has.
 const KEPT_BYTES: usize = if cfg!(test) { 256 } else { 256 << 10 };
 
 impl Machine {
+    /// Of itself with its timers, before it knows of any message.
+    pub const EMPTY_BYTES: usize = size_of::<Machine>() + Wheel::SLOTS_BYTES;
+
     /// Of what grows with the messages that consumers have, that wait or are delayed.
     pub fn bytes(&self) -> usize {
         self.bytes_with(0)
@@ -49,6 +53,9 @@ impl Machine {
 }
 
 impl StreamMachine {
+    /// Of itself, before anything is acked.
+    pub const EMPTY_BYTES: usize = size_of::<StreamMachine>();
+
     /// Of what was acked before what was read earlier.
     pub fn bytes(&self) -> usize {
         self.acked.bytes_to(self.committed())

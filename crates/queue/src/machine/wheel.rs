@@ -4,7 +4,8 @@
 //! Eight levels of 64 slots cover 8900 years. A timer lies on the level of the highest digit (base 64) in which its tick
 //! differs from the wheel's time, so it moves down at most seven times; slots are doubly linked lists through the links
 //! that the owner of the handles keeps, and one bitmap per level makes empty time free. Invariant: a slot is occupied
-//! exactly when its bit is set, and no timer is due before the wheel's time. (A heap needs O(log n) and a search to
+//! exactly when its bit is set, and no timer is due before the wheel's time. The slots come with the first timer: most groups
+//! have nothing in most of their partitions. (A heap needs O(log n) and a search to
 //! remove; nearly all timers here are removed before they are due.)
 
 use thalweg_log::Micros;
@@ -51,8 +52,11 @@ pub trait Timers {
 pub struct Wheel {
     time: u64,
     occupied: [u64; LEVELS],
-    heads: [u32; SLOTS * LEVELS],
+    heads: Option<Box<Heads>>,
 }
+
+/// The first handle of each slot.
+type Heads = [u32; SLOTS * LEVELS];
 
 /// The first tick at which something due at `due` may happen.
 fn tick_of(due: Micros) -> u64 {
@@ -64,12 +68,15 @@ fn digit(tick: u64, level: usize) -> u32 {
 }
 
 impl Wheel {
+    /// Memory that its slots take.
+    pub const SLOTS_BYTES: usize = size_of::<Heads>();
+
     pub fn new(now: Micros) -> Self {
         let time = now.max(0) as u64 / TICK as u64;
         Wheel {
             time: time.min(TICK_MAX),
             occupied: [0; LEVELS],
-            heads: [NIL; SLOTS * LEVELS],
+            heads: None,
         }
     }
 
@@ -94,7 +101,7 @@ impl Wheel {
             timers.timer(prev).next = next;
             return;
         }
-        self.heads[usize::from(slot)] = next;
+        *self.head(usize::from(slot)) = next;
         if next == NIL {
             self.occupied[usize::from(slot) / SLOTS] &= !(1 << (usize::from(slot) % SLOTS));
         }
@@ -114,7 +121,7 @@ impl Wheel {
         {
             self.time = self.time.max(start);
             let index = level * SLOTS + slot as usize;
-            let mut handle = std::mem::replace(&mut self.heads[index], NIL);
+            let mut handle = std::mem::replace(self.head(index), NIL);
             self.occupied[level] &= !(1 << slot);
             while handle != NIL {
                 let timer = timers.timer(handle);
@@ -150,7 +157,7 @@ impl Wheel {
         let level = (63 - differing.leading_zeros()) / BITS;
         let slot = digit(tick, level as usize);
         let index = level as usize * SLOTS + slot as usize;
-        let head = std::mem::replace(&mut self.heads[index], handle);
+        let head = std::mem::replace(self.head(index), handle);
         *timers.timer(handle) = Timer {
             tick,
             prev: NIL,
@@ -164,6 +171,12 @@ impl Wheel {
         }
     }
 
+    #[inline]
+    fn head(&mut self, index: usize) -> &mut u32 {
+        let heads = self.heads.get_or_insert_with(|| Box::new([NIL; SLOTS * LEVELS]));
+        &mut heads[index]
+    }
+
     /// Level, slot and first tick of the earliest occupied slot. Lower levels are earlier than higher ones.
     fn next_slot(&self) -> Option<(usize, u32, u64)> {
         let level = self.occupied.iter().position(|bits| *bits != 0)?;
@@ -171,5 +184,30 @@ impl Wheel {
         let shift = BITS as usize * level;
         let above = (self.time >> shift) & !(SLOTS as u64 - 1);
         Some((level, slot, (above | u64::from(slot)) << shift))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct One(Timer);
+
+    impl Timers for One {
+        fn timer(&mut self, _handle: u32) -> &mut Timer {
+            &mut self.0
+        }
+    }
+
+    #[test]
+    fn a_wheel_takes_no_memory_for_its_slots_before_the_first_timer() {
+        let (mut wheel, mut one, mut due) = (Wheel::new(0), One(Timer::IDLE), Vec::new());
+        assert!(size_of::<Wheel>() < Wheel::SLOTS_BYTES / 8, "{}", size_of::<Wheel>());
+        assert!(!wheel.fire(&mut one, 5_000_000, &mut due) && wheel.next_due().is_none());
+        wheel.cancel(&mut one, 0);
+        assert!(wheel.heads.is_none(), "nothing was armed");
+        wheel.arm(&mut one, 0, 6_000_000);
+        assert!(wheel.heads.is_some() && wheel.fire(&mut one, 6_000_000, &mut due));
+        assert_eq!(due, [0]);
     }
 }

@@ -12,7 +12,7 @@ use thalweg_log::{Durability, Log, LogError, Offset, PartitionId};
 
 use super::changes::{Changes, Making};
 use super::{QueuesOptions, no_group};
-use crate::budget::Budget;
+use crate::budget::{Budget, Reserved};
 use crate::catalog::{Catalog, Entry, Mark};
 use crate::died::DeadLetterListener;
 use crate::epoch::Epoch;
@@ -22,7 +22,7 @@ use crate::leftovers;
 use crate::machine::{Machine, StreamMachine};
 use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
-use crate::part::{Part, State};
+use crate::part::{Part, State, part_bytes};
 use crate::queue::{Parts, Queue};
 use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QUEUE_GROUPS_MAX, QueueSettings, Start};
 use crate::store::Store;
@@ -142,6 +142,8 @@ impl Home {
         }
         let _counted = self.count_partitions(settings.partitions)?;
         let name = SmolStr::new(name);
+        let modes = settings.groups.iter().map(|group| group.mode);
+        let mut room = self.room_for_parts(&name, modes, settings.partitions)?;
         let durability = self.durability_of(&settings);
         let entry = Entry {
             id: self.begin().await?,
@@ -154,7 +156,7 @@ impl Home {
             expires_early: false,
         };
         let queue = self.queue_of(&name, &entry);
-        if let Err(error) = self.make(&queue).await {
+        if let Err(error) = self.make(&queue, &mut room).await {
             self.clear(entry.id).await;
             return Err(error);
         }
@@ -176,14 +178,14 @@ impl Home {
     }
 
     /// Its partitions, together, and only then what is kept of it, with its groups: a crash leaves all of it or nothing.
-    async fn make(&self, queue: &Arc<Queue>) -> Result<()> {
+    async fn make(&self, queue: &Arc<Queue>, room: &mut Reserved) -> Result<()> {
         let mut all = queue.partition_ids(0..queue.partition_count());
         if queue.keeps_ids() {
             all.extend(queue.ids_ids(0..queue.partition_count()));
         }
         self.make_all(queue, all).await?;
         for group in &queue.settings().groups {
-            self.new_group(queue, group.clone(), true).await?;
+            self.new_group(queue, group.clone(), true, room).await?;
         }
         self.save(queue).await
     }
@@ -219,6 +221,33 @@ impl Home {
         })
     }
 
+    /// Room for so many partitions of groups of these modes, before anything of them is made.
+    fn room_for_parts(
+        &self,
+        queue: &SmolStr,
+        modes: impl Iterator<Item = GroupMode>,
+        partitions: u32,
+    ) -> Result<Reserved> {
+        let bytes: u64 = modes.map(|mode| part_bytes(mode) * u64::from(partitions)).sum();
+        self.state.reserve(bytes).ok_or_else(|| QueueError::NoRoomForGroups {
+            queue: queue.clone(),
+            limit: self.state.limit(),
+        })
+    }
+
+    /// The same for what other settings add to a queue: partitions of the groups that it has, and groups that are declared.
+    pub(super) fn room_for_change(&self, queue: &Queue, settings: &QueueSettings) -> Result<(Reserved, Reserved)> {
+        let groups = queue.groups_now();
+        let known = groups.iter().map(|group| group.settings.mode);
+        let is_new = |group: &&GroupSettings| queue.known_group(&group.name).is_none();
+        let new = settings.groups.iter().filter(is_new).map(|group| group.mode);
+        let more = settings.partitions.saturating_sub(queue.partition_count());
+        Ok((
+            self.room_for_parts(queue.name(), known, more)?,
+            self.room_for_parts(queue.name(), new, settings.partitions)?,
+        ))
+    }
+
     /// Where dedup-ids are kept.
     pub(super) async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
         self.make_all(queue, queue.ids_ids(0..partitions)).await
@@ -248,13 +277,13 @@ impl Home {
     }
 
     /// They are the queue's from now on.
-    pub(super) fn publish_partitions(&self, queue: &Arc<Queue>, count: u32) -> Result<()> {
+    pub(super) fn publish_partitions(&self, queue: &Arc<Queue>, count: u32, room: &mut Reserved) -> Result<()> {
         for partition in queue.partition_count()..count {
             let store = queue.new_store(partition);
             let start = store.first().unwrap_or_default();
             for group in queue.groups() {
                 let state = new_state(queue, &group.settings, partition, start);
-                group.add_part(Part::new(state, queue.state_budget.clone()));
+                group.add_part(Part::new(state, room.split(part_bytes(group.settings.mode))));
                 group.members.lock().set_partitions(self.clock.now(), partition + 1);
             }
             queue.add_store(store);
@@ -269,9 +298,10 @@ impl Home {
         queue: &Arc<Queue>,
         old: &[GroupSettings],
         new: &[GroupSettings],
+        room: &mut Reserved,
     ) -> Result<()> {
         for group in new.iter().filter(|group| queue.known_group(&group.name).is_none()) {
-            self.add_group(queue, group.clone(), true).await?;
+            self.add_group_within(queue, group.clone(), true, room).await?;
         }
         let is_in = |groups: &[GroupSettings], known: &Group| groups.iter().any(|group| group.name == *known.name());
         let (mut entry, mut changed, now) = (queue.entry(), Vec::new(), self.clock.now());
@@ -314,7 +344,19 @@ impl Home {
         settings: GroupSettings,
         declared: bool,
     ) -> Result<Arc<Group>> {
-        let group = self.new_group(queue, settings, declared).await?;
+        let modes = std::iter::once(settings.mode);
+        let mut room = self.room_for_parts(queue.name(), modes, queue.partition_count())?;
+        self.add_group_within(queue, settings, declared, &mut room).await
+    }
+
+    async fn add_group_within(
+        &self,
+        queue: &Arc<Queue>,
+        settings: GroupSettings,
+        declared: bool,
+        room: &mut Reserved,
+    ) -> Result<Arc<Group>> {
+        let group = self.new_group(queue, settings, declared, room).await?;
         if let Err(error) = self.save(queue).await {
             // A restart would not know it, and what it had settled.
             queue.remove_group(group.name());
@@ -325,7 +367,13 @@ impl Home {
     }
 
     /// The same, that is still to be kept in the catalogue.
-    async fn new_group(&self, queue: &Arc<Queue>, settings: GroupSettings, declared: bool) -> Result<Arc<Group>> {
+    async fn new_group(
+        &self,
+        queue: &Arc<Queue>,
+        settings: GroupSettings,
+        declared: bool,
+        room: &mut Reserved,
+    ) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if queue.removed.load(Ordering::Acquire) {
             return Err(queue.not_found());
@@ -351,7 +399,7 @@ impl Home {
             if let State::Stream(machine) = &mut state {
                 machine.begins_at(store.first()?);
             }
-            let part = Part::new(state, queue.state_budget.clone());
+            let part = Part::new(state, room.split(part_bytes(settings.mode)));
             backlog += part.inner.lock().backlog(store.next()?);
             parts.push(Arc::new(part));
         }

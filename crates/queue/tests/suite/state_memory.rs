@@ -6,8 +6,8 @@ use std::time::Duration;
 use thalweg_log::disk::Ram;
 use thalweg_log::disk::sim::Random;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
-use thalweg_queue::settings::{GroupMode, QueueSettings};
-use thalweg_queue::{Delivery, NewMessage, Queue, Queues, QueuesOptions};
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+use thalweg_queue::{Delivery, NewMessage, Queue, QueueError, Queues, QueuesOptions};
 
 use crate::support::{Place, TestClock, claim, log_options, number, queues_options, settings, up_to};
 
@@ -17,9 +17,13 @@ const FLOOR: u64 = 4 * (80 << 10);
 
 /// A process with little memory for the state of groups.
 async fn place_with(log_options: &LogOptions) -> Place {
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 7, log_options).unwrap());
+    place_on(Arc::new(Ram::new(256 << 20)), log_options, SHARE).await
+}
+
+async fn place_on(disk: Arc<Ram>, log_options: &LogOptions, state_bytes: u64) -> Place {
+    let log = Arc::new(EmbeddedLog::open(disk, 7, log_options).unwrap());
     let options = QueuesOptions {
-        state_bytes: SHARE,
+        state_bytes,
         ..queues_options(u64::MAX)
     };
     let clock = Arc::new(TestClock::default());
@@ -194,4 +198,90 @@ async fn whatever_consumers_do_state_stays_within_the_share_and_everything_is_ha
         assert_eq!(queue.depth(), 0);
         place.kill();
     }
+}
+
+/// Of one group over one partition, at least: its timers alone are 2 KiB.
+const PART_MIN: u64 = 2 << 10;
+
+fn is_refused(error: &QueueError, limit: u64) {
+    let told = error.to_string();
+    assert_eq!((error.code(), error.http_status()), ("quota_exceeded", 429), "{told}");
+    assert!(
+        told.contains("queues.state_memory") && told.contains(&limit.to_string()),
+        "{told}"
+    );
+}
+
+async fn join(place: &Place, queue: &Arc<Queue>, name: &str) -> Result<(), QueueError> {
+    let group = GroupSettings::new(name, GroupMode::Work);
+    place.queues.join_group(queue, group).await.map(drop)
+}
+
+#[tokio::test]
+async fn groups_take_of_the_share_for_each_partition_and_where_nothing_is_left_no_more_are_made() {
+    let place = place_with(&log_options(4 << 20, 1 << 20)).await;
+    let in_memory = |partitions, groups: &[(&str, GroupMode)]| QueueSettings {
+        durability: Some(Durability::Memory),
+        ..settings(partitions, groups)
+    };
+    let queue = place.queues.create("q", in_memory(50, &[])).await.unwrap();
+    let mut made = 0;
+    let refused = loop {
+        match join(&place, &queue, &format!("g{made}")).await {
+            Ok(()) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(made * 50 * PART_MIN <= SHARE, "{made} groups, and no bound");
+    };
+    is_refused(&refused, SHARE);
+    assert!(made * 50 * (4 * PART_MIN) > SHARE, "{made} groups are few");
+    assert_eq!(queue.groups().len() as u64, made);
+    // Neither by a queue that brings its groups, which is not there then, nor by other settings, which do not hold then.
+    let other = place
+        .queues
+        .create("other", in_memory(100, &[("g", GroupMode::Work)]))
+        .await;
+    is_refused(&other.err().unwrap(), SHARE);
+    assert_eq!(place.queues.get("other").err().unwrap().code(), "queue_not_found");
+    for more in [in_memory(100, &[]), in_memory(50, &[("new", GroupMode::Work)])] {
+        let changed = place.queues.configure("q", more).await;
+        is_refused(&changed.unwrap_err(), SHARE);
+        assert_eq!((queue.partition_count(), queue.groups().len() as u64), (50, made));
+        assert!(queue.settings().groups.is_empty());
+    }
+    // Without a group it takes nothing, and what asks for no more is not refused.
+    place.queues.create("without", in_memory(100, &[])).await.unwrap();
+    place.queues.configure("q", in_memory(50, &[])).await.unwrap();
+    // A group that goes gives its part back, as soon as no task looks at it any more.
+    place.queues.remove_group(&queue, "g0").await.unwrap();
+    let again = async {
+        while join(&place, &queue, "again").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
+    is_refused(&join(&place, &queue, "more").await.unwrap_err(), SHARE);
+    // Consumers of those that are there get what comes.
+    queue.produce(NewMessage::of("1")).await.unwrap();
+    assert_eq!(claim(&queue, "again", 10).await.len(), 1);
+    place.kill();
+}
+
+#[tokio::test]
+async fn what_is_stored_is_opened_and_works_though_there_is_no_room_for_its_groups() {
+    let (disk, options) = (Arc::new(Ram::new(256 << 20)), log_options(4 << 20, 1 << 20));
+    let stored = settings(4, &[("w", GroupMode::Work), ("s", GroupMode::Stream)]);
+    let place = place_on(disk.clone(), &options, SHARE).await;
+    place.queues.create("q", stored.clone()).await.unwrap();
+    place.stop().await;
+    let place = place_on(disk, &options, 1).await;
+    let queue = place.queue();
+    // As the file declares it at each start.
+    place.queues.configure("q", stored).await.unwrap();
+    queue.produce(NewMessage::of("1")).await.unwrap();
+    for group in ["w", "s"] {
+        assert_eq!(claim(&queue, group, 10).await.len(), 1, "{group}");
+    }
+    is_refused(&join(&place, &queue, "new").await.unwrap_err(), 1);
+    place.kill();
 }
