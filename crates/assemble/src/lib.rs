@@ -14,6 +14,8 @@ mod data_dir;
 #[cfg(test)]
 mod documented_limits;
 mod events;
+#[cfg(test)]
+mod field_names_tests;
 mod ingest;
 mod lake;
 mod lake_site;

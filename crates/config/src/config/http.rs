@@ -76,7 +76,9 @@ impl HttpConfig {
         };
         cors_fields.finish();
         let insecure = f.bool("insecure", false);
-        let max_connections = f.has("max_connections").then(|| max_connections(&mut f));
+        // Asked for whether it is given or not: only what was asked for is among the valid names.
+        let connections = max_connections(&mut f);
+        let max_connections = f.has("max_connections").then_some(connections);
         let effect = "is read as one more user for auth, with all roles; move it there";
         let legacy = f.legacy("basic_auth", effect);
         let basic_auth = legacy.and_then(|node| BasicAuth::read(&node, f.diags()));

@@ -218,6 +218,10 @@ fn mistakes_in_sections() {
             "f.yaml:1:17: http.address: expected host:port such as 127.0.0.1:4195, got the text \"here\"\n",
         ),
         (
+            "http: {max_conections: 50}\n",
+            "f.yaml:1:8: unknown field \"max_conections\" in http, did you mean \"max_connections\"?\n",
+        ),
+        (
             "http: {root_path: x}\n",
             "f.yaml:1:19: http.root_path: a path begins with \"/\", for example /benthos\n",
         ),
@@ -289,6 +293,7 @@ fn the_document_describes_itself() {
         "flows[].pipeline.threads",
         "input",
         "http.cors.enabled",
+        "http.max_connections",
         "auth.tokens[].sha256",
         "scripting.stack",
         "shutdown_timeout",

@@ -163,6 +163,8 @@ fn threshold(fields: &mut Fields<'_>) -> Option<f64> {
 /// As a word, or within a mapping of the same name, as published examples have it.
 fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
     if !section.has("late_policy") {
+        // Asked for all the same, since only what was asked for is among the valid names.
+        section.one_of("late_policy", NAMES, "passthrough");
         return None;
     }
     let node: Option<Node> = section.mapping().get("late_policy").cloned();

@@ -1,0 +1,183 @@
+//! No error leaves out a field that works. Each mapping of the configuration, of its sections and of every component, is
+//! asked for its valid names with a field that nobody has, and then given every name that stands anywhere in the sources: what
+//! is taken must be among the names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use thalweg_config::{LoadOptions, Severity, Source};
+
+use crate::checked::Checked;
+use crate::components::Components;
+
+/// A field of no mapping, and near to the name of none.
+const NOBODYS: &str = "qqqqqqqqqqqqqqqqqqqqqqqq";
+
+/// Names in one mapping: diagnostics are kept up to a number, and one name may have several.
+const AT_ONCE: usize = 150;
+
+/// A field may be taken only if it has a value of its kind.
+const VALUES: [&str; 6] = ["1", "\"x\"", "true", "[]", "{}", "\"\""];
+
+/// Keys down to a mapping; `[]` is the only entry of a list.
+type Way = Vec<String>;
+
+/// What a file with this mapping is told, as (is it a warning, text).
+fn told(way: &[String], mapping: &str) -> Vec<(bool, String)> {
+    let mut text = mapping.to_owned();
+    for step in way.iter().rev() {
+        text = match step.as_str() {
+            "[]" => format!("[{text}]"),
+            key => format!("{{\"{key}\": {text}}}"),
+        };
+    }
+    let checked = Checked::text(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
+    let found = checked.diagnostics.sorted().into_iter();
+    found
+        .map(|found| (found.severity == Severity::Warning, found.message))
+        .collect()
+}
+
+/// As messages have it.
+fn path(way: &[String]) -> String {
+    let mut path = String::new();
+    for step in way {
+        match step.as_str() {
+            "[]" => path.push_str("[0]"),
+            key if path.is_empty() => path.push_str(key),
+            key => path.extend([".", key]),
+        }
+    }
+    path
+}
+
+/// The valid names of the mapping; `None` if nothing reads a mapping there.
+fn names(way: &[String]) -> Option<BTreeSet<String>> {
+    let place = match way.is_empty() {
+        true => String::new(),
+        false => format!(" in {}", path(way)),
+    };
+    let begins = format!("unknown field \"{NOBODYS}\"{place}; ");
+    let told = told(way, &format!("{{{NOBODYS}: 1}}"));
+    let hint = told.iter().find_map(|(_, text)| text.strip_prefix(&begins))?;
+    let names = hint.strip_prefix("valid names: ").unwrap_or_default();
+    Some(
+        names
+            .split(", ")
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+/// Components are found by their kind and name, everything else by the names that are told.
+fn all_mappings() -> BTreeMap<Way, BTreeSet<String>> {
+    let components = Components::new();
+    let registry = &components.registry;
+    let of =
+        |parts: &[&str], name: &str| -> Way { parts.iter().chain(&[name]).map(|part| (*part).to_owned()).collect() };
+    let mut open = vec![Way::new()];
+    open.extend(registry.input_names().map(|name| of(&["input"], name)));
+    open.extend(registry.output_names().map(|name| of(&["output"], name)));
+    open.extend(
+        registry
+            .processor_names()
+            .map(|name| of(&["pipeline", "processors", "[]"], name)),
+    );
+    open.extend(["none", "memory", "queue"].map(|name| of(&["buffer"], name)));
+    let mut mappings = BTreeMap::new();
+    while let Some(way) = open.pop() {
+        let Some(names) = names(&way) else { continue };
+        for name in &names {
+            let below: Way = way.iter().chain([name]).cloned().collect();
+            let entries: Way = below.iter().cloned().chain(["[]".to_owned()]).collect();
+            open.extend([below, entries]);
+        }
+        mappings.insert(way, names);
+    }
+    mappings
+}
+
+/// Every text of the sources that reads like the name of a field.
+fn all_names() -> BTreeSet<String> {
+    fn visit(folder: &Path, names: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                visit(&path, names);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let is_name = |text: &&str| {
+                (1..=40).contains(&text.len())
+                    && text.starts_with(|first: char| first.is_ascii_alphabetic())
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            };
+            // Also what stands between two texts, which does no harm.
+            if text.contains("Fields") || text.contains("const") {
+                names.extend(text.split('"').filter(is_name).map(str::to_owned));
+            }
+        }
+    }
+    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(crates).unwrap() {
+        visit(&entry.unwrap().path().join("src"), &mut names);
+    }
+    names
+}
+
+/// Of these, what the mapping takes, but for what is kept for old files, which is not offered.
+fn taken(way: &[String], names: &[&String], value: &str) -> BTreeSet<String> {
+    let fields: Vec<String> = names.iter().map(|name| format!("\"{name}\": {value}")).collect();
+    let told = told(way, &format!("{{{}}}", fields.join(", ")));
+    let place = path(way);
+    let is_taken = |name: &&&String| {
+        let unknown = format!("unknown field \"{name}\"");
+        let old = match place.is_empty() {
+            true => format!("{name} "),
+            false => format!("{place}.{name} "),
+        };
+        !told
+            .iter()
+            .any(|(is_warning, text)| text.starts_with(&unknown) || (*is_warning && text.starts_with(&old)))
+    };
+    names.iter().filter(is_taken).map(|name| (*name).clone()).collect()
+}
+
+#[test]
+fn every_field_that_is_taken_is_among_the_valid_names_of_its_mapping() {
+    let (mappings, all) = (all_mappings(), all_names());
+    for expected in [
+        "",
+        "http",
+        "http.cors",
+        "auth.tokens[0]",
+        "queues.list[0].retry",
+        "ingest.otlp.grpc",
+        "input.opcua",
+    ] {
+        assert!(
+            mappings.keys().any(|way| path(way) == expected),
+            "{expected:?} is not among {:?}",
+            mappings.keys().map(|way| path(way)).collect::<Vec<_>>()
+        );
+    }
+    let all: Vec<&String> = all.iter().collect();
+    let mut left_out = BTreeSet::new();
+    for (way, names) in &mappings {
+        for chunk in all.chunks(AT_ONCE) {
+            for value in VALUES {
+                let more = taken(way, chunk, value)
+                    .into_iter()
+                    .filter(|name| !names.contains(name));
+                left_out.extend(more.map(|name| format!("{}: {name}", path(way))));
+            }
+        }
+    }
+    println!("{} mappings, {} names", mappings.len(), all.len());
+    assert!(left_out.is_empty(), "taken, and no valid name: {left_out:#?}");
+}
