@@ -4,8 +4,9 @@
 //
 // A page on another port (the same site to a browser), one of another site, and one whose name was made to mean this machine
 // send what a page can send without asking, to every path: images, scripts, frames, links to fetch ahead, forms, fetches,
-// event streams, beacons, new windows. Prints, as JSON, each request that was answered with a status below 400. A link that a
-// person opens is not tried: it may show the status page.
+// event streams, beacons, new windows. And an address that no page has sent, as from an e-mail or a bookmark, is opened: those
+// of --acting, which do something when they are read, in a window of its own. Prints, as JSON, each request that was answered
+// with a status below 400. A link to another path is not tried: it may show the status page.
 //
 // Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
 import { createServer } from 'node:http'
@@ -15,10 +16,11 @@ import { launch } from './chromium.mjs'
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
-  options: { paths: { type: 'string' } },
+  options: { paths: { type: 'string' }, acting: { type: 'string', default: '[]' } },
 })
 const targets = positionals.map((target) => new URL(target).origin)
 const paths = JSON.parse(options.paths)
+const acting = JSON.parse(options.acting)
 
 // Runs in the page. Each kind of request to each address; resolves when all of them have come to an end or had time for it.
 async function attack({ addresses }) {
@@ -71,6 +73,7 @@ const browser = await launch([
 ])
 const answered = []
 let sent = 0
+let opened = 0
 try {
   for (const target of targets) {
     const port = new URL(target).port
@@ -99,9 +102,24 @@ try {
       await page.evaluate(attack, { addresses: paths.map((path) => to + path) })
       await context.close()
     }
+    for (const address of acting.map((path) => target + path)) {
+      const context = await browser.newContext()
+      const page = await context.newPage()
+      // A stream has an answer and no end, and what is downloaded is no page.
+      context.on('response', (response) => {
+        const request = response.request()
+        if (response.url() !== address || !request.isNavigationRequest()) return
+        opened += 1
+        if (response.status() < 400) {
+          answered.push({ from: 'address bar', method: request.method(), url: address, kind: 'navigation', status: response.status() })
+        }
+      })
+      await page.goto(address, { waitUntil: 'commit', timeout: 10000 }).catch(() => {})
+      await context.close()
+    }
   }
 } finally {
   await browser.close()
   server.close()
 }
-console.log(JSON.stringify({ sent, answered }))
+console.log(JSON.stringify({ sent, opened, answered }))

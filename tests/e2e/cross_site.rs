@@ -10,13 +10,14 @@ use thalweg_tests::{Api, Thalweg, eventually};
 
 use crate::events_server::Events;
 
-/// All that a browser has answered but for what is as little as a page.
-fn attack(listeners: &[String], paths: &[String]) -> Vec<Value> {
+/// All that a browser has answered but for what is as little as a page. What acts is opened by its address, too, as from an e-mail.
+fn attack(listeners: &[String], paths: &[String], acting: &[&str]) -> Vec<Value> {
     let script = thalweg_tests::beside("browser/cross_site.mjs");
     let mut command = Command::new("node");
     command.arg(script).args(listeners);
     command
         .args(["--paths", &serde_json::to_string(paths).unwrap()])
+        .args(["--acting", &serde_json::to_string(acting).unwrap()])
         .env("NODE_PATH", node_modules().unwrap())
         .env("THALWEG_TEST_NODE_MODULES", node_modules().unwrap())
         .env("THALWEG_TEST_CHROMIUM", tool_chromium().unwrap());
@@ -33,6 +34,12 @@ fn attack(listeners: &[String], paths: &[String]) -> Vec<Value> {
     assert!(
         sent as usize >= least,
         "only {sent} requests were sent, of at least {least}"
+    );
+    let opened = tried["opened"].as_u64().unwrap();
+    assert_eq!(
+        opened as usize,
+        listeners.len() * acting.len(),
+        "addresses that were opened"
     );
     tried["answered"].as_array().unwrap().clone()
 }
@@ -107,9 +114,19 @@ flows:
     let answered = attack(
         &[format!("http://{address}"), format!("http://127.0.0.1:{otlp}")],
         &paths,
+        &[],
     );
     let more: Vec<&Value> = answered.iter().filter(|one| !is_open(one)).collect();
     assert!(more.is_empty(), "{more:#?}");
+    let acting = [
+        "/api/v1/queues/q/groups/evil/events",
+        "/api/v1/queues/new/groups/evil/events?consumer=x",
+        "/api/sql?q=select+1",
+        "/subscribe?all=true",
+        "/debug/pprof/profile?seconds=1",
+    ];
+    let answered = attack(&[format!("http://{address}")], &[], &acting);
+    assert!(answered.is_empty(), "{answered:#?}");
 
     assert_eq!(api.get("/queues/q/groups").json, groups, "no group was made");
     assert_eq!(api.get("/queues/q").json["depth"], before["depth"]);
@@ -134,7 +151,8 @@ fn a_store_without_tokens_is_safe_from_pages_too() {
         "/api/v1/events/backup",
     ]
     .map(str::to_owned);
-    let answered = attack(&[format!("http://{}", events.address)], &paths);
+    let acting = ["/subscribe?all=true", "/api/v1/events/backup"];
+    let answered = attack(&[format!("http://{}", events.address)], &paths, &acting);
     assert!(answered.is_empty(), "{answered:#?}");
     eventually(|| {
         let streams = events.call(json!(["ns.streams"]));

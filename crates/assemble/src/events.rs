@@ -15,7 +15,7 @@ use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles};
 use thalweg_events_api::{EventsApiOptions, Server, refusal};
 use thalweg_log::Durability;
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
-use thalweg_telemetry::{Links, Metrics, Names, Origins, register_process_metrics};
+use thalweg_telemetry::{ActingReads, Links, Metrics, Names, Origins, register_process_metrics};
 use tokio::net::TcpListener;
 
 use crate::open_files::for_connections;
@@ -190,6 +190,7 @@ fn origins(options: &ServeEvents, server: &Server) -> Origins {
     Origins {
         allowed: options.allowed_origins.clone(),
         links: Links::new(["/health", "/ready", "/version", "/metrics"]),
+        acting: ActingReads::new(server.acting_reads()),
         tokens_in_address: server.tokens_in_address(),
         names: match options.test_mode && !options.insecure {
             true => Names::Own,

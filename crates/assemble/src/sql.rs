@@ -260,6 +260,10 @@ impl HttpRoutes for Routes {
             "SQL over the lake: POST a query, or GET ?q=".to_owned(),
         )]
     }
+
+    fn acting_reads(&self) -> Vec<String> {
+        vec![thalweg_query::http::PATH.to_owned()]
+    }
 }
 
 pub(crate) fn routes(

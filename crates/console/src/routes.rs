@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use thalweg_config::HttpConfig;
-use thalweg_telemetry::{Access, HttpRoutes, Links, Mount, Names, Origins, host_of};
+use thalweg_telemetry::{Access, ActingReads, HttpRoutes, Links, Mount, Names, Origins, host_of};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -29,6 +29,9 @@ const PAGES: [&str; 2] = ["/", "/console/"];
 
 /// What shows something at no more cost than a page.
 const PLAIN: [&str; 6] = ["/ping", "/ready", "/version", "/endpoints", "/metrics", "/stats"];
+
+/// A profile of the processor is made while it is asked for.
+const ACTING: [&str; 1] = ["/debug/pprof/profile"];
 
 pub fn build(
     options: &ConsoleOptions,
@@ -106,6 +109,18 @@ pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Orig
         allowed,
         own_name: host_of(&http.address).map(str::to_ascii_lowercase),
         links: Links::new(links),
+        acting: ActingReads::new(
+            ACTING
+                .iter()
+                .map(|path| (*path).to_owned())
+                .chain(
+                    ACTING
+                        .iter()
+                        .filter(|_| !root.is_empty())
+                        .map(|path| format!("{root}{path}")),
+                )
+                .chain(others.iter().flat_map(|other| other.acting_reads())),
+        ),
         tokens_in_address: others.iter().flat_map(|other| other.tokens_in_address()).collect(),
         names: Names::Any,
     })

@@ -186,6 +186,11 @@ impl Server {
         }
     }
 
+    /// A subscription hands messages out, and a backup holds up what would free their space.
+    pub fn acting_reads(&self) -> Vec<String> {
+        ["/subscribe", backup::PATH].map(str::to_owned).to_vec()
+    }
+
     /// All paths of a server of its own.
     pub fn router(self: &Arc<Server>) -> Router {
         let (rpc, subscribe, import, backup) = (self.clone(), self.clone(), self.clone(), self.clone());

@@ -65,6 +65,10 @@ impl HttpRoutes for Within {
         self.0.tokens_in_address()
     }
 
+    fn acting_reads(&self) -> Vec<String> {
+        self.0.acting_reads()
+    }
+
     fn own_body_limits(&self) -> Vec<&'static str> {
         vec!["/rpc", "/import"]
     }

@@ -81,6 +81,13 @@ impl HttpRoutes for QueueRoutes {
         routes::access(method, path)
     }
 
+    fn acting_reads(&self) -> Vec<String> {
+        let acting = routes::ENDPOINTS.iter().filter(|endpoint| endpoint.is_stream());
+        acting
+            .map(|endpoint| format!("{}{}", routes::BASE, endpoint.path))
+            .collect()
+    }
+
     fn problem_paths(&self) -> Vec<&'static str> {
         vec![routes::QUEUES, routes::DOCUMENT]
     }

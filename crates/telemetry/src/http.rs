@@ -47,6 +47,12 @@ pub trait HttpRoutes: Send + Sync {
         Vec::new()
     }
 
+    /// Paths that do something on GET: they take messages, or run what their address says. No link opens them
+    /// ([`ActingReads`](crate::ActingReads)). A segment in braces is any one.
+    fn acting_reads(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Paths that limit the size of bodies themselves.
     fn own_body_limits(&self) -> Vec<&'static str> {
         Vec::new()

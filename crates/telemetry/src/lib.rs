@@ -17,7 +17,7 @@ pub use families::{Distribution, Families, Labels};
 pub use http::{Access, HttpRoutes, Mount};
 pub use limiter::{LogLimiter, Verdict};
 pub use metrics::{ComponentId, Metrics};
-pub use origin::{Foreign, Links, Names, Origins, host_of};
+pub use origin::{ActingReads, Foreign, Links, Names, Origins, host_of};
 pub use process::{cpu_time, register_process_metrics, resident_bytes};
 pub use prometheus::{IntCounter, IntGauge};
 pub use status::{BalanceStatus, Detail, FlowStatus, NodeKind, NodeStatus, StatusBoard, StatusSource, TableStatus};

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use axum::http::{HeaderName, Method, Request, Version, header};
+use axum::http::{HeaderMap, HeaderName, Method, Request, Version, header};
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -29,6 +29,8 @@ pub struct Origins {
     pub names: Names,
     /// What a link on any page may open.
     pub links: Links,
+    /// What no link may open, nor an address that a person was given: it does something when it is read.
+    pub acting: ActingReads,
     /// Paths whose token can stand in the address (`?token=`); there it is proof that no page could have sent the request.
     pub tokens_in_address: Vec<String>,
 }
@@ -47,6 +49,12 @@ pub enum Names {
 #[derive(Clone, Debug, Default)]
 pub struct Links(Vec<String>);
 
+/// Paths that do something on GET: they take messages, or run what their address says. A browser that opens an address by itself,
+/// from an e-mail, a bookmark or another program, says that no page sent it (`Sec-Fetch-Site: none`), so where a request comes
+/// from is not enough here.
+#[derive(Clone, Debug, Default)]
+pub struct ActingReads(Vec<String>);
+
 /// Why a request is not answered, as a sentence with the cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Foreign {
@@ -58,6 +66,29 @@ pub enum Foreign {
     Page(Option<String>),
     /// A browser that does not say what page it was.
     Silent,
+    /// A browser that opens as a page what does something when it is read.
+    Opened,
+}
+
+impl ActingReads {
+    /// Paths as in a list of routes: a segment in braces is any one.
+    pub fn new(paths: impl IntoIterator<Item = String>) -> ActingReads {
+        ActingReads(paths.into_iter().collect())
+    }
+
+    pub fn have(&self, path: &str) -> bool {
+        let is = |known: &String| {
+            let (mut known, mut given) = (known.split('/'), path.split('/'));
+            loop {
+                match (known.next(), given.next()) {
+                    (None, None) => return true,
+                    (Some(known), Some(given)) if known == given || known.starts_with('{') => {}
+                    _ => return false,
+                }
+            }
+        };
+        self.0.iter().any(is)
+    }
 }
 
 impl Links {
@@ -105,6 +136,9 @@ impl Origins {
         {
             return Ok(());
         }
+        if is_read(request.method()) && self.acting.have(request.uri().path()) && is_navigation(headers) {
+            return Err(Foreign::Opened);
+        }
         self.comes_from(request, host, is_encrypted)
     }
 
@@ -123,8 +157,7 @@ impl Origins {
                 false => Err(Foreign::Page(Some(origin.to_owned()))),
             };
         }
-        let is_read = *request.method() == Method::GET || *request.method() == Method::HEAD;
-        let is_link = is_read && self.links.have(request.uri().path());
+        let is_link = is_read(request.method()) && self.links.have(request.uri().path());
         let referer = text(&header::REFERER).and_then(origin_of);
         let from = || Err(Foreign::Page(referer.map(str::to_owned)));
         match text(&FETCH_SITE) {
@@ -199,8 +232,26 @@ impl fmt::Display for Foreign {
                 f,
                 "this browser does not say which page sends this; use HTTPS or localhost, or send the header X-Requested-With or a token (Authorization: Bearer …)"
             ),
+            Foreign::Opened => write!(
+                f,
+                "this does something when it is asked for, so neither a link nor the address bar may open it; use the console, thalweg or curl, or send a token (Authorization: Bearer …)"
+            ),
         }
     }
+}
+
+fn is_read(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD
+}
+
+/// What is to be shown as a page or a frame, whoever opened it. Scripts of a page cannot ask for that.
+fn is_navigation(headers: &HeaderMap) -> bool {
+    let is = |name: &HeaderName, values: &[&str]| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.is_some_and(|value| values.contains(&value))
+    };
+    is(&FETCH_MODE, &["navigate", "nested-navigate"])
+        || is(&FETCH_DEST, &["document", "iframe", "frame", "embed", "object"])
 }
 
 /// The one host that a request names, with its port.

@@ -360,6 +360,40 @@ async fn what_another_page_makes_a_browser_send_is_refused_on_every_method() {
 }
 
 #[tokio::test]
+async fn every_read_that_acts_is_refused_to_a_browser_that_opens_it() {
+    let mut options = options();
+    options.http.debug_endpoints = true;
+    let running = start_with(options).await;
+    for site in ["none", "same-origin"] {
+        let site = format!("sec-fetch-site: {site}");
+        let opened = [site.as_str(), "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
+        for path in [
+            "/events",
+            "/events?x",
+            "/debug/pprof/profile?seconds=1",
+            "/benthos/debug/pprof/profile?seconds=1",
+        ] {
+            for method in ["GET", "HEAD"] {
+                let answer = send(&running, method, path, &opened, "").await;
+                assert_eq!(answer.status, 403, "{method} {path}");
+            }
+        }
+        for path in ["/api/v1/status", "/metrics", "/", "/debug/stack"] {
+            assert_eq!(send(&running, "GET", path, &opened, "").await.status, 200, "{path}");
+        }
+    }
+    let typed = ["sec-fetch-site: none", "sec-fetch-mode: navigate"];
+    let refused = send(&running, "GET", "/events", &typed, "").await;
+    assert!(
+        refused
+            .text()
+            .contains("neither a link nor the address bar may open it"),
+        "{}",
+        refused.text()
+    );
+}
+
+#[tokio::test]
 async fn a_request_with_two_hosts_is_refused_and_its_connection_closed() {
     let running = start_with(options()).await;
     for hosts in [

@@ -139,6 +139,10 @@ impl HttpRoutes for Extra {
         path.ends_with(":look").then_some(Access::Read)
     }
 
+    fn acting_reads(&self) -> Vec<String> {
+        vec!["/events".to_owned()]
+    }
+
     fn problem_paths(&self) -> Vec<&'static str> {
         vec!["/api/things"]
     }

@@ -17,6 +17,7 @@ fn origins() -> Origins {
         own_name: Some("plant.example".to_owned()),
         names: Names::Any,
         links: Links::new(["/", "/ping", "/console/"]),
+        acting: ActingReads::new(["/takes/{queue}/events", "/sql", "/subscribe"].map(str::to_owned)),
         tokens_in_address: vec!["/subscribe".to_owned()],
     }
 }
@@ -143,6 +144,72 @@ fn an_image_a_frame_a_form_and_a_prefetch_of_another_site_are_not_answered() {
             "/acts",
             &[here, CHROME, ("sec-fetch-site", site)]
         ));
+    }
+}
+
+#[test]
+fn what_acts_when_it_is_read_is_opened_by_no_link_bookmark_or_address_bar() {
+    let here = ("host", "localhost:4195");
+    let acting = [
+        "/takes/q/events",
+        "/takes/a%2Fb/events?group=g",
+        "/sql?q=select+1",
+        "/subscribe?stream=s",
+    ];
+    let plain = [
+        "/",
+        "/ping",
+        "/acts",
+        "/takes/q",
+        "/takes/q/events/",
+        "/takes/q/r/events",
+        "/takes//x",
+        "/sqls",
+    ];
+    for site in ["none", "same-origin"] {
+        for said in [
+            &[("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")][..],
+            &[("sec-fetch-mode", "navigate")],
+            &[("sec-fetch-mode", "nested-navigate")],
+            &[("sec-fetch-dest", "document")],
+            &[("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")],
+        ] {
+            let opened: Vec<_> = [here, CHROME, ("sec-fetch-site", site)]
+                .into_iter()
+                .chain(said.iter().copied())
+                .collect();
+            for path in acting {
+                for method in ["GET", "HEAD"] {
+                    let judged = origins().judge(&request(method, path, &opened), false);
+                    assert_eq!(judged, Err(Foreign::Opened), "{method} {path} {site} {said:?}");
+                }
+                // A script of the own page, and whoever has proof that no page sent it.
+                let asked = [
+                    here,
+                    CHROME,
+                    ("sec-fetch-site", "same-origin"),
+                    ("sec-fetch-mode", "cors"),
+                    ("sec-fetch-dest", "empty"),
+                ];
+                assert!(is_answered(&origins(), "GET", path, &asked), "{path}");
+                let proven: Vec<_> = opened
+                    .iter()
+                    .copied()
+                    .chain([("authorization", "Bearer abc")])
+                    .collect();
+                assert!(is_answered(&origins(), "GET", path, &proven), "{path}");
+                assert!(is_answered(&origins(), "GET", path, &[here, CURL]), "{path}");
+            }
+            for path in plain {
+                assert!(is_answered(&origins(), "GET", path, &opened), "{path} {said:?}");
+            }
+            assert!(is_answered(
+                &origins(),
+                "GET",
+                "/subscribe?stream=s&token=ns_1",
+                &opened
+            ));
+        }
     }
 }
 
