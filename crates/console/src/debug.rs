@@ -14,6 +14,7 @@ use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pprof::protos::{Message, Profile};
+use thalweg_telemetry::aside;
 
 use crate::ConfigText;
 
@@ -28,7 +29,10 @@ pub fn router(config: ConfigText) -> Router {
             "/debug/config/yaml",
             get(async move || ([(header::CONTENT_TYPE, "application/yaml")], yaml)),
         )
-        .route("/debug/stack", get(async || threads::text(&threads::read())))
+        .route(
+            "/debug/stack",
+            get(async || aside(|| threads::text(&threads::read())).await),
+        )
         .route("/debug/pprof/profile", get(cpu::profile))
         .route("/debug/pprof/heap", get(heap::profile))
         .route("/debug/pprof/goroutine", get(threads::profile))

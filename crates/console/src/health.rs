@@ -9,6 +9,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
+use crate::pieces;
 use crate::status::State;
 
 /// What anyone who can connect may ask.
@@ -57,10 +58,12 @@ async fn endpoints(Shared(state): Shared<Arc<State>>) -> Response {
     Json(&state.endpoints).into_response()
 }
 
+/// Made aside, since there are the more of them the more flows, queues and namespaces there are: whoever asks whether the process
+/// lives does not wait for it.
 async fn metrics(Shared(state): Shared<Arc<State>>) -> Response {
-    (
-        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        state.metrics.text(),
-    )
-        .into_response()
+    let Some(text) = state.metrics.text_aside().await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (kind, pieces::in_pieces(text)).into_response()
 }

@@ -18,6 +18,7 @@ mod history;
 mod listen;
 mod options;
 mod page;
+mod pieces;
 mod places;
 mod push;
 mod refusal;

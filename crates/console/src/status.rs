@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use axum::Router;
 use axum::extract::State as Shared;
-use axum::http::{HeaderValue, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use serde::Serialize;
-use thalweg_telemetry::{FlowStatus, HttpRoutes, Metrics, StatusBoard, TableStatus};
+use thalweg_telemetry::{FlowStatus, HttpRoutes, Metrics, StatusBoard, TableStatus, aside};
 
 use crate::history::History;
+use crate::pieces::in_pieces;
 use crate::{ConsoleOptions, StartError, routes};
 
 /// What the handlers share.
@@ -89,7 +90,12 @@ pub fn router(state: &Arc<State>) -> Router {
         .with_state(state.clone())
 }
 
+/// Made aside: it has every flow and every table.
 async fn look(Shared(state): Shared<Arc<State>>) -> Response {
+    aside(move || look_of(&state)).await
+}
+
+fn look_of(state: &State) -> Response {
     let (allocations, allocated_bytes) = thalweg_telemetry::alloc::allocated();
     let look = Look {
         version: &state.version,
@@ -110,17 +116,20 @@ async fn look(Shared(state): Shared<Arc<State>>) -> Response {
         },
         sql: state.endpoints.contains_key("/api/sql"),
     };
-    fresh(Json(look))
+    fresh(&look)
 }
 
 async fn history(Shared(state): Shared<Arc<State>>) -> Response {
-    fresh(Json(state.history.samples()))
+    aside(move || fresh(&state.history.samples())).await
 }
 
-fn fresh(answer: impl IntoResponse) -> Response {
-    let mut response = answer.into_response();
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+fn fresh(answer: &impl Serialize) -> Response {
+    let kind = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    match serde_json::to_vec(answer) {
+        Ok(text) => (kind, in_pieces(text)).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
 }

@@ -213,15 +213,19 @@ impl Server {
             .route("/health", any(|| async { json("{\"status\":\"ok\"}\n".to_owned()) }))
             .route("/version", any(move || async move { json(version.clone()) }))
             .route("/ready", any(move || async move { ready.ready() }))
-            .route("/metrics", any(move || async move { metrics.of_metrics() }))
+            .route("/metrics", any(move || async move { metrics.of_metrics().await }))
             .fallback(move || async move {
                 let problem = Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Endpoint not found");
                 unknown.refuse(&problem)
             })
     }
 
-    fn of_metrics(&self) -> Response<Body> {
-        of_type("text/plain; version=0.0.4; charset=utf-8", self.metrics.text())
+    /// Made aside: whoever asks for `/ready` or `/health` does not wait for it.
+    async fn of_metrics(&self) -> Response<Body> {
+        match self.metrics.text_aside().await {
+            Some(text) => of_type("text/plain; version=0.0.4; charset=utf-8", text),
+            None => Problem::unavailable("The metrics could not be made").answer(),
+        }
     }
 
     fn ready(&self) -> Response<Body> {

@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use axum::Router;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Json, Response};
+use axum::response::{Json, Response};
 use axum::routing::get;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use thalweg_telemetry::{Access, HttpRoutes, Mount};
+use thalweg_telemetry::{Access, HttpRoutes, Mount, aside};
 
 use crate::failures::Failures;
 use crate::node_table::NodeTable;
@@ -169,37 +168,32 @@ impl HttpRoutes for Directory {
     }
 }
 
+/// Tables of nodes are as large as servers are, and locked by whoever fills them.
 async fn nodes(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Response {
     let (offset, limit) = page.bounds();
     aside(move || {
         let inputs = directory.chosen(&page);
         let (total, items) = node_page::page(&inputs, page.state.as_deref(), offset, limit);
-        Paged {
+        Json(Paged {
             total,
             offset,
             limit,
             items,
-        }
+        })
     })
     .await
-}
-
-/// Tables of nodes are as large as servers are, and locked by whoever fills them: neither may hold up other requests.
-async fn aside<T: Serialize + 'static>(page: impl FnOnce() -> Paged<T> + Send + 'static) -> Response {
-    let answer = tokio::task::spawn_blocking(move || Json(page()).into_response()).await;
-    answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Response {
     let (offset, limit) = page.bounds();
     aside(move || {
         let (total, items) = failure_page(&directory.chosen(&page), offset, limit);
-        Paged {
+        Json(Paged {
             total,
             offset,
             limit,
             items,
-        }
+        })
     })
     .await
 }

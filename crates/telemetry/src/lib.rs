@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod alloc;
+mod aside;
 mod families;
 mod http;
 mod limiter;
@@ -13,6 +14,7 @@ mod process;
 mod status;
 mod timing;
 
+pub use aside::aside;
 pub use families::{Distribution, Families, Labels};
 pub use http::{Access, HttpRoutes, Mount};
 pub use limiter::{LogLimiter, Verdict};

@@ -41,6 +41,8 @@ pub struct Metrics {
     use_histogram_timing: bool,
     /// By name and labels: the instances of one component, on several threads, count together.
     known: Arc<Mutex<HashMap<String, Known>>>,
+    /// Held while they are made into text for somebody: their number grows with what the process has.
+    encoding: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
@@ -124,6 +126,20 @@ impl Metrics {
             tracing::error!(%error, "the metrics could not be encoded");
         }
         text
+    }
+
+    /// The same, made on a thread that may be held up, and once at a time: so many who ask at once take neither its memory nor the
+    /// processor many times. `None`: it ended by a fault, or the process does.
+    pub async fn text_aside(&self) -> Option<String> {
+        let turn = self.encoding.clone().lock_owned().await;
+        let metrics = self.clone();
+        let text = tokio::task::spawn_blocking(move || {
+            let text = metrics.text();
+            // The turn ends with the work, also when nobody waits for it any more.
+            drop(turn);
+            text
+        });
+        text.await.ok()
     }
 
     /// The sum of a counter or gauge over all its label sets, for tests and summaries.

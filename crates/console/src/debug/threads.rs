@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pprof::protos::{Function, Label, Line, Location, Profile, Sample, ValueType};
 use serde::Deserialize;
+use thalweg_telemetry::aside;
 
 use super::{download, gzipped, problem};
 
@@ -129,9 +130,14 @@ pub struct Form {
     debug: Option<String>,
 }
 
+/// Made aside: the kernel is asked for thousands of threads.
 pub async fn profile(Query(form): Query<Form>) -> Response {
+    aside(move || profile_of(&form)).await
+}
+
+fn profile_of(form: &Form) -> Response {
     let threads = read();
-    if form.debug.is_some_and(|debug| debug != "0") {
+    if form.debug.as_deref().is_some_and(|debug| debug != "0") {
         return text(&threads).into_response();
     }
     match gzipped(&to_profile(&threads, SystemTime::now())) {

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use thalweg_console::StartError;
-use thalweg_telemetry::{Access, HttpRoutes, Mount};
+use thalweg_console::{Console, StartError};
+use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount, StatusBoard};
 
-use crate::support::{Extra, fetch, options, start, start_with, try_start};
+use crate::support::{Extra, fetch, options, send, start, start_with, try_start};
 
 #[tokio::test]
 async fn the_reference_paths_answer_at_the_root_and_under_the_root_path() {
@@ -66,6 +66,57 @@ async fn not_ready_names_everything_that_keeps_data_from_flowing() {
     );
     source.not_ready.lock().clear();
     assert_eq!(fetch(&running, "/ready").await.status, 200);
+}
+
+/// The runtime of this test has one thread.
+#[tokio::test]
+async fn probes_are_answered_while_metrics_and_the_status_are_made() {
+    let (answered, told) = std::sync::mpsc::channel();
+    let told = parking_lot::Mutex::new(told);
+    let metrics = Metrics::default();
+    metrics.tell("slow", move |families| {
+        // Longer than anything takes; reaching it fails the test.
+        let is_answered = told.lock().recv_timeout(std::time::Duration::from_secs(30)).is_ok();
+        families.gauge(
+            "slow",
+            "Whether others were answered meanwhile.",
+            &[],
+            f64::from(is_answered),
+        );
+    });
+    let routes: Vec<Arc<dyn HttpRoutes>> = vec![Arc::new(Extra)];
+    let running = Console::start(options(), Arc::new(metrics), StatusBoard::default(), routes)
+        .await
+        .unwrap();
+    for path in ["/metrics", "/stats"] {
+        let (metrics, ()) = tokio::join!(fetch(&running, path), async {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            for path in ["/ping", "/ready", "/version", "/api/v1/status", "/"] {
+                assert_eq!(fetch(&running, path).await.status, 200, "{path}");
+            }
+            answered.send(()).unwrap();
+        });
+        assert!(metrics.text().contains("slow 1"), "{path}: {}", metrics.text());
+    }
+}
+
+#[tokio::test]
+async fn a_long_list_of_metrics_comes_whole_and_compressed_to_whoever_takes_that() {
+    let metrics = Metrics::default();
+    metrics.tell("many", |families| {
+        for n in 0..5000 {
+            families.gauge("many", "Many.", &[("n", &n.to_string())], f64::from(n));
+        }
+    });
+    let running = Console::start(options(), Arc::new(metrics), StatusBoard::default(), Vec::new())
+        .await
+        .unwrap();
+    let plain = fetch(&running, "/metrics").await;
+    assert_eq!(plain.header("content-length").unwrap().parse(), Ok(plain.body.len()));
+    assert_eq!(plain.text().matches("many{n=").count(), 5000);
+    let packed = send(&running, "GET", "/metrics", &["accept-encoding: gzip"], "").await;
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    assert!(packed.body.len() < plain.body.len() / 4);
 }
 
 #[tokio::test]

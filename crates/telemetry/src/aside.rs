@@ -1,0 +1,75 @@
+//! Answers that take longer to make than a thread of the runtime may be held up: they grow with what the process has, and other
+//! connections, probes among them, have their turn meanwhile.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+/// Makes an answer, to its last byte, on a thread that may be held up.
+pub async fn aside<T: IntoResponse>(make: impl FnOnce() -> T + Send + 'static) -> Response {
+    match tokio::task::spawn_blocking(move || make().into_response()).await {
+        Ok(response) => response,
+        // It ended by a fault, or the process does.
+        Err(_ended) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Metrics;
+
+    /// Longer than anything takes; reaching it fails the test.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn while_an_answer_is_made_the_thread_of_the_runtime_goes_on() {
+        let (go_on, told) = mpsc::channel();
+        let answer = aside(move || {
+            told.recv_timeout(PATIENCE)
+                .map(|()| "made")
+                .map_err(|_| StatusCode::GATEWAY_TIMEOUT)
+        });
+        let other = async move {
+            tokio::task::yield_now().await;
+            go_on.send(()).unwrap();
+        };
+        let (answer, ()) = tokio::join!(answer, other);
+        assert_eq!(answer.status(), StatusCode::OK);
+        let failed = aside(|| -> &str { panic!("it is said in the log of the test") }).await;
+        assert_eq!(failed.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_made_once_at_a_time_however_many_ask() {
+        let metrics = Metrics::default();
+        let (now, most) = (
+            std::sync::atomic::AtomicUsize::new(0),
+            std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)),
+        );
+        let seen = most.clone();
+        metrics.tell("told", move |families| {
+            use std::sync::atomic::Ordering::SeqCst;
+            seen.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            now.fetch_sub(1, SeqCst);
+            families.gauge("told", "Told.", &[], 1.0);
+        });
+        let asked: Vec<_> = (0..8)
+            .map(|_| {
+                let metrics = metrics.clone();
+                tokio::spawn(async move { metrics.text_aside().await })
+            })
+            .collect();
+        for (n, asked) in asked.into_iter().enumerate() {
+            // Whoever leaves has no part in it, and what was begun for him does not run beside another.
+            match n % 2 {
+                0 => asked.abort(),
+                _ => assert!(asked.await.unwrap().unwrap().contains("told 1")),
+            }
+        }
+        assert_eq!(most.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
+}
