@@ -20,7 +20,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 
-use crate::places::Serving;
+use crate::places::{Receiving, Serving};
 
 const WAITING: u8 = 0;
 const RECEIVING: u8 = 1;
@@ -99,6 +99,9 @@ impl Exchange {
 
     /// Has the end of the answer seen, up to which it is served.
     pub fn answer(self: Arc<Exchange>, response: Response<Body>, serving: Option<Serving>) -> Response<Body> {
+        if let Some(serving) = &serving {
+            serving.answers();
+        }
         self.stage.store(ANSWERING, Relaxed);
         self.unanswered.store(false, Relaxed);
         self.pushing.store(is_push(&response), Relaxed);
@@ -130,11 +133,13 @@ pub struct Incoming<B: Source> {
     exchange: Arc<Exchange>,
     /// The client waits to be told to go on, which asking for the body does.
     waits: bool,
+    /// There until the end has come.
+    receiving: Option<Receiving>,
 }
 
 impl<B: Source> Incoming<B> {
     /// `waits` if the client sends it only when it is told to.
-    pub fn new(inner: B, exchange: Arc<Exchange>, waits: bool) -> Incoming<B> {
+    pub fn new(inner: B, exchange: Arc<Exchange>, waits: bool, receiving: Option<Receiving>) -> Incoming<B> {
         if inner.is_end_stream() {
             exchange.received();
         }
@@ -142,6 +147,7 @@ impl<B: Source> Incoming<B> {
             inner: Some(inner),
             exchange,
             waits,
+            receiving,
         }
     }
 }
@@ -158,6 +164,7 @@ impl<B: Source> HttpBody for Incoming<B> {
         let polled = Pin::new(&mut *inner).poll_frame(context);
         if matches!(polled, Poll::Ready(None)) || inner.is_end_stream() {
             self.exchange.received();
+            self.receiving = None;
         }
         polled
     }
@@ -239,7 +246,7 @@ mod tests {
         assert!(!exchange.is_receiving(), "nothing has come");
         exchange.came();
         assert!(exchange.is_receiving());
-        let body = Incoming::new(Body::from("x"), exchange.clone(), false);
+        let body = Incoming::new(Body::from("x"), exchange.clone(), false, None);
         assert!(exchange.is_receiving(), "the body is missing");
         drop(body);
         assert!(!exchange.is_receiving() && exchange.is_unanswered());
@@ -257,7 +264,7 @@ mod tests {
     fn a_request_without_a_body_has_come_with_its_head() {
         let exchange = Arc::new(Exchange::default());
         exchange.came();
-        let _body = Incoming::new(Body::empty(), exchange.clone(), false);
+        let _body = Incoming::new(Body::empty(), exchange.clone(), false, None);
         assert!(!exchange.is_receiving());
     }
 
@@ -272,7 +279,7 @@ mod tests {
             (Body::empty(), true, false),
         ] {
             let exchange = Arc::new(Exchange::default());
-            drop(Incoming::new(body, exchange.clone(), waits));
+            drop(Incoming::new(body, exchange.clone(), waits, None));
             let response = exchange.read_on(Response::new(Body::empty())).await;
             assert_eq!(response.headers().contains_key(header::CONNECTION), closes);
             let next = exchange.read_on(Response::new(Body::empty())).await;

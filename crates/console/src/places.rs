@@ -2,21 +2,27 @@
 //! yet, then those that send what they ask for slowly, then those that have been idle for longest. Whoever waits for an
 //! answer or listens to a stream stays.
 //!
-//! Looking for who leaves costs the same however many there are: a hand goes around them, and passes a bounded number of
-//! places for each connection that comes.
+//! | what it does | its list | may leave |
+//! |---|---|---|
+//! | has asked for nothing | half open | after a second |
+//! | each request on it still misses a part | slow | after five seconds |
+//! | has asked, and nothing is served | idle | at once |
+//! | a whole request is served | none | never |
+//!
+//! A place is put at the end of its list when what it does changes, so the first of a list has done so for longest: whoever
+//! leaves is found at once, however many there are. What changes costs the same.
 
-use std::collections::VecDeque;
+mod lists;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::Exchange;
-
-/// Places that are looked at for one that leaves.
-const LOOKED_AT_MAX: usize = 256;
+use lists::Lists;
 
 /// A client that is in no hurry has asked for something by then.
 const OPENING_MIN: Duration = Duration::from_secs(1);
@@ -36,14 +42,32 @@ pub struct Places {
     opening_min: Duration,
     began: Instant,
     streams: AtomicUsize,
-    ring: Mutex<Ring>,
+    table: Mutex<Table>,
+    /// As if so many milliseconds more had passed.
+    #[cfg(test)]
+    ahead: std::sync::atomic::AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Ring {
-    /// In the order in which the hand meets them. Some may be empty.
-    all: VecDeque<Arc<Place>>,
+struct Table {
+    seats: Vec<Seat>,
+    /// Numbers of seats that nobody has.
+    free: Vec<u32>,
     taken: usize,
+    /// Numbers of seats, by why they may leave.
+    lists: Lists<3>,
+}
+
+/// What is known of who sits there, as the lists need it.
+#[derive(Debug, Default)]
+struct Seat {
+    place: Option<Arc<Place>>,
+    has_asked: bool,
+    serving: u32,
+    /// Of these, those of which a part is missing.
+    receiving: u32,
+    /// Milliseconds from the beginning to when it was put into its list.
+    since: u32,
 }
 
 /// What is known of one connection.
@@ -53,12 +77,9 @@ pub struct Place {
     pub exchange: Arc<Exchange>,
     /// Cancelled when it has to leave.
     pub leave: CancellationToken,
+    number: u32,
     has_asked: AtomicBool,
-    serving: AtomicU32,
-    streaming: AtomicU32,
-    /// Milliseconds from the beginning to when it last began or ended something.
-    since: AtomicU32,
-    /// Nobody sits here any more.
+    /// Nobody sits here any more. Changed while the table is held.
     is_left: AtomicBool,
 }
 
@@ -75,6 +96,16 @@ pub struct Serving {
     places: Arc<Places>,
     place: Arc<Place>,
     is_stream: bool,
+    /// Of a request that came without its end.
+    missing: Option<Arc<AtomicBool>>,
+}
+
+/// The rest of a request. Dropped when it has come, or is wanted no more.
+#[derive(Debug)]
+pub struct Receiving {
+    places: Arc<Places>,
+    place: Arc<Place>,
+    missing: Arc<AtomicBool>,
 }
 
 /// Why somebody had to leave.
@@ -91,6 +122,18 @@ impl Why {
             Why::HalfOpen => "half_open",
             Why::Slow => "slow",
             Why::Idle => "idle",
+        }
+    }
+}
+
+impl Seat {
+    /// The list that it belongs to.
+    fn list(&self) -> Option<Why> {
+        match (self.serving, self.has_asked) {
+            (0, false) => Some(Why::HalfOpen),
+            (0, true) => Some(Why::Idle),
+            (serving, _) if serving == self.receiving => Some(Why::Slow),
+            _ => None,
         }
     }
 }
@@ -112,7 +155,9 @@ impl Places {
             opening_min,
             began: Instant::now(),
             streams: AtomicUsize::new(0),
-            ring: Mutex::default(),
+            table: Mutex::default(),
+            #[cfg(test)]
+            ahead: Default::default(),
         })
     }
 
@@ -127,25 +172,21 @@ impl Places {
     /// A place, and who had to leave for it, if somebody had to. `None`: all are asking for something or listen.
     /// `cut` ends all.
     pub fn take(self: &Arc<Places>, must_replace: bool, cut: &CancellationToken) -> Option<(Held, Option<Why>)> {
-        let mut ring = self.ring.lock();
+        let mut table = self.table.lock();
+        let now = self.now();
         let mut left = None;
-        if ring.taken >= self.most || must_replace {
-            left = Some(self.send_one_away(&mut ring)?);
+        if table.taken >= self.most || must_replace {
+            left = Some(self.send_one_away(&mut table, now)?);
         }
-        ring.taken += 1;
-        if ring.all.len() > 2 * ring.taken + LOOKED_AT_MAX {
-            ring.all.retain(|place| !place.is_left.load(Relaxed));
-        }
+        let number = table.free.pop().unwrap_or(table.seats.len() as u32);
         let place = Arc::new(Place {
             exchange: Arc::default(),
             leave: cut.child_token(),
+            number,
             has_asked: AtomicBool::new(false),
-            serving: AtomicU32::new(0),
-            streaming: AtomicU32::new(0),
-            since: AtomicU32::new(self.now()),
             is_left: AtomicBool::new(false),
         });
-        ring.all.push_back(place.clone());
+        table.sit(place.clone(), now);
         let held = Held {
             places: self.clone(),
             place,
@@ -153,50 +194,91 @@ impl Places {
         Some((held, left))
     }
 
-    fn send_one_away(&self, ring: &mut Ring) -> Option<Why> {
-        let now = self.now();
-        let mut best: Option<(Why, u32, Arc<Place>)> = None;
-        for _ in 0..ring.all.len().min(LOOKED_AT_MAX) {
-            let Some(place) = ring.all.pop_front() else { break };
-            if place.is_left.load(Relaxed) {
-                continue;
-            }
-            if let Some((why, age)) = self.may_leave(&place, now) {
-                let is_better = best
-                    .as_ref()
-                    .is_none_or(|(known, oldest, _)| (why, u32::MAX - age) < (*known, u32::MAX - *oldest));
-                if is_better {
-                    best = Some((why, age, place.clone()));
-                }
-            }
-            ring.all.push_back(place);
-        }
-        let (why, _, place) = best?;
-        place.is_left.store(true, Relaxed);
+    fn send_one_away(&self, table: &mut Table, now: u32) -> Option<Why> {
+        let longest = [
+            (Why::HalfOpen, self.opening_min),
+            (Why::Slow, SENDING_MIN),
+            (Why::Idle, Duration::ZERO),
+        ];
+        let may_leave = |(why, least): &(Why, Duration)| {
+            let seat = table.seats.get(table.lists.first(*why as usize)? as usize)?;
+            let age = Duration::from_millis(now.saturating_sub(seat.since).into());
+            Some((*why, seat.place.clone()?)).filter(|_| age >= *least)
+        };
+        let (why, place) = longest.iter().find_map(may_leave)?;
+        table.leave(&place);
         place.leave.cancel();
-        ring.taken -= 1;
         Some(why)
     }
 
-    /// With how long it has been so, in milliseconds.
-    fn may_leave(&self, place: &Place, now: u32) -> Option<(Why, u32)> {
-        let age = now.saturating_sub(place.since.load(Relaxed));
-        let is_for = |least: Duration| Duration::from_millis(age.into()) >= least;
-        match (place.serving.load(Relaxed), place.has_asked.load(Relaxed)) {
-            (0, false) => is_for(self.opening_min).then_some((Why::HalfOpen, age)),
-            (0, true) => Some((Why::Idle, age)),
-            _ if place.exchange.is_receiving() && is_for(SENDING_MIN) => Some((Why::Slow, age)),
-            _ => None,
+    /// What a connection does has changed.
+    fn change(&self, place: &Place, change: impl FnOnce(&mut Seat)) {
+        let mut table = self.table.lock();
+        // Under the lock, so that lists are in the order of time.
+        let now = self.now();
+        if !place.is_left.load(Relaxed) {
+            table.change(place.number, now, change);
         }
     }
 
     fn now(&self) -> u32 {
-        u32::try_from(self.began.elapsed().as_millis()).unwrap_or(u32::MAX)
+        let now = u32::try_from(self.began.elapsed().as_millis()).unwrap_or(u32::MAX);
+        #[cfg(test)]
+        let now = now.saturating_add(self.ahead.load(Relaxed));
+        now
     }
 
     #[cfg(test)]
     fn taken(&self) -> usize {
-        self.ring.lock().taken
+        self.table.lock().taken
+    }
+}
+
+impl Table {
+    fn sit(&mut self, place: Arc<Place>, now: u32) {
+        let number = place.number;
+        let seat = Seat {
+            place: Some(place),
+            since: now,
+            ..Seat::default()
+        };
+        match self.seats.get_mut(number as usize) {
+            Some(free) => *free = seat,
+            None => self.seats.push(seat),
+        }
+        self.lists.push(Why::HalfOpen as usize, number);
+        self.taken += 1;
+    }
+
+    /// Whoever has left already is no longer there.
+    fn leave(&mut self, place: &Place) {
+        if place.is_left.swap(true, Relaxed) {
+            return;
+        }
+        self.lists.remove(place.number);
+        if let Some(seat) = self.seats.get_mut(place.number as usize) {
+            *seat = Seat::default();
+        }
+        self.free.push(place.number);
+        self.taken -= 1;
+    }
+
+    fn change(&mut self, number: u32, now: u32, change: impl FnOnce(&mut Seat)) {
+        let Some(seat) = self.seats.get_mut(number as usize) else {
+            return;
+        };
+        let before = seat.list();
+        change(seat);
+        let list = seat.list();
+        // To begin one more request, and send nothing of it either, is no reason to wait for longer.
+        if list == before {
+            return;
+        }
+        seat.since = now;
+        self.lists.remove(number);
+        if let Some(why) = list {
+            self.lists.push(why as usize, number);
+        }
     }
 }
 
@@ -215,10 +297,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut ring = self.places.ring.lock();
-        if !self.place.is_left.swap(true, Relaxed) {
-            ring.taken -= 1;
-        }
+        self.places.table.lock().leave(&self.place);
     }
 }
 
@@ -235,26 +314,56 @@ impl Server {
         !self.place.has_asked.load(Relaxed)
     }
 
-    pub fn begin(&self) -> Serving {
+    /// A request whose head is there. `is_whole`: it has no more than that.
+    pub fn begin(&self, is_whole: bool) -> (Serving, Option<Receiving>) {
         self.place.has_asked.store(true, Relaxed);
-        self.place.serving.fetch_add(1, Relaxed);
-        self.place.since.store(self.places.now(), Relaxed);
-        Serving {
+        self.places.change(&self.place, |seat| {
+            seat.has_asked = true;
+            seat.serving += 1;
+            seat.receiving += u32::from(!is_whole);
+        });
+        let missing = (!is_whole).then(|| Arc::new(AtomicBool::new(true)));
+        let receiving = missing.clone().map(|missing| Receiving {
+            places: self.places.clone(),
+            place: self.place.clone(),
+            missing,
+        });
+        let serving = Serving {
             places: self.places.clone(),
             place: self.place.clone(),
             is_stream: false,
+            missing,
+        };
+        (serving, receiving)
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if self.missing.swap(false, Relaxed) {
+            self.places.change(&self.place, |seat| seat.receiving -= 1);
         }
     }
 }
 
 impl Serving {
+    fn is_missing_no_more(&self) -> bool {
+        self.missing
+            .as_ref()
+            .is_some_and(|missing| missing.swap(false, Relaxed))
+    }
+
+    /// Its answer begins, so nothing of it is waited for any more.
+    pub fn answers(&self) {
+        if self.is_missing_no_more() {
+            self.places.change(&self.place, |seat| seat.receiving -= 1);
+        }
+    }
+
     /// Its answer goes on for as long as the client listens. `false`: so many listen that there is no place for one more.
     pub fn becomes_stream(&mut self) -> bool {
         let more = |streams: usize| (streams < self.places.streams_most).then_some(streams + 1);
         self.is_stream = self.places.streams.fetch_update(Relaxed, Relaxed, more).is_ok();
-        if self.is_stream {
-            self.place.streaming.fetch_add(1, Relaxed);
-        }
         self.is_stream
     }
 }
@@ -263,139 +372,14 @@ impl Drop for Serving {
     fn drop(&mut self) {
         if self.is_stream {
             self.places.streams.fetch_sub(1, Relaxed);
-            self.place.streaming.fetch_sub(1, Relaxed);
         }
-        self.place.since.store(self.places.now(), Relaxed);
-        self.place.serving.fetch_sub(1, Relaxed);
+        let missing = u32::from(self.is_missing_no_more());
+        self.places.change(&self.place, |seat| {
+            seat.serving -= 1;
+            seat.receiving -= missing;
+        });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(places: &Arc<Places>) -> Option<(Held, Option<Why>)> {
-        places.take(false, &CancellationToken::new())
-    }
-
-    /// As if it had been so for so long.
-    fn age(held: &Held, by: Duration) {
-        let since = held.place.since.load(Relaxed);
-        held.place
-            .since
-            .store(since.saturating_sub(by.as_millis() as u32), Relaxed);
-    }
-
-    /// Places of a process that has run for long.
-    fn old(most: usize) -> Arc<Places> {
-        let places = Places::new(most);
-        let mut places = Arc::try_unwrap(places).unwrap();
-        places.began = Instant::now().checked_sub(Duration::from_secs(1000)).unwrap();
-        Arc::new(places)
-    }
-
-    #[test]
-    fn the_half_open_leave_first_then_the_slow_then_the_longest_idle() {
-        let places = old(5);
-        let held: Vec<Held> = (0..5).map(|_| at(&places).unwrap().0).collect();
-        let minute = Duration::from_secs(60);
-        // Two are idle, one for longer, one sends slowly, one is served, one is half open.
-        for idle in &held[0..2] {
-            drop(idle.server().begin());
-        }
-        age(&held[0], minute);
-        age(&held[1], 2 * minute);
-        let _slow = held[2].server().begin();
-        held[2].place.exchange.came();
-        age(&held[2], Duration::from_secs(6));
-        let _served = held[3].server().begin();
-        age(&held[3], minute);
-        age(&held[4], Duration::from_secs(2));
-        let (mut order, mut new) = (Vec::new(), Vec::new());
-        while let Some((came, why)) = at(&places) {
-            let has_left =
-                |n: &usize| held[*n].place.leave.is_cancelled() && !order.iter().any(|(_, known)| known == n);
-            let who = (0..5).find(has_left).expect("somebody has left");
-            order.push((why.expect("all places were taken"), who));
-            new.push((came.server().begin(), came));
-        }
-        assert_eq!(
-            order,
-            [(Why::HalfOpen, 4), (Why::Slow, 2), (Why::Idle, 1), (Why::Idle, 0)]
-        );
-        assert!(at(&places).is_none(), "all others are served");
-        assert_eq!(places.taken(), 5);
-    }
-
-    #[test]
-    fn whoever_has_just_come_is_left_alone_unless_places_are_for_passing() {
-        let places = old(1);
-        let first = at(&places).unwrap().0;
-        assert!(at(&places).is_none());
-        age(&first, OPENING_MIN);
-        assert_eq!(at(&places).unwrap().1, Some(Why::HalfOpen));
-        let passing = Places::passing(1);
-        let first = at(&passing).unwrap().0;
-        assert_eq!(at(&passing).unwrap().1, Some(Why::HalfOpen));
-        assert!(first.place.leave.is_cancelled());
-    }
-
-    #[test]
-    fn streams_leave_a_tenth_to_others() {
-        let places = Places::new(10);
-        let held: Vec<Held> = (0..10).map(|_| at(&places).unwrap().0).collect();
-        let mut serving: Vec<Serving> = held.iter().map(|held| held.server().begin()).collect();
-        let streams: Vec<bool> = serving.iter_mut().map(Serving::becomes_stream).collect();
-        assert_eq!(streams.iter().filter(|is_stream| **is_stream).count(), 9);
-        serving.remove(0);
-        assert!(serving.last_mut().unwrap().becomes_stream(), "one has ended");
-    }
-
-    #[test]
-    fn whatever_comes_and_goes_no_more_are_taken_than_there_are_and_none_is_lost() {
-        let mut seed = 7_u64;
-        let mut next = |below: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
-        for most in [1, 2, 7, 300, 1000] {
-            let places = old(most);
-            let mut held: Vec<(Held, Vec<Serving>)> = Vec::new();
-            for _ in 0..20_000 {
-                held.retain(|(held, _)| !held.place.leave.is_cancelled());
-                match next(6) {
-                    0..=2 => {
-                        let full = held.len() >= most;
-                        match at(&places) {
-                            Some((new, why)) => {
-                                assert_eq!(why.is_some(), full);
-                                held.push((new, Vec::new()));
-                            }
-                            None => assert!(full),
-                        }
-                    }
-                    3 if !held.is_empty() => drop(held.swap_remove(next(held.len() as u64) as usize)),
-                    4 if !held.is_empty() => {
-                        let at = next(held.len() as u64) as usize;
-                        let serving = held[at].0.server().begin();
-                        held[at].1.push(serving);
-                    }
-                    _ if !held.is_empty() => {
-                        let at = next(held.len() as u64) as usize;
-                        held[at].1.pop();
-                        age(&held[at].0, Duration::from_millis(next(3000)));
-                    }
-                    _ => {}
-                }
-                let sitting = held.iter().filter(|(held, _)| !held.place.leave.is_cancelled()).count();
-                assert_eq!(places.taken(), sitting);
-                assert!(sitting <= most);
-            }
-            assert!(places.ring.lock().all.len() <= 2 * most + LOOKED_AT_MAX + 1);
-            drop(held);
-            assert_eq!((places.taken(), places.streams.load(Relaxed)), (0, 0));
-        }
-    }
-}
+mod tests;

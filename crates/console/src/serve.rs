@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use bytes::Bytes;
@@ -473,11 +473,12 @@ impl Server {
                     let (exchange, server, handover) = (exchange.clone(), server.clone(), handover.clone());
                     let version = request.version();
                     let is_first = requests.is_first() && *request.method() == Method::GET;
-                    let mut serving = requests.begin();
+                    let (mut serving, receiving) = requests.begin(request.body().is_end_stream());
                     let form = server.form(&request);
                     let refused = server.refuses(&request, form, passes);
                     let waits = request.headers().contains_key(header::EXPECT);
-                    let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone(), waits));
+                    let mut request =
+                        request.map(|body| exchange::Incoming::new(body, exchange.clone(), waits, receiving));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = match refused {
                         Some(refused) => Err(refused),
@@ -522,10 +523,10 @@ impl Server {
                 let opened = streams.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (stream, server) = (opened.open(), server.clone());
-                    let mut serving = requests.begin();
+                    let (mut serving, receiving) = requests.begin(request.body().is_end_stream());
                     let form = server.form(&request);
                     let refused = server.refuses(&request, form, passes);
-                    let mut request = request.map(|body| stream.request(body));
+                    let mut request = request.map(|body| stream.request(body, receiving));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = match refused {
                         Some(refused) => Err(refused),

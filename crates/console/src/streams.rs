@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::exchange::is_push;
-use crate::places::Serving;
+use crate::places::{Receiving, Serving};
 use crate::transport::Patience;
 
 /// At once in the hands of the protocol, of each stream. It lets go of a piece only when the client took all of it.
@@ -112,14 +112,16 @@ pub struct Stream {
 
 impl Stream {
     /// The body of the request.
-    pub fn request(self: &Arc<Stream>, inner: Incoming) -> Asked {
+    pub fn request(self: &Arc<Stream>, inner: Incoming, receiving: Option<Receiving>) -> Asked {
         Asked {
             inner,
             stream: self.clone(),
+            receiving,
         }
     }
 
     pub fn answer(self: Arc<Stream>, response: Response<Body>, serving: Serving) -> Response<Body> {
+        serving.answers();
         let patience = match is_push(&response) {
             true => self.streams.patience.push_stall_max,
             false => self.streams.patience.write_stall_max,
@@ -154,6 +156,8 @@ impl Drop for Stream {
 pub struct Asked {
     inner: Incoming,
     stream: Arc<Stream>,
+    /// There until the end has come.
+    receiving: Option<Receiving>,
 }
 
 impl HttpBody for Asked {
@@ -165,6 +169,9 @@ impl HttpBody for Asked {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) || self.inner.is_end_stream() {
+            self.receiving = None;
+        }
         let max = self.stream.streams.patience.request_stall_max;
         self.stream.wait(|wait| match polled {
             Poll::Ready(_) => wait.request = None,

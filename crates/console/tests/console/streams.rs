@@ -16,7 +16,7 @@ use thalweg_console::{ConsoleOptions, Limits, Running};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 use tokio::task::JoinHandle;
 
-use crate::support::{connect, options, try_start};
+use crate::support::{connect, fetch, options, try_start};
 
 const LONG: Duration = Duration::from_secs(60);
 /// More than a client of this library takes unasked.
@@ -100,6 +100,38 @@ impl Client {
             .await
             .expect("the connection is closed");
     }
+}
+
+#[tokio::test]
+async fn clients_that_begin_requests_and_send_nothing_of_them_make_room_for_whoever_asks() {
+    let running = start_with(|limits| {
+        limits.connections_max = 16;
+        limits.body_grace = LONG;
+    })
+    .await;
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for _ in 0..16 {
+        let mut client = Client::of(&running).await;
+        for _ in 0..2 {
+            let body = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+            let request = Request::post("http://localhost/take").body(body).unwrap();
+            waiting.push(client.sender.send_request(request));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        held.push(client);
+    }
+    let began = std::time::Instant::now();
+    while fetch(&running, "/later").await.status != 200 {
+        assert!(began.elapsed() < LONG, "they keep others out");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let metrics = fetch(&running, "/metrics").await;
+    let slow = "thalweg_http_connections_closed_for_others_total{why=\"slow\"} ";
+    let closed = metrics
+        .text()
+        .lines()
+        .find_map(|line| line.strip_prefix(slow).map(str::to_owned));
+    assert!(closed.unwrap().parse::<u64>().unwrap() > 0);
 }
 
 #[tokio::test]
