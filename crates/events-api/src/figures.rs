@@ -55,6 +55,11 @@ fn of_store(store: &dyn Store, to: &mut Families) {
             figures.rule_bytes as f64,
         ),
         (
+            "thalweg_events_namespace_bytes",
+            "Memory of namespaces and their tokens, without their messages.",
+            figures.namespace_bytes as f64,
+        ),
+        (
             "thalweg_events_index_tables",
             "Files of the indexes.",
             figures.index_tables as f64,

@@ -151,6 +151,7 @@ impl From<EventsError> for Problem {
                 }
             }
             EventsError::RulesFull { .. } => of(StatusCode::INSUFFICIENT_STORAGE, "RULES_FULL"),
+            EventsError::NamespacesFull { .. } => of(StatusCode::INSUFFICIENT_STORAGE, "NAMESPACES_FULL"),
             EventsError::StreamDeleted(_) => of(StatusCode::CONFLICT, "STREAM_DELETED"),
             EventsError::Taken { .. } => of(StatusCode::CONFLICT, "POSITION_EXISTS"),
             EventsError::SubscriptionNotFound(_) => of(StatusCode::NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),

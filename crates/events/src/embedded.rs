@@ -18,6 +18,9 @@ mod hidden;
 mod import;
 mod index;
 mod marks;
+mod memory_share;
+#[cfg(test)]
+mod memory_share_tests;
 mod namespace;
 mod namespaces;
 mod pages;
@@ -25,7 +28,6 @@ mod reader;
 mod record;
 mod replay;
 mod restore;
-mod rule_memory;
 #[cfg(test)]
 mod rule_memory_tests;
 mod rules;
@@ -57,9 +59,9 @@ use tokio::sync::watch;
 use backup::Backups;
 use catalog::{Admitted, Catalog, CatalogOptions, Change};
 use index::{Index, Shelf};
+use memory_share::MemoryShare;
 use namespace::{About, EmbeddedNamespace, Place};
 use namespaces::Namespaces;
-use rule_memory::RuleMemory;
 
 pub(crate) use catalog::Named;
 pub use index::Sizes as IndexSizes;
@@ -155,7 +157,10 @@ impl EmbeddedStore {
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
         let began = Instant::now();
         let shelf = Shelf::open(options.indexes, log.id(), options.index_memory);
-        let shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+        let mut shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+        let rule_memory = MemoryShare::of_rules(options.index_memory);
+        let namespace_memory = MemoryShare::of_namespaces(options.index_memory);
+        shelf.share_with(vec![rule_memory.clone(), namespace_memory.clone()]);
         let clock = log.clock();
         let place = Place {
             log: log.clone(),
@@ -163,7 +168,8 @@ impl EmbeddedStore {
             clock: Arc::new(move || clock.wall()),
             shelf: Arc::new(shelf),
             backups: Arc::new(Backups::default()),
-            rule_memory: RuleMemory::of(options.index_memory),
+            rule_memory,
+            namespace_memory,
         };
         let (catalog, known) = {
             let now = (place.clock)();
@@ -192,6 +198,7 @@ impl EmbeddedStore {
         };
         let mut namespaces = Namespaces::default();
         opened.into_iter().for_each(|opened| namespaces.insert(opened));
+        place.shelf.fit();
         let inner = Arc::new(Inner {
             place,
             durability: options.durability,
@@ -284,21 +291,23 @@ impl Inner {
             return Err(EventsError::NamespaceExists(new.name));
         }
         let now = self.now();
-        let number = catalog.new_partition(now).await?;
         let first = NewToken {
             digest: new.digest,
             scopes: new.scopes,
             description: "Made with the namespace".to_owned(),
             expires_at: None,
         };
-        let named = Named {
-            number,
+        let mut named = Named {
+            number: 0,
             name: new.name,
             description: new.description,
             metadata: new.metadata,
             created_at: now,
             tokens: vec![Admitted::new(first, now)],
         };
+        self.place.namespace_memory.has(weight(&named))?;
+        let number = catalog.new_partition(now).await?;
+        named.number = number;
         if let Err(error) = catalog.store(&Change::Created(named.clone()), now).await {
             let _ = catalog.remove_partition(number).await;
             return Err(error);
@@ -306,6 +315,7 @@ impl Inner {
         let opened = Opened::new(named, &self.place, Index::of_new(&self.place.shelf, number));
         let info = opened.namespace.info().await;
         self.namespaces.write().insert(opened);
+        self.place.shelf.fit();
         info
     }
 
@@ -329,6 +339,7 @@ impl Inner {
         self.namespaces.write().remove(&name);
         opened.namespace.gone();
         self.place.shelf.deleted(number);
+        self.place.shelf.fit();
         drop(held);
         if !self.keep_deleted && !self.place.backups.keep(number) {
             catalog.remove_partition(number).await?;
@@ -361,6 +372,10 @@ impl Inner {
             return Ok(same.admitted.info());
         }
         let admitted = Admitted::new(token, self.now());
+        // One with other scopes takes the place of the same with those that it had.
+        let before = opened.tokens.iter().find(|live| live.admitted.id == admitted.id);
+        let more = token_weight(&admitted).saturating_sub(before.map_or(0, |live| token_weight(&live.admitted)));
+        self.place.namespace_memory.has(more)?;
         let change = Change::Admitted {
             number,
             token: admitted.clone(),
@@ -397,7 +412,9 @@ impl Inner {
             let mut tokens = Vec::clone(&opened.tokens);
             change(&mut tokens);
             opened.tokens = Arc::new(tokens);
+            opened.weigh();
         }
+        self.place.shelf.fit();
     }
 
     fn authorize(&self, token: &Token) -> Option<Grant> {
@@ -425,6 +442,18 @@ impl Inner {
     }
 }
 
+/// Memory of a token, about, with those who are told of its end.
+fn token_weight(token: &Admitted) -> usize {
+    const BESIDE_BYTES: usize = 256;
+    size_of::<Live>() + BESIDE_BYTES + token.id.len() + token.description.len()
+}
+
+/// Of a namespace that is not yet there.
+fn weight(named: &Named) -> usize {
+    let tokens: usize = named.tokens.iter().map(token_weight).sum();
+    namespace::weight(&named.name, &named.description, named.metadata.as_deref()) + tokens
+}
+
 impl Live {
     fn new(admitted: Admitted) -> Live {
         Live {
@@ -443,11 +472,19 @@ impl Opened {
             created_at: named.created_at,
         };
         let namespace = Arc::new(EmbeddedNamespace::new(about, named.number, place, index));
-        Opened {
+        let opened = Opened {
             shown: Arc::new(namespace.clone()),
             namespace,
             tokens: Arc::new(named.tokens.into_iter().map(Live::new).collect()),
-        }
+        };
+        opened.weigh();
+        opened
+    }
+
+    /// What it takes of the memory that there is for namespaces.
+    fn weigh(&self) {
+        let tokens: usize = self.tokens.iter().map(|live| token_weight(&live.admitted)).sum();
+        self.namespace.own_room.set(self.namespace.about().weight() + tokens);
     }
 
     /// As it stands in the catalogue.
@@ -558,6 +595,7 @@ impl Store for EmbeddedStore {
             index_file_bytes: sizes.file_bytes,
             index_memory_bytes: sizes.memory_bytes,
             rule_bytes: self.inner.place.rule_memory.bytes() as u64,
+            namespace_bytes: self.inner.place.namespace_memory.bytes() as u64,
             index_tables: sizes.tables as u64,
             index_behind_bytes: sizes.behind_bytes,
             recovery,

@@ -45,6 +45,12 @@ pub enum EventsError {
         .bytes_max >> 20
     )]
     RulesFull { bytes_max: usize },
+    #[error(
+        "namespaces and their tokens take the {} MiB that there are for them: delete a namespace or revoke tokens that are not needed, make \
+         descriptions and metadata shorter, or raise the memory of the event store",
+        .bytes_max >> 20
+    )]
+    NamespacesFull { bytes_max: usize },
     #[error("Subscription '{0}' not found")]
     SubscriptionNotFound(String),
     #[error("Subscription '{0}' already exists")]

@@ -513,6 +513,8 @@ pub struct Figures {
     pub index_memory_bytes: u64,
     /// Of rules of retention and deletions of streams.
     pub rule_bytes: u64,
+    /// Of what is known of namespaces and their tokens.
+    pub namespace_bytes: u64,
     pub index_tables: u64,
     /// Bytes of the log that are in no table of the indexes: a start reads them.
     pub index_behind_bytes: u64,

@@ -14,8 +14,8 @@ use super::catalog;
 use super::counts::Counted;
 use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
 use super::marks::Marks;
+use super::memory_share::{MemoryRoom, MemoryShare};
 use super::reader::Reading;
-use super::rule_memory::{RuleMemory, RuleRoom};
 use super::rules::Rules;
 use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
@@ -38,8 +38,12 @@ pub(crate) struct Place {
     pub clock: WallClock,
     pub shelf: Arc<Shelf>,
     pub backups: Arc<Backups>,
-    pub rule_memory: Arc<RuleMemory>,
+    pub rule_memory: Arc<MemoryShare>,
+    pub namespace_memory: Arc<MemoryShare>,
 }
+
+/// What a namespace has in allocations of its own before there are messages, and in the lists of the log and of the indexes.
+const BESIDE_BYTES: usize = 1 << 10;
 
 /// What is known of a namespace beside its messages.
 #[derive(Clone, Debug)]
@@ -60,7 +64,9 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) index: RwLock<Index>,
     /// What hides messages. Held only while it is copied or changed.
     pub(super) rules: RwLock<Arc<Rules>>,
-    pub(super) rule_room: RuleRoom,
+    pub(super) rule_room: MemoryRoom,
+    /// Of what is known of it and its tokens.
+    pub(super) own_room: MemoryRoom,
     /// What was scavenged and may still lie in the log. Held only while it is copied or changed.
     pub(super) marks: RwLock<Arc<Marks>>,
     /// Held while a rule is changed, and while what rules hide is scavenged for good.
@@ -75,6 +81,19 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) holds: std::sync::atomic::AtomicU64,
     /// `None` once the namespace is deleted.
     visible: Mutex<Option<watch::Sender<Visible>>>,
+}
+
+/// Memory of a namespace without messages and tokens, about.
+pub(super) fn weight(name: &str, description: &str, metadata: Option<&str>) -> usize {
+    // What it is found by has its name once more.
+    let texts = 2 * name.len() + description.len() + metadata.map_or(0, str::len);
+    size_of::<EmbeddedNamespace>() + BESIDE_BYTES + texts
+}
+
+impl About {
+    pub fn weight(&self) -> usize {
+        weight(&self.name, &self.description, self.metadata.as_deref())
+    }
 }
 
 impl EmbeddedNamespace {
@@ -94,7 +113,8 @@ impl EmbeddedNamespace {
             sequencer: Mutex::new(Sequencer::new(&index)),
             index: RwLock::new(index),
             rules: RwLock::default(),
-            rule_room: RuleRoom::of(place.rule_memory.clone()),
+            rule_room: MemoryRoom::of(place.rule_memory.clone()),
+            own_room: MemoryRoom::of(place.namespace_memory.clone()),
             marks: RwLock::default(),
             ruling: Arc::default(),
             ended: Notify::new(),
@@ -122,6 +142,8 @@ impl EmbeddedNamespace {
     pub fn gone(&self) {
         self.sequencer.lock().hold();
         self.visible.lock().take();
+        // Whoever still reads does not keep the next one from being made.
+        self.own_room.set(0);
         self.index.read().forsake();
         self.ended.notify_waiters();
     }

@@ -14,6 +14,7 @@ use thalweg_log::disk::Disk;
 use thalweg_log::{Micros, Offset};
 use tokio::sync::Notify;
 
+use super::super::memory_share::MemoryShare;
 use super::keys::{self, Space};
 use super::mem::Mem;
 use super::merge::{self, Gone, GoneOf};
@@ -156,6 +157,8 @@ pub(crate) struct Shelf {
     behind: AtomicU64,
     mem_bytes_max: u64,
     cache_bytes_max: u64,
+    /// What else is taken from the cache's share.
+    beside: Vec<Arc<MemoryShare>>,
     /// Messages that tables may have and nobody needs: of namespaces that were deleted or cleared.
     useless: AtomicU64,
     /// There is enough to be written.
@@ -209,6 +212,7 @@ impl Shelf {
             // As much again is being written.
             mem_bytes_max: (memory as u64 / 4).max(1 << 20),
             cache_bytes_max: memory as u64 / 2,
+            beside: Vec::new(),
             useless: AtomicU64::new(0),
             enough: Notify::new(),
             caught_up: Notify::new(),
@@ -218,11 +222,22 @@ impl Shelf {
         Ok(shelf)
     }
 
+    /// What these take is taken from the cache's share.
+    pub fn share_with(&mut self, beside: Vec<Arc<MemoryShare>>) {
+        self.beside = beside;
+    }
+
+    /// What is beside the indexes takes more or less than it did.
+    pub fn fit(&self) {
+        self.fit_cache(&self.tables());
+    }
+
     /// What is in memory of every table, its filter and where its blocks begin, is taken from the cache's share.
     fn fit_cache(&self, tables: &Tables) {
         let most = self.cache_bytes_max;
+        let beside: u64 = self.beside.iter().map(|share| share.bytes() as u64).sum();
         self.cache
-            .set_capacity(most.saturating_sub(tables.resident_bytes()).max(most / 8));
+            .set_capacity(most.saturating_sub(tables.resident_bytes() + beside).max(most / 8));
     }
 
     pub fn tables(&self) -> Arc<Tables> {
