@@ -178,6 +178,5 @@ fn every_field_that_is_taken_is_among_the_valid_names_of_its_mapping() {
             }
         }
     }
-    println!("{} mappings, {} names", mappings.len(), all.len());
     assert!(left_out.is_empty(), "taken, and no valid name: {left_out:#?}");
 }

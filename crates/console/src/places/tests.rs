@@ -140,8 +140,11 @@ fn streams_leave_a_tenth_to_others() {
     assert!(serving.last_mut().unwrap().becomes_stream(), "one has ended");
 }
 
+/// One connection with its requests.
+type Holder = (Held, Vec<(Serving, Option<Receiving>)>);
+
 /// What is told of a place, by looking at all: as it was before there were lists.
-fn who_leaves(places: &Places, held: &[(Held, Vec<(Serving, Option<Receiving>)>)]) -> Option<Why> {
+fn who_leaves(places: &Places, held: &[Holder]) -> Option<Why> {
     let table = places.table.lock();
     let now = places.now();
     let sitting = held.iter().filter(|(held, _)| !held.place.leave.is_cancelled());
@@ -173,7 +176,7 @@ fn whatever_comes_and_goes_no_more_are_taken_than_there_are_and_none_is_lost() {
     };
     for most in [1, 2, 7, 300, 1000] {
         let places = Places::new(most);
-        let mut held: Vec<(Held, Vec<(Serving, Option<Receiving>)>)> = Vec::new();
+        let mut held: Vec<Holder> = Vec::new();
         for _ in 0..20_000 {
             held.retain(|(held, _)| !held.place.leave.is_cancelled());
             match next(7) {
