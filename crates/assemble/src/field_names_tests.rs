@@ -19,6 +19,8 @@ const AT_ONCE: usize = 150;
 /// A field may be taken only if it has a value of its kind.
 const VALUES: [&str; 6] = ["1", "\"x\"", "true", "[]", "{}", "\"\""];
 
+const FLOW_PARTS: [&str; 4] = ["input", "buffer", "pipeline", "output"];
+
 /// Keys down to a mapping; `[]` is the only entry of a list.
 type Way = Vec<String>;
 
@@ -30,6 +32,16 @@ fn told(way: &[String], mapping: &str) -> Vec<(bool, String)> {
             "[]" => format!("[{text}]"),
             key => format!("{{\"{key}\": {text}}}"),
         };
+    }
+    // A flow's components are read only where it has both ends.
+    if way.first().is_some_and(|first| FLOW_PARTS.contains(&first.as_str())) {
+        let ends = [("input", "{stdin: {}}"), ("output", "{drop: {}}")];
+        for (end, component) in ends
+            .iter()
+            .filter(|(end, _)| way.first().is_none_or(|first| first != end))
+        {
+            text.insert_str(1, &format!("\"{end}\": {component}, "));
+        }
     }
     let checked = Checked::text(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
     let found = checked.diagnostics.sorted().into_iter();
@@ -159,6 +171,9 @@ fn every_field_that_is_taken_is_among_the_valid_names_of_its_mapping() {
         "queues.list[0].retry",
         "ingest.otlp.grpc",
         "input.opcua",
+        "output.kafka.batching",
+        "buffer.memory",
+        "pipeline.processors[0].downsampler.default",
     ] {
         assert!(
             mappings.keys().any(|way| path(way) == expected),

@@ -10,9 +10,18 @@ const LISTED: &str = "localhost:9092";
 
 /// Reads `addresses` (or `seed_brokers`), `client_id`, `tls` and `sasl` of the components `kafka`.
 pub fn read(fields: &mut Fields<'_>) -> ClientConfig {
-    let name = ["addresses", "seed_brokers"].into_iter().find(|name| fields.has(name));
-    let name = name.unwrap_or("addresses");
+    let (name, other) = match fields.has("addresses") || !fields.has("seed_brokers") {
+        true => ("addresses", "seed_brokers"),
+        false => ("seed_brokers", "addresses"),
+    };
     let listed = addresses(fields, name);
+    // Asked for all the same, since only what was asked for is among the valid names.
+    if fields.node(other).is_some() {
+        fields.error(
+            other,
+            format!("it is another name of {name}, which is given, too; remove one of them"),
+        );
+    }
     if listed.is_empty() {
         fields.error(name, format!("no broker is given; give a list, as [\"{LISTED}\"]"));
     }
@@ -253,6 +262,17 @@ mod tests {
             );
         }
         assert_eq!(first_host(&of("addresses: [a.b:1, c]").0), "a.b");
+    }
+
+    #[test]
+    fn addresses_have_two_names_of_which_one_is_given() {
+        let (client, mistakes) = of("seed_brokers: [b]\naddresses: [a]");
+        assert_eq!(setting(&client, "bootstrap.servers"), "a:9092");
+        let expected =
+            "t.yaml:1:15: seed_brokers: it is another name of addresses, which is given, too; remove one of them\n";
+        assert_eq!(mistakes, expected);
+        let (_, mistakes) = of("addresses: [a]\nseed_broker: [b]");
+        assert!(mistakes.contains("did you mean \"seed_brokers\"?"), "{mistakes}");
     }
 
     #[test]

@@ -160,7 +160,7 @@ fn paused_of(queue: &Queue) -> Value {
 /// To list one queue takes as long as to look through so many bytes, about.
 const QUEUE_WORK_BYTES: usize = 256;
 /// The same of one partition of a group in its statistics, each under a lock of its own.
-pub const PART_WORK_BYTES: usize = 128;
+pub const PART_WORK_BYTES: usize = 32;
 
 /// The same of all statistics of a queue.
 pub fn stats_work_bytes(queue: &Queue) -> usize {

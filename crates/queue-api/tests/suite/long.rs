@@ -54,8 +54,12 @@ fn filled(server: &Server, messages: usize, bytes: usize) {
 
 /// Whether others went on elsewhere. A machine that is busy may not get to them before the work is done, so it is tried again;
 /// work that is done in place never moves them.
-fn others_go_on(moves: &AtomicU64, mut request: impl FnMut()) -> bool {
-    (0..5).any(|_| {
+fn others_go_on(moves: &AtomicU64, request: impl FnMut()) -> bool {
+    others_go_on_within(50, moves, request)
+}
+
+fn others_go_on_within(tries: u32, moves: &AtomicU64, mut request: impl FnMut()) -> bool {
+    (0..tries).any(|_| {
         let before = moves.load(Ordering::SeqCst);
         request();
         moves.load(Ordering::SeqCst) > before
@@ -86,7 +90,9 @@ fn others_go_on_while_a_large_answer_is_written_and_are_left_where_they_are_by_a
             let path = "/queues/q/groups/g/settle";
             assert_eq!(server.post(path, &json!({"nack": back})).status, 200);
         };
-        assert_eq!(others_go_on(&moves, claim), is_large, "a claim, {what}");
+        // More often, and the messages are dead.
+        let moved = others_go_on_within(5, &moves, claim);
+        assert_eq!(moved, is_large, "a claim, {what}");
     }
 }
 
@@ -181,7 +187,7 @@ fn others_go_on_while_many_queues_are_listed() {
 
 #[test]
 fn others_go_on_while_a_queue_of_many_partitions_and_groups_tells_of_itself() {
-    for (partitions, groups, is_long) in [(1, 1, false), (1000, 2, true)] {
+    for (partitions, groups, is_long) in [(1, 1, false), (1000, 40, true)] {
         let (server, moves) = watched();
         let names = (0..groups).map(|n| GroupSettings::new(&format!("g{n}"), GroupMode::Work));
         let settings = QueueSettings {
