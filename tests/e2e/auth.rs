@@ -42,6 +42,11 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
         Ok(Api::at_root(&thalweg.address()?))
     })
     .unwrap();
+    let mode = |file: &str| {
+        let about = std::fs::metadata(thalweg.folder.path().join(file)).unwrap();
+        std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o777
+    };
+    let before = mode("tokens");
     let place = ["-c", "flow.yaml"];
     let add = |arguments: &[&str], input: &str| auth(&thalweg, &[&["add"], arguments, &place].concat(), input);
     let (code, token, told) = add(&["edge", "--roles", "write"], "");
@@ -119,9 +124,12 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
         log.contains("nobody is let in by what cannot be read: auth.users_file"),
         "{log}"
     );
-    let file = thalweg.folder.path().join("tokens");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(file).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600);
+    // A file of the operator stays as it was made, and one that is made here is for its user alone.
+    assert_eq!(mode("tokens"), before);
+    let is_told = log.contains("every user of this machine can read");
+    assert_eq!(is_told, before & 0o007 != 0, "{log}");
+    assert_eq!(add(&["bob", "--user", "--roles", "read"], "pump\n").0, Some(0));
+    assert_eq!(mode("users"), 0o600);
 }
 
 #[test]
