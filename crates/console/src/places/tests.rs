@@ -143,7 +143,7 @@ fn streams_leave_a_tenth_to_others() {
 /// One connection with its requests.
 type Holder = (Held, Vec<(Serving, Option<Receiving>)>);
 
-/// What is told of a place, by looking at all: as it was before there were lists.
+/// What is told of a place, found by looking at all.
 fn who_leaves(places: &Places, held: &[Holder]) -> Option<Why> {
     let table = places.table.lock();
     let now = places.now();
