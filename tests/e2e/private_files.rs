@@ -131,7 +131,8 @@ fn what_others_could_read_is_closed_to_them_at_the_start_with_one_line() {
     std::fs::write(&stranger, "not Thalweg's").unwrap();
     std::fs::set_permissions(&stranger, std::fs::Permissions::from_mode(0o644)).unwrap();
     let mended = "other users of this machine could read files of";
-    for (start_number, lines) in [(1, 1), (2, 0)] {
+    // A folder with files of others stays as it is, for them; nobody gets at more than the names in it.
+    for (start_number, lines) in [(1, 1), (2, 1), (3, 0)] {
         let mut process = start(folder.path(), "022");
         eventually(|| {
             process.check_running()?;
@@ -142,9 +143,17 @@ fn what_others_could_read_is_closed_to_them_at_the_start_with_one_line() {
         .unwrap();
         let log = process.stdout();
         assert_eq!(log.matches(mended).count(), lines, "start {start_number}: {log}");
-        std::fs::remove_file(&stranger).ok();
         let open = open_to_others(&folder.path().join("data"));
-        assert!(open.is_empty(), "{open:#?}");
+        match start_number {
+            1 => {
+                let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+                assert_eq!(mode(&stranger), 0o644);
+                std::fs::remove_file(&stranger).unwrap();
+                assert_eq!(open.len(), 2, "{open:#?}");
+                assert_eq!(mode(&folder.path().join("data")), 0o755);
+            }
+            _ => assert!(open.is_empty(), "{open:#?}"),
+        }
         process.signal("TERM").unwrap();
         process.wait().unwrap();
     }

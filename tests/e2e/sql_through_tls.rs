@@ -109,22 +109,22 @@ fn beside_a_process_with_tls_all_rows_are_counted_or_none() {
         let asked = run(&folder, &arguments).unwrap();
         assert!(asked.status.success(), "{arguments:?}: {}", asked.stderr);
     }
-    // A lake that is named itself is read, whoever holds the folder that is the default, and that is left alone.
+    // A lake that is named itself has the same holder, who is asked in the same way; the folder that is the default is left alone.
     std::os::unix::fs::symlink(folder.join("data"), folder.join("thalweg-data")).unwrap();
     let spills = || std::fs::read_dir(folder.join("data/lake/_thalweg/spill")).map_or(0, Iterator::count);
     let before = spills();
-    let named = run(
-        &folder,
-        &[
-            "sql",
-            "--lake",
-            "data/lake",
-            "--format",
-            "json",
-            "select count(*) as n from logs",
-        ],
-    );
-    assert_eq!(counted(&named.unwrap()).unwrap(), 100);
+    let named = |more: &[&str]| {
+        let query = "select count(*) as n from logs";
+        let arguments = ["sql", "--lake", "data/lake", "--format", "json", query];
+        run(&folder, &[&arguments[..], more].concat()).unwrap()
+    };
+    let refused = named(&[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.stdout);
+    for words in ["https://127.0.0.1:", "--ca-file", "--committed"] {
+        assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
+    }
+    assert_eq!(counted(&named(&["--ca-file", CERTIFICATE])).unwrap(), 250);
+    assert_eq!(counted(&named(&["--committed"])).unwrap(), 100);
     assert_eq!(spills(), before);
     // The rows in memory go with it; the log has them.
     thalweg.process.kill().unwrap();

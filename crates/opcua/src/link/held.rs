@@ -98,8 +98,12 @@ impl Held {
         let mut seen: HashMap<u32, usize> = HashMap::new();
         let mut kept: Vec<HandledValue> = Vec::new();
         let mut kept_bytes = 0;
-        // Half, so that the next pass for want of memory is as far away as this one was.
-        let room = self.bytes_max / 2;
+        let room = match self.bytes > self.bytes_max {
+            // Half, so that the next pass for want of memory is as far away as this one was.
+            true => self.bytes_max / 2,
+            // There are many values only, and room for all that are still wanted.
+            false => self.bytes_max,
+        };
         let places: Vec<usize> = self
             .gaps
             .iter_mut()
@@ -228,6 +232,27 @@ mod tests {
         };
         held.add(&mut vec![value(1, 1, Value::Bytes(vec![0; 5000].into()))], 100);
         assert_eq!(numbers_of(&mut held, 1), [1]);
+    }
+
+    /// Wherever the looks through all values fall, which the sizes of the batches say.
+    #[test]
+    fn nothing_is_lost_while_there_is_room_for_all_that_is_wanted() {
+        let items: u32 = 50_000;
+        let all = items as usize * size_of::<HandledValue>();
+        for bytes_max in [all, all + all / 3, all * 2] {
+            for batch in [1000, 4099, 19_999, 20_001, 24_999, 40_001, 49_999] {
+                let mut held = Held {
+                    bytes_max,
+                    ..Held::default()
+                };
+                let values: Vec<HandledValue> = (0..items).map(|handle| number(handle, 1)).collect();
+                for part in values.chunks(batch) {
+                    let lost = held.add(&mut part.to_vec(), 1);
+                    assert_eq!(lost, Lost::default(), "{bytes_max} bytes, batches of {batch}");
+                }
+                assert_eq!(held.take().0.len(), items as usize);
+            }
+        }
     }
 
     fn gap(from: i64, to: i64) -> Gap {
