@@ -95,6 +95,30 @@ fn three_hundred_thousand_children_of_one_node_and_a_million() {
 }
 
 #[test]
+fn what_lies_deeper_than_is_browsed_is_told() {
+    let common = ["--port", "0", "--secure", "false", "--slow-nodes", "0"];
+    let plant = ["--fast-nodes", "100", "--fast-rate", "86400", "--depth", "12"];
+    let server = Server::start(Kind::Simulator, &[&common[..], &plant].concat()).unwrap();
+    for (depth, tags, is_told) in [(5, 0.0, true), (25, 100.0, false)] {
+        let mut thalweg = Thalweg::start(&format!(
+            "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n    \
+             browse: {{maxDepth: {depth}}}\noutput:\n  drop: {{}}\n",
+            server.endpoint
+        ))
+        .unwrap();
+        eventually_within(PATIENCE, || {
+            anyhow::ensure!(thalweg.metric("thalweg_opcua_browse_done", "")? == 1.0);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(thalweg.metric("thalweg_opcua_browse_variables", "").unwrap(), tags);
+        let log = thalweg.process.stdout();
+        assert_eq!(log.contains("raise browse.maxDepth to find it"), is_told, "{log}");
+        thalweg.stop().unwrap();
+    }
+}
+
+#[test]
 fn a_million_tags_at_the_end_of_many_levels() {
     // All of them change once, at the start.
     let plant = ["--fast-nodes", "1000000", "--fast-rate", "86400", "--depth", "12"];

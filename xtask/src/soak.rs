@@ -37,6 +37,8 @@ const TOLD_EVERY: Duration = Duration::from_secs(30);
 const CONFIG: &str = r#"
 log: {min_free: 64MiB, commit: {spare: 1}}
 memory: {limit: 768MiB}
+# Full before memory is looked at.
+query: {cache: 4MiB}
 http: {debug_endpoints: true}
 scripting: {timeout: 300ms}
 events: {open_admin: true}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::ingest::EntryLimits;
 use thalweg_lake::records::RecordLimits;
+use thalweg_otlp::ReceiverOptions;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
@@ -147,7 +148,9 @@ impl Settings {
         RecordLimits {
             walk: receiver.map(|receiver| receiver.walk).unwrap_or_default(),
             window: self.entries().window,
-            decoded_bytes_max: self.entries().decoded_bytes_max,
+            decoded_bytes_max: receiver.map_or(ReceiverOptions::default().decoded_bytes_max, |receiver| {
+                receiver.decoded_bytes_max
+            }),
         }
     }
 
@@ -156,7 +159,6 @@ impl Settings {
         let ingest = self.ingest.as_ref();
         ingest.map_or_else(EntryLimits::default, |ingest| EntryLimits {
             window: ingest.window,
-            decoded_bytes_max: ingest.receiver.decoded_bytes_max,
             ..EntryLimits::default()
         })
     }

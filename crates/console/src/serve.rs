@@ -182,15 +182,19 @@ pub struct Meters {
 }
 
 /// Statuses of what is refused, whoever refuses it: the listener itself or what serves a path.
-const REFUSED: [StatusCode; 8] = [
+const REFUSED: [StatusCode; 12] = [
     StatusCode::BAD_REQUEST,
     StatusCode::UNAUTHORIZED,
     StatusCode::FORBIDDEN,
     StatusCode::REQUEST_TIMEOUT,
+    StatusCode::CONFLICT,
     StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::UNPROCESSABLE_ENTITY,
     StatusCode::TOO_MANY_REQUESTS,
     StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
     StatusCode::SERVICE_UNAVAILABLE,
+    StatusCode::GATEWAY_TIMEOUT,
+    StatusCode::INSUFFICIENT_STORAGE,
 ];
 
 impl Meters {

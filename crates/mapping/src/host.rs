@@ -141,3 +141,24 @@ impl Counts {
 pub(crate) fn next(counter: &AtomicI64) -> i64 {
     counter.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_counters_have_a_limit_and_those_that_are_there_go_on() {
+        let counts = Counts::default();
+        for n in 0..Counts::NAMES_MAX {
+            assert_eq!(next(&counts.named(&format!("n{n}")).unwrap()), 1);
+        }
+        let Err(fault) = counts.named("one more") else {
+            panic!("it has a counter")
+        };
+        assert!(
+            fault.to_string().contains("more than the limit of 100000 names"),
+            "{fault}"
+        );
+        assert_eq!(next(&counts.named("n7").unwrap()), 2);
+    }
+}

@@ -26,7 +26,10 @@ const LIMIT_MAX: usize = 10_000;
 /// What ends a page before its limit. Servers choose how long names and descriptions are, and each path repeats the names above.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
-/// The memory that tables of nodes may take, all inputs together, in equal parts.
+/// Of values that wait on one connection, however much memory there is.
+const WAITING_BYTES_MAX: usize = 128 << 20;
+
+/// The memory that tables of nodes may take, all inputs together, in equal parts. A quarter as much again is for values that wait for them.
 #[derive(Debug)]
 pub(crate) struct NodeMemory {
     bytes: AtomicUsize,
@@ -45,7 +48,16 @@ impl Default for NodeMemory {
 impl NodeMemory {
     /// Half of an input's part: while it browses again there are two tables.
     pub fn of_a_table(&self) -> usize {
-        self.bytes.load(Relaxed) / self.inputs.load(Relaxed).max(1) / 2
+        self.of_an_input() / 2
+    }
+
+    /// A connection's part of what is for values that came before their nodes have a path. `connections`: of its input.
+    pub fn of_waiting_values(&self, connections: usize) -> usize {
+        (self.of_an_input() / 4 / connections.max(1)).min(WAITING_BYTES_MAX)
+    }
+
+    fn of_an_input(&self) -> usize {
+        self.bytes.load(Relaxed) / self.inputs.load(Relaxed).max(1)
     }
 }
 

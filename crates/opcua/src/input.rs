@@ -97,6 +97,7 @@ impl OpcUaInput {
             connector: Arc::new(Connector::with_keys_in(&self.keys, config.connection.clone())),
             table: table.clone(),
             failures: failures.clone(),
+            memory: self.directory.memory(),
             metrics: metrics.clone(),
             health,
             sink: context.sink.clone(),

@@ -12,7 +12,7 @@ use thalweg_log::Micros;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::settings::MESSAGE_BYTES_MAX;
 use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
-use thalweg_queue::{Clock, MessageId, NewMessage, Produced, Queue};
+use thalweg_queue::{Clock, MessageId, NewMessage, PROPERTIES_BYTES_MAX, Produced, Queue};
 
 use crate::answer;
 use crate::call::Call;
@@ -21,7 +21,6 @@ use crate::payload::CONTENT_TYPE;
 use crate::problem::{Problem, Result};
 
 const KEY_BYTES_MAX: usize = 64 << 10;
-const PROPERTIES_BYTES_MAX: usize = 64 << 10;
 const DEDUP_ID_BYTES_MAX: usize = 1 << 10;
 const PROPERTY_HEADER: &str = "x-prop-";
 

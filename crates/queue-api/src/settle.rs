@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use thalweg_kit::long;
 use thalweg_queue::times::DELAY_MAX;
-use thalweg_queue::{Receipt, Settled, Verdict};
+use thalweg_queue::{REASON_BYTES_MAX, Receipt, Settled, Verdict};
 
 use crate::BODY_BYTES_MAX;
 use crate::answer;
@@ -20,7 +20,6 @@ use crate::json::Members;
 use crate::problem::{Problem, Result};
 
 const RECEIPTS_MAX: usize = 10_000;
-const REASON_BYTES_MAX: usize = 1 << 10;
 /// To settle one message takes as long as to look through so many bytes, about.
 const RECEIPT_WORK_BYTES: usize = 64;
 const LISTS: &[&str] = &["ack", "nack", "reject", "extend"];

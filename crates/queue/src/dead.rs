@@ -193,6 +193,9 @@ impl Queue {
     ) -> Result<Offset> {
         let settings = dead.settings();
         let now = self.clock.now();
+        // What cannot be stored takes no room.
+        let mut letters = Records::with_capacity(letter.bytes() + 64);
+        letters.push(&record_of(&letter, Duration::ZERO, now))?;
         let wanted = Wanted {
             count: 1,
             bytes: dead.size_of(&letter, Duration::ZERO),
@@ -205,8 +208,6 @@ impl Queue {
             dead.grown();
             return Ok(offset);
         }
-        let mut letters = Records::with_capacity(letter.bytes() + 64);
-        letters.push(&record_of(&letter, Duration::ZERO, now))?;
         let mut state = Records::new();
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
         let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);

@@ -11,6 +11,9 @@ use thalweg_log::{Micros, Offset};
 use crate::hash::lane_hash;
 use crate::machine::Passing;
 
+/// Bytes of names and values of the properties that producers may give, together. What a dead letter has on top has room in the log.
+pub const PROPERTIES_BYTES_MAX: usize = 64 << 10;
+
 /// The routing key of a message: the topic it was published to.
 pub const TOPIC: &str = "x-source-topic";
 /// The one group that a message is for.

@@ -17,6 +17,9 @@ use crate::queue::Queue;
 use crate::store::{Cursor, Next};
 use crate::times::micros;
 
+/// Of the reason that goes with a dead letter; a longer one is cut.
+pub const REASON_BYTES_MAX: usize = 1 << 10;
+
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -329,6 +332,12 @@ fn ack(state: &mut State, offset: u64, delivery: u32, now: Micros) -> std::resul
     Ok(if repeated { Counts::Repeated } else { Counts::Yes })
 }
 
+/// The beginning of a reason, at most [`REASON_BYTES_MAX`] of it.
+fn cut(reason: &str) -> Box<str> {
+    let end = reason.floor_char_boundary(REASON_BYTES_MAX);
+    reason.get(..end).unwrap_or_default().into()
+}
+
 fn apply(
     inner: &mut Inner,
     receipt: &Receipt,
@@ -346,14 +355,14 @@ fn apply(
                     let outcome = machine.nack(offset, delivery, delay.map(micros), now);
                     // Of a message that comes again it would have to be kept until nobody knows when.
                     if let (Ok(FailOutcome::Ending(_)), Some(reason)) = (&outcome, reason) {
-                        inner.details.insert(offset, reason.clone());
+                        inner.details.insert(offset, cut(reason));
                     }
                     outcome.map(drop)
                 }
                 Verdict::Reject { reason } => {
                     let done = machine.reject(offset, delivery).map(drop);
                     if let (Ok(()), Some(reason)) = (&done, reason) {
-                        inner.details.insert(offset, reason.clone());
+                        inner.details.insert(offset, cut(reason));
                     }
                     done
                 }

@@ -10,10 +10,10 @@ use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
     Registry, Rejection, WriteError, all_but,
 };
-use thalweg_log::format::record::{KEY_MAX, PROPERTIES_MAX};
+use thalweg_log::format::record::KEY_MAX;
 use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
 use thalweg_mapping::Interpolation;
-use thalweg_queue::{NewMessage, Queue, QueueError};
+use thalweg_queue::{NewMessage, PROPERTIES_BYTES_MAX, Queue, QueueError};
 use thalweg_record::{DropReason, Message, Payload};
 
 use super::names::UsedName;
@@ -225,15 +225,15 @@ impl QueueOutput {
 /// What no attempt will change, whatever an operator does but another limit.
 fn too_large(message: &NewMessage, limit: u64) -> Option<String> {
     let key = message.key.as_ref().map_or(0, Bytes::len);
-    let properties = message.properties.as_ref().as_bytes().len();
+    let properties = message.properties.as_ref().text_bytes();
     if message.payload.len() as u64 > limit {
         let bytes = message.payload.len();
         Some(format!("{bytes} bytes are more than max_message_size ({limit})"))
     } else if key > KEY_MAX {
         Some(format!("a key of {key} bytes is more than {KEY_MAX}, the limit"))
-    } else if properties > PROPERTIES_MAX {
+    } else if properties > PROPERTIES_BYTES_MAX {
         Some(format!(
-            "properties of {properties} bytes are more than {PROPERTIES_MAX}, the limit"
+            "properties of {properties} bytes are more than {PROPERTIES_BYTES_MAX}, the limit"
         ))
     } else {
         None
@@ -281,5 +281,35 @@ fn payload(message: &Message) -> Bytes {
     match &message.payload {
         Payload::Raw(bytes) => bytes.clone(),
         _ => Bytes::from(message.bytes().into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_log::format::record::Properties;
+
+    use super::*;
+
+    #[test]
+    fn what_is_larger_than_its_queue_takes_is_told_with_the_limit() {
+        let message = |payload: usize, key: usize, property: usize| NewMessage {
+            key: Some(vec![0; key].into()),
+            properties: [("n", "x".repeat(property))].into_iter().collect::<Properties>(),
+            ..NewMessage::of(vec![0; payload])
+        };
+        let told = |message: &NewMessage| too_large(message, 1000).unwrap_or_default();
+        assert_eq!(told(&message(1000, KEY_MAX, PROPERTIES_BYTES_MAX - 1)), "");
+        assert_eq!(
+            told(&message(1001, 0, 0)),
+            "1001 bytes are more than max_message_size (1000)"
+        );
+        assert_eq!(
+            told(&message(0, KEY_MAX + 1, 0)),
+            "a key of 65537 bytes is more than 65536, the limit"
+        );
+        assert_eq!(
+            told(&message(0, 0, PROPERTIES_BYTES_MAX)),
+            "properties of 65537 bytes are more than 65536, the limit"
+        );
     }
 }

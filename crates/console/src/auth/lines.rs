@@ -194,6 +194,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_larger_than_any_of_logins_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        let mut text = vec![b'\n'; usize::try_from(FILE_BYTES_MAX).unwrap()];
+        std::fs::write(&path, &text).unwrap();
+        Lines::read(&path, Kind::Users).unwrap();
+        text.push(b'\n');
+        std::fs::write(&path, &text).unwrap();
+        let error = Lines::read(&path, Kind::Users).unwrap_err();
+        assert_eq!(error.to_string(), "it is larger than 16 MiB");
+    }
+
+    #[test]
     fn each_mistake_names_its_line_and_the_cure_and_leaves_the_others() {
         let digits = "ab".repeat(32);
         for (kind, wrong, part) in [

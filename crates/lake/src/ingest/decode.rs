@@ -17,8 +17,6 @@ use crate::tags::{self, Samples};
 #[derive(Clone, Copy, Debug)]
 pub struct EntryLimits {
     pub window: Window,
-    /// Of a request when it is not compressed any more.
-    pub decoded_bytes_max: usize,
     /// What each partition of messages remembers of their tags; more where the others do not.
     pub remembered_bytes: usize,
 }
@@ -27,7 +25,6 @@ impl Default for EntryLimits {
     fn default() -> EntryLimits {
         EntryLimits {
             window: Window::default(),
-            decoded_bytes_max: 64 << 20,
             remembered_bytes: 160 << 20,
         }
     }
@@ -87,10 +84,10 @@ impl EntryDecoder {
         let (head, request) = entry::decode(entry).map_err(|error| error.to_string())?;
         let inflated = match head.compression {
             Compression::None => None,
-            // The ratio was looked at when it was taken.
+            // All of it was looked at when it was taken, by the limits of then; what was acknowledged counts whatever they are now.
             compression => {
                 let limits = InflateLimits {
-                    bytes: self.limits.decoded_bytes_max,
+                    bytes: usize::MAX,
                     ratio: usize::MAX,
                     window: usize::MAX >> 1,
                 };

@@ -291,6 +291,29 @@ async fn an_entry_that_cannot_be_decoded_is_set_aside_and_the_next_one_is_taken(
     assert_eq!(std::fs::read(aside).unwrap(), poison);
 }
 
+/// It was acknowledged by a process that takes more than any other does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compressed_request_that_was_taken_becomes_rows_whatever_limits_there_are_now() {
+    let world = World::new().await;
+    let long = "x".repeat(1 << 20);
+    let bodies = vec![long.as_str(); 70];
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut encoder, &request(&bodies)).unwrap();
+    let head = EntryHead {
+        records: bodies.len() as u32,
+        compression: Compression::Gzip,
+        ..HEAD
+    };
+    let mut entry = Vec::new();
+    head.encode(&mut entry);
+    entry.extend(encoder.finish().unwrap());
+    world.append_bytes(0, &entry).await;
+    let writer = world.open(&fast()).await;
+    let stored = world.wait_for(bodies.len()).await;
+    assert!(stored.iter().all(|body| *body == long));
+    writer.close(SOON).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_stops_where_the_log_lacks_what_it_lacks_until_that_is_accepted() {
     let world = World::new().await;

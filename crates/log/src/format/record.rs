@@ -10,9 +10,11 @@ use crate::format::frame::Flags;
 use crate::format::{Put, Take, varint};
 use crate::ids::Micros;
 
-/// Bytes of a key, and of all properties together.
+/// Bytes of a key.
 pub const KEY_MAX: usize = 64 << 10;
-pub const PROPERTIES_MAX: usize = 64 << 10;
+/// Bytes of all properties together, as they are stored. Whoever takes records from others allows less, so that there is room for what
+/// is added to them on their way.
+pub const PROPERTIES_MAX: usize = 256 << 10;
 
 /// No record takes fewer bytes: its length, its flags, its time.
 pub const LEN_LEAST: u64 = 10;
@@ -214,6 +216,11 @@ impl<'a> PropertiesRef<'a> {
 
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
+    }
+
+    /// Bytes of names and values alone.
+    pub fn text_bytes(self) -> usize {
+        self.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 }
 

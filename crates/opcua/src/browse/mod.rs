@@ -157,13 +157,26 @@ impl Browser {
             never = progress.run() => match never {},
         };
         progress.done();
-        self.tell_if_full(&context);
+        self.tell_what_is_left_out(&context);
         reached
     }
 
-    /// Says why no more nodes are taken, if that is so.
-    fn tell_if_full(&self, context: &Context) {
+    /// Says why no more nodes are taken or looked into, if that is so.
+    fn tell_what_is_left_out(&self, context: &Context) {
         let table = context.table.read();
+        let depth_max = context.browse.depth_max;
+        let nodes = 0..NodeIndex::try_from(table.len()).unwrap_or(NodeIndex::MAX);
+        let lowest = nodes.filter(|node| table.depth(*node) >= depth_max && table.class(*node) == Class::Object);
+        let lowest = lowest.count();
+        // Who asks for no level wants none.
+        if lowest > 0 && depth_max > 0 {
+            self.component.warn_limited("max_depth", 1, || {
+                format!(
+                    "{lowest} objects lie {depth_max} levels below their root, and nothing is looked for below them; raise \
+                     browse.maxDepth to find it"
+                )
+            });
+        }
         if context.has_all_it_may(&table) {
             let limit = context.browse.nodes_max;
             self.component.warn_limited("max_nodes", 1, || {
@@ -418,7 +431,7 @@ impl Browser {
         let unclear = self.unclear(&second.context, reached);
         let bytes_max = self.context.memory.of_a_table();
         let differences = self.context.table.write().merge(&newer.read(), &unclear, bytes_max);
-        self.tell_if_full(&self.context);
+        self.tell_what_is_left_out(&self.context);
         self.take_over_failures(&second.context, &differences, reached);
         tracing::info!(
             component = self.component.title(),

@@ -36,6 +36,22 @@ fn variables(count: u32) -> NodeTable {
 }
 
 #[test]
+fn what_waits_for_paths_has_a_part_of_the_memory() {
+    let directory = Directory::new();
+    let memory = directory.memory();
+    assert_eq!(memory.of_waiting_values(1), 128 << 20, "before it is told");
+    directory.set_node_memory(160 << 20);
+    assert_eq!(memory.of_waiting_values(1), 40 << 20);
+    for input in ["a", "b"] {
+        directory.add(listed(input, variables(1)));
+    }
+    assert_eq!(memory.of_waiting_values(1), 20 << 20);
+    assert_eq!(memory.of_waiting_values(4), 5 << 20);
+    directory.set_node_memory(1 << 40);
+    assert_eq!(memory.of_waiting_values(16), 128 << 20);
+}
+
+#[test]
 fn both_lists_are_declared() {
     let declared: Vec<String> = Directory::default()
         .endpoints()

@@ -102,9 +102,20 @@ impl Link {
 
     /// Keeps values until paths are final. What there is no room for is a gap of its items.
     fn hold(&mut self) {
-        let lost = self.held.add(&mut self.values, self.context.config.queue_size as usize);
+        let config = &self.context.config;
+        self.held
+            .bound(self.context.memory.of_waiting_values(config.connections));
+        let lost = self.held.add(&mut self.values, config.queue_size as usize);
         if lost.values == 0 {
             return;
+        }
+        if lost.for_memory {
+            self.context
+                .component
+                .warn_limited("held_back", lost.values as u64, || {
+                    "values wait until the browse is complete, and there is no room for more of them; raise memory.limit"
+                        .to_owned()
+                });
         }
         self.context.metrics.discarded(Discarded::HeldBack, lost.values);
         let now = Ticks::now();

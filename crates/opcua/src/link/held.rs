@@ -10,9 +10,6 @@ use crate::node_table::NodeIndex;
 use crate::value::Content;
 use crate::value::answers::HandledValue;
 
-/// Memory of what waits on one connection.
-const BYTES_MAX: usize = 128 << 20;
-
 /// Fewer values are not looked through.
 const COMPACT_AT_MIN: usize = 20_000;
 
@@ -34,6 +31,7 @@ pub(super) struct Held {
     /// In the order of their places.
     gaps: Vec<HeldGap>,
     bytes: usize,
+    /// None until it is told.
     bytes_max: usize,
     /// Looking through all values costs a pass, so it waits until there are twice as many as it kept last time.
     compact_at: usize,
@@ -47,6 +45,8 @@ pub(super) struct Lost {
     pub items: HashSet<u32>,
     /// The time of the oldest one that has a time.
     pub since: Option<Ticks>,
+    /// Some were wanted, and had no room.
+    pub for_memory: bool,
 }
 
 impl Default for Held {
@@ -55,13 +55,18 @@ impl Default for Held {
             values: Vec::new(),
             gaps: Vec::new(),
             bytes: 0,
-            bytes_max: BYTES_MAX,
+            bytes_max: usize::MAX,
             compact_at: COMPACT_AT_MIN,
         }
     }
 }
 
 impl Held {
+    /// `bytes_max`: of all that waits.
+    pub fn bound(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Takes all values; of each item at least the last `per_item` are kept while memory lasts.
     pub fn add(&mut self, values: &mut Vec<HandledValue>, per_item: usize) -> Lost {
         self.bytes += values.iter().map(bytes).sum::<usize>();
@@ -98,12 +103,7 @@ impl Held {
         let mut seen: HashMap<u32, usize> = HashMap::new();
         let mut kept: Vec<HandledValue> = Vec::new();
         let mut kept_bytes = 0;
-        let room = match self.bytes > self.bytes_max {
-            // Half, so that the next pass for want of memory is as far away as this one was.
-            true => self.bytes_max / 2,
-            // There are many values only, and room for all that are still wanted.
-            false => self.bytes_max,
-        };
+        let room = self.room(per_item);
         let places: Vec<usize> = self
             .gaps
             .iter_mut()
@@ -113,7 +113,8 @@ impl Held {
             let count = seen.entry(value.0).or_insert(0);
             let size = bytes(&value);
             // The latest value stays whatever its size.
-            if *count < per_item && (kept_bytes + size <= room || kept.is_empty()) {
+            let is_wanted = *count < per_item;
+            if is_wanted && (kept_bytes + size <= room || kept.is_empty()) {
                 *count += 1;
                 kept_bytes += size;
                 kept.push(value);
@@ -122,6 +123,7 @@ impl Held {
                 }
                 continue;
             }
+            lost.for_memory |= is_wanted;
             // Nothing older of this item is kept either: its values stay without a hole.
             *count = per_item;
             lost.values += 1;
@@ -136,6 +138,24 @@ impl Held {
         self.bytes = kept_bytes;
         self.compact_at = (self.values.len() * 2).max(COMPACT_AT_MIN);
         lost
+    }
+
+    /// For what is kept. All that is wanted has room, unless the next pass for want of memory would come too soon.
+    fn room(&self, per_item: usize) -> usize {
+        if self.bytes <= self.bytes_max {
+            return self.bytes_max;
+        }
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut wanted = 0;
+        for value in self.values.iter().rev() {
+            let count = seen.entry(value.0).or_insert(0);
+            *count += 1;
+            wanted += if *count <= per_item { bytes(value) } else { 0 };
+        }
+        match wanted <= self.bytes_max / 4 * 3 {
+            true => self.bytes_max,
+            false => self.bytes_max / 2,
+        }
     }
 
     /// All that waits, in the order of its arrival.
@@ -198,6 +218,7 @@ mod tests {
             }
         }
         assert_eq!((lost.values, lost.since), (total - 4, Some(Ticks(1))));
+        assert!(!lost.for_memory, "there is room, and nobody wants them");
         assert_eq!(lost.items.into_iter().collect::<Vec<_>>(), [1]);
         let last = COMPACT_AT_MIN as i64;
         let (values, _) = held.take();
@@ -213,9 +234,9 @@ mod tests {
         };
         let mut lost = 0;
         for n in 1..=1000 {
-            lost += held
-                .add(&mut vec![value(1, n, Value::Bytes(vec![0; 5000].into()))], 100)
-                .values;
+            let now = held.add(&mut vec![value(1, n, Value::Bytes(vec![0; 5000].into()))], 100);
+            assert_eq!(now.for_memory, now.values > 0);
+            lost += now.values;
             assert!(held.bytes <= 100_000, "{}", held.bytes);
         }
         let kept = numbers_of(&mut held, 1);
@@ -253,6 +274,24 @@ mod tests {
                 assert_eq!(held.take().0.len(), items as usize);
             }
         }
+    }
+
+    #[test]
+    fn one_item_that_sends_without_end_takes_no_room_from_the_others() {
+        let mut held = Held {
+            bytes_max: 1000 * size_of::<HandledValue>(),
+            ..Held::default()
+        };
+        held.add(&mut (1..=700).map(|handle| number(handle, 1)).collect(), 3);
+        for n in 1..=10_000 {
+            let lost = held.add(&mut vec![number(1, n)], 3);
+            assert!(
+                !lost.for_memory && lost.items.iter().all(|item| *item == 1),
+                "{n}: {lost:?}"
+            );
+        }
+        let kept: HashSet<u32> = held.take().0.iter().map(|(handle, _)| *handle).collect();
+        assert_eq!(kept.len(), 700);
     }
 
     fn gap(from: i64, to: i64) -> Gap {

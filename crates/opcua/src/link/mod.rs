@@ -46,6 +46,7 @@ use crate::channel::CallError;
 use crate::chunk::ChunkSize;
 use crate::config::{InputConfig, policy_name};
 use crate::connect::Connector;
+use crate::directory::NodeMemory;
 use crate::failures::Failures;
 use crate::gaps::{Gap, GapReason, Gaps};
 use crate::health::Health;
@@ -70,6 +71,7 @@ pub(crate) struct LinkContext {
     pub connector: Arc<Connector>,
     pub table: Arc<RwLock<NodeTable>>,
     pub failures: Arc<Failures>,
+    pub memory: Arc<NodeMemory>,
     pub metrics: Arc<Metrics>,
     pub health: Health,
     pub sink: Sink,

@@ -22,7 +22,7 @@ use super::kept_file::keep;
 use super::sha256_hex;
 use super::x509::{self, Parsed};
 
-/// Larger files in the folder are no certificates.
+/// Larger files are not read, and said to be so where a server is refused.
 const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
 /// The list of a large authority has hundreds of thousands of entries of some 40 bytes.
@@ -52,6 +52,7 @@ struct Contents {
     trusted: Vec<Parsed>,
     issuers: Vec<Parsed>,
     lists: Vec<RevocationList>,
+    too_large: Vec<PathBuf>,
 }
 
 impl TrustFolder {
@@ -62,7 +63,13 @@ impl TrustFolder {
     /// Whoever asks keeps what is refused: others than the folder refuse certificates too.
     pub fn check(&self, check: &Check<'_>) -> Result<(), String> {
         let der = check.certificates.first().map(Vec::as_slice).unwrap_or_default();
-        self.read()?.verdict(check, der)
+        let contents = self.read()?;
+        contents
+            .verdict(check, der)
+            .map_err(|why| match contents.too_large.first() {
+                Some(path) => format!("{why}; {} is larger than 1 MiB and was not read", path.display()),
+                None => why,
+            })
     }
 
     /// Keeps a certificate that was refused in `rejected/`, whatever the reason. Returns the reason, and why it could not be kept.
@@ -88,13 +95,16 @@ impl TrustFolder {
     }
 
     fn read(&self) -> Result<Contents, String> {
-        let parsed = |folder: &str| -> Result<Vec<Parsed>, String> {
+        let mut too_large = Vec::new();
+        let mut parsed = |folder: &str| -> Result<Vec<Parsed>, String> {
             let mut certificates = Vec::new();
             for file in self.files(folder)? {
-                if file.bytes <= CERTIFICATE_BYTES_MAX {
-                    let ders = x509::certificates(&file.read()?);
-                    certificates.extend(ders.iter().filter_map(|der| Parsed::from_der(der).ok()));
+                if file.bytes > CERTIFICATE_BYTES_MAX {
+                    too_large.push(file.path);
+                    continue;
                 }
+                let ders = x509::certificates(&file.read()?);
+                certificates.extend(ders.iter().filter_map(|der| Parsed::from_der(der).ok()));
             }
             Ok(certificates)
         };
@@ -102,6 +112,7 @@ impl TrustFolder {
             trusted: parsed("trusted")?,
             issuers: parsed("issuers")?,
             lists: self.lists()?,
+            too_large,
         })
     }
 

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use crate::support::{REJECT, begin, claim, claim_http, letters, put, restarted, settle, texts, work};
 use thalweg_log::Durability;
+use thalweg_log::format::record::Properties;
+use thalweg_queue::message::TOPIC;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings, RetentionMode};
-use thalweg_queue::{DeadFilter, DeadSelect, Pause, Queue, ResendTo, SeekTo, Verdict};
+use thalweg_queue::{
+    DeadFilter, DeadSelect, NewMessage, PROPERTIES_BYTES_MAX, Pause, Queue, REASON_BYTES_MAX, ResendTo, SeekTo, Verdict,
+};
 
 /// Messages that die at once in group g.
 async fn die(queue: &Arc<Queue>, texts: &[&str]) {
@@ -14,6 +18,38 @@ async fn die(queue: &Arc<Queue>, texts: &[&str]) {
     let taken = claim_http(queue, "g", 1000).await;
     assert_eq!(taken.len(), texts.len());
     settle(queue, "g", &taken, REJECT).await;
+}
+
+/// As many bytes of properties as producers may give, in properties of all sizes, and a reason of any length.
+#[tokio::test]
+async fn a_message_with_all_the_properties_that_it_may_have_becomes_a_dead_letter_with_them() {
+    let of_size = |bytes: usize| -> Vec<(String, String)> {
+        let named = |n| (format!("{n:04x}"), "x".repeat(bytes - 4));
+        (0..PROPERTIES_BYTES_MAX / bytes).map(named).collect()
+    };
+    let topic = (TOPIC.to_owned(), "t".repeat(PROPERTIES_BYTES_MAX - TOPIC.len()));
+    for given in [of_size(4), of_size(100), of_size(10_000), vec![topic]] {
+        let (_folder, _place, queue) = begin(work(1)).await;
+        let properties: Properties = given.iter().map(|(name, value)| (name, value)).collect();
+        assert!(properties.as_ref().text_bytes() <= PROPERTIES_BYTES_MAX);
+        let message = NewMessage {
+            properties,
+            ..NewMessage::of("a")
+        };
+        queue.produce(message).await.unwrap();
+        let taken = claim_http(&queue, "g", 1).await;
+        let reason = "ä".repeat(100_000);
+        let reject = Verdict::Reject {
+            reason: Some(reason.as_str().into()),
+        };
+        settle(&queue, "g", &taken, reject).await;
+        let letters = letters(&queue).await;
+        let letter = letters[0].properties.as_ref();
+        for (name, value) in &given {
+            assert_eq!(letter.get(name), Some(value.as_str()));
+        }
+        assert_eq!(letter.get("x-dlq-detail"), reason.get(..REASON_BYTES_MAX));
+    }
 }
 
 fn all() -> DeadSelect {

@@ -11,9 +11,14 @@ use crate::{Checked, Components, Process};
 
 /// A process whose one flow has a buffer, and the buffer's queue.
 async fn start(folder: &std::path::Path, flow: &str) -> (Process, Arc<Queue>) {
+    start_with(folder, "", flow).await
+}
+
+/// `options`: of the buffer, each with a comma before it.
+async fn start_with(folder: &std::path::Path, options: &str, flow: &str) -> (Process, Arc<Queue>) {
     let text = format!(
         "data_dir: {0}\nhttp: {{enabled: false}}\nmemory: {{limit: 64MiB}}\nshutdown_timeout: 2s\n\
-         log: {{min_free: 16MiB, commit: {{spare: 1}}}}\nbuffer: {{queue: {{partitions: 1}}}}\n{flow}",
+         log: {{min_free: 16MiB, commit: {{spare: 1}}}}\nbuffer: {{queue: {{partitions: 1{options}}}}}\n{flow}",
         folder.display()
     );
     let components = Components::new();
@@ -117,4 +122,15 @@ async fn what_is_purged_under_a_flow_is_counted_as_lost() {
     let report = process.stop().await.flows.remove(0);
     assert!(report.counts.adds_up(), "{}", report.counts);
     assert_eq!(report.unacknowledged, 0, "{}", report.counts);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_larger_than_its_buffer_fails_and_the_others_go_on() {
+    let flow = "input: {generate: {interval: 5ms, mapping: 'root = if count(\"l\") % 10 == 0 { range(0, 300000) } else { 1 }'}}\n\
+                output: {drop: {}}\n";
+    let folder = tempfile::tempdir().unwrap();
+    let (process, _queue) = start_with(folder.path(), ", max_bytes: 1MiB", flow).await;
+    eventually(|| (dropped(&process, "too_large") >= 3 && balance(&process).out >= 30).then_some(())).await;
+    let report = process.stop().await.flows.remove(0);
+    assert!(report.counts.adds_up(), "{}", report.counts);
 }

@@ -105,7 +105,10 @@ impl Block {
             block.ends.push(ends);
             rest = after;
         }
+        // It may be kept for long, and counts as what it takes.
         block.keys.shrink_to_fit();
+        block.values.shrink_to_fit();
+        block.ends.shrink_to_fit();
         Some(block)
     }
 
@@ -115,7 +118,7 @@ impl Block {
 
     /// In memory.
     pub fn bytes(&self) -> usize {
-        self.keys.len() + self.values.len() + 8 * self.ends.len() + size_of::<Block>()
+        self.keys.capacity() + self.values.capacity() + 8 * self.ends.capacity() + size_of::<Block>()
     }
 
     fn range(&self, n: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
@@ -171,6 +174,9 @@ mod tests {
                 (0..block.len()).map(|n| (block.key(n).to_vec(), block.value(n).to_vec())).collect();
             prop_assert_eq!(block.at_least(&asked), entries.range(..asked.clone()).count());
             prop_assert_eq!(found, entries);
+            // A cache keeps no more of it than it counts.
+            let used = block.keys.len() + block.values.len() + 8 * block.ends.len() + size_of::<Block>();
+            prop_assert_eq!(block.bytes(), used);
             for at in 0..bytes.len() {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 1;

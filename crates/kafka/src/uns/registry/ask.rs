@@ -10,8 +10,9 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::uns::schema::Schema;
 
-const ANSWER_BYTES: u64 = 16 << 20;
-const SUBJECTS_MAX: usize = 1000;
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// Of one contract. Some of them alone would refuse what the others allow, so a contract that has more is not checked.
+pub(super) const SUBJECTS_MAX: usize = 1000;
 /// A registry that takes longer for all schemas of a contract does not answer: each keeps others from being asked for.
 const QUESTION_MAX: Duration = Duration::from_secs(60);
 
@@ -69,11 +70,14 @@ pub fn subjects(
     let all: Vec<String> = get(agent, &format!("{url}/subjects"))?;
     let prefix = format!("{contract}-");
     let mut subjects = Subjects::default();
-    for name in all
-        .into_iter()
-        .filter(|name| name.starts_with(&prefix))
-        .take(SUBJECTS_MAX)
-    {
+    let names: Vec<String> = all.into_iter().filter(|name| name.starts_with(&prefix)).collect();
+    if names.len() > SUBJECTS_MAX {
+        let count = names.len();
+        return Err(Trouble::Schema(format!(
+            "{contract} has {count} subjects, and {SUBJECTS_MAX} can be checked; remove those that are not needed"
+        )));
+    }
+    for name in names {
         let known = before.iter().find(|known| known.name == name);
         if let Some(known) = known.filter(|known| known.fetched.elapsed() < lasts) {
             subjects.found.push(known.clone());
@@ -111,9 +115,12 @@ fn get<T: for<'de> Deserialize<'de>>(agent: &ureq::Agent, url: &str) -> Result<T
     let read = response
         .body_mut()
         .as_reader()
-        .take(ANSWER_BYTES)
+        .take(ANSWER_BYTES_MAX + 1)
         .read_to_end(&mut body);
     read.map_err(|error| silent(&error))?;
+    if body.len() as u64 > ANSWER_BYTES_MAX {
+        return Err(refused(&"its answer is larger than 16 MiB"));
+    }
     serde_json::from_slice(&body).map_err(|error| refused(&error))
 }
 

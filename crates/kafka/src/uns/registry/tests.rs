@@ -245,6 +245,33 @@ async fn new_subjects_are_found_without_fetching_again_what_is_known() {
     assert_eq!(served.schemas_asked.load(Ordering::SeqCst), 2);
 }
 
+/// Checked by some of them, what only the others allow would be refused.
+#[tokio::test]
+async fn a_contract_of_more_subjects_than_can_be_checked_is_not_checked_and_says_so() {
+    let served = Served::default();
+    let registry = registry(&served.start(), patience(LONG, LONG));
+    for contract in ["_few_v1", "_many_v1"] {
+        for n in 0..ask::SUBJECTS_MAX + usize::from(contract == "_many_v1") {
+            served.add(&format!("{contract}-{n}"));
+        }
+    }
+    until_known(&registry, "_few_v1", |known| subjects_of(known) == ask::SUBJECTS_MAX).await;
+    registry.learn(&contract("_many_v1")).await;
+    assert_eq!(
+        reason(&registry, "_many_v1"),
+        "_many_v1 has 1001 subjects, and 1000 can be checked; remove those that are not needed"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_of_the_registry_that_is_too_large_is_told_as_such() {
+    let large = format!("[\"{}\"]", "x".repeat(16 << 20));
+    let registry = registry(&serve(move |_| Some((200, large.clone()))), patience(LONG, LONG));
+    registry.learn(&contract("_pump_v1")).await;
+    let why = reason(&registry, "_pump_v1");
+    assert!(why.ends_with("/subjects: its answer is larger than 16 MiB"), "{why}");
+}
+
 #[tokio::test]
 async fn what_was_answered_counts_while_the_registry_fails() {
     let served = Served::default();

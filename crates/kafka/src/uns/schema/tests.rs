@@ -172,6 +172,14 @@ fn a_reference_to_itself_ends() {
 }
 
 #[test]
+fn a_schema_has_so_many_parts_and_no_more() {
+    let of_parts = |parts: usize| json!({"anyOf": vec![json!(true); parts - 1]}).to_string();
+    Schema::parse(&of_parts(10_000)).map(drop).unwrap();
+    let error = Schema::parse(&of_parts(10_001)).err().unwrap();
+    assert!(error.contains("it has more than 10000 parts"), "{error}");
+}
+
+#[test]
 fn a_chain_of_references_has_an_end() {
     let chain = |length: usize| {
         let link = |n: usize| (format!("d{n}"), json!({"$ref": format!("#/$defs/d{}", n + 1)}));

@@ -400,6 +400,28 @@ fn a_list_revokes_what_an_authority_issued_to_itself() {
     refused(folder.check(&[&server]), "was revoked");
 }
 
+/// A bundle of very many certificates, for instance: whoever is refused because it was not read is told of it.
+#[test]
+fn a_file_of_certificates_that_is_too_large_is_named_where_a_server_is_refused() {
+    let server = Design::server(1);
+    let der = server.self_signed();
+    let mut padded = vec![b'\n'; usize::try_from(CERTIFICATE_BYTES_MAX).unwrap()];
+    let folder = Folder::with(&[("trusted", &padded)]);
+    let error = folder.check(&[&der]).unwrap_err();
+    assert!(
+        error.contains("is not trusted") && !error.contains("was not read"),
+        "{error}"
+    );
+    padded.push(b'\n');
+    folder.put("trusted", "bundle.pem", &padded);
+    refused(
+        folder.check(&[&der]),
+        "trusted/bundle.pem is larger than 1 MiB and was not read",
+    );
+    folder.put("trusted", "server.der", &der);
+    folder.check(&[&der]).unwrap();
+}
+
 #[test]
 fn a_crowd_of_namesakes_costs_a_bounded_search_and_hides_no_trusted_one() {
     let root = Design::authority("root", 0);
@@ -428,6 +450,7 @@ fn a_certificate_with_one_bit_changed_is_not_taken_and_harms_nothing() {
     let contents = Contents {
         trusted: vec![Parsed::from_der(&root.self_signed()).unwrap()],
         issuers: Vec::new(),
+        too_large: Vec::new(),
         lists: Vec::new(),
     };
     let verdict = |der: &[u8]| {

@@ -351,3 +351,19 @@ fn dimensions_without_end_are_not_folded() {
     // What people do use is folded.
     assert!(folds(8, &[2, 2, 2]) && !folds(8, &[8]));
 }
+
+#[test]
+fn a_value_that_lies_in_very_many_others_is_refused() {
+    const VARIANT: u8 = 24;
+    let book = TypeBook::default();
+    let decoded = |depth: usize| {
+        // A value and nothing else, a variant in each other, and a Boolean in the last of them.
+        let bytes = [&[1][..], &vec![VARIANT; depth], &[1, 1]].concat();
+        Decoder::new(&bytes, &book).data_value().map(drop)
+    };
+    decoded(20).unwrap();
+    for depth in [40, 100_000] {
+        let error = decoded(depth).unwrap_err();
+        assert!(error.to_string().contains("nested too deeply"), "{error}");
+    }
+}
