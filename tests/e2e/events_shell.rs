@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_tests::receiver::{Authority, Identity};
+use thalweg_tests::servers::free_port;
 use thalweg_tests::{Api, Process, Thalweg, eventually, thalweg};
 
 const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
@@ -25,11 +26,6 @@ struct Done {
     code: Option<i32>,
     stdout: String,
     stderr: String,
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn serve(folder: &Path, port: u16, flags: &[&str], environment: &[(&str, &str)]) -> Process {
@@ -57,7 +53,7 @@ const AGAIN: &[&str] = ON_DISK.split_at(4).0;
 impl Shell {
     fn start(flags: &[&str]) -> Shell {
         let folder = tempfile::tempdir().unwrap();
-        let port = free_port();
+        let port = free_port().unwrap();
         Shell {
             process: serve(folder.path(), port, flags, &[]),
             folder,
@@ -453,7 +449,7 @@ fn a_server_with_tls_is_asked_through_it_and_takes_a_new_certificate_at_a_signal
     let other = Authority::new(folder.path(), "other").unwrap();
     let identity = authority.certify("localhost").unwrap();
     place(&identity, folder.path());
-    let port = free_port();
+    let port = free_port().unwrap();
     let flags = ["--test-mode", "--tls-cert", "server.crt", "--tls-key", "server.key"];
     let shell = Shell {
         process: serve(folder.path(), port, &flags, &[]),

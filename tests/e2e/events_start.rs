@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 use thalweg_tests::postgres::{Database, Server};
 use thalweg_tests::receiver::Authority;
+use thalweg_tests::servers::free_port;
 use thalweg_tests::{Api, Process, eventually, thalweg};
 
 use crate::events_server::{Backend, Events, Pokes, TOKEN, as_token, token};
@@ -447,11 +448,7 @@ impl Drop for Unread {
 #[test]
 fn a_log_that_nobody_reads_holds_nothing_up() {
     let folder = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port().unwrap();
     let mut command = Command::new(thalweg::binary());
     command
         .args([

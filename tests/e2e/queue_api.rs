@@ -2,7 +2,7 @@
 //! webhooks, and the examples of the documentation.
 
 use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde_json::{Value, json};
 use thalweg_tests::receiver::{Authority, Receiver};
-use thalweg_tests::servers::python;
+use thalweg_tests::servers::{free_port, python};
 use thalweg_tests::thalweg::{Finished, run};
 use thalweg_tests::{Api, Thalweg, eventually};
 
@@ -318,8 +318,8 @@ fn the_command_line_finds_resends_and_throws_away_dead_letters() {
 #[test]
 fn a_process_that_is_not_there_or_does_not_know_the_caller_is_told_in_one_sentence() {
     let folder = tempfile::tempdir().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let absent = failed(queue(folder.path(), &format!("http://{free}"), &["list"]));
+    let free = free_port().unwrap();
+    let absent = failed(queue(folder.path(), &format!("http://127.0.0.1:{free}"), &["list"]));
     assert!(absent.contains("is thalweg running there?"), "{absent}");
     assert!(
         failed(queue(folder.path(), "ftp://x", &["list"])).contains("expected http://host:port or https://host:port")

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
@@ -95,9 +96,24 @@ impl Server {
     }
 }
 
-/// A port that nobody listened at a moment ago.
+/// Below those that the system gives to whoever asks for any.
+const FREE_PORTS: std::ops::Range<u32> = 10_000..32_000;
+
+/// A port that nobody listens at, and that nobody else gets: the system would give the same one to two tests at once, since
+/// neither listens yet, or to a client on its way out.
 pub fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let many = FREE_PORTS.end - FREE_PORTS.start;
+    // Processes that run at the same time begin at different places.
+    let begin = std::process::id().wrapping_mul(1_009) % many;
+    for _ in 0..many {
+        let n = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % many;
+        let port = u16::try_from(FREE_PORTS.start + n)?;
+        if std::net::TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("somebody listens at every port of {FREE_PORTS:?}")
 }
 
 fn script(name: &str) -> PathBuf {

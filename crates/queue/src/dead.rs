@@ -193,21 +193,25 @@ impl Queue {
     ) -> Result<Offset> {
         let settings = dead.settings();
         let now = self.clock.now();
-        // What cannot be stored takes no room.
-        let mut letters = Records::with_capacity(letter.bytes() + 64);
-        letters.push(&record_of(&letter, Duration::ZERO, now))?;
+        // Before there is room for it: what cannot be stored takes none.
+        let mut stored = None;
+        if !self.is_in_memory() {
+            let mut letters = Records::with_capacity(letter.bytes() + 64);
+            letters.push(&record_of(&letter, Duration::ZERO, now))?;
+            stored = Some(letters);
+        }
         let wanted = Wanted {
             count: 1,
             bytes: dead.size_of(&letter, Duration::ZERO),
         };
         dead.admit_always(wanted).await;
         dead.lives(&letter, &settings, Duration::ZERO, now);
-        if self.is_in_memory() {
+        let Some(letters) = stored else {
             let offset = dead.append_in_memory(letter, now);
             dead.stored(wanted, true);
             dead.grown();
             return Ok(offset);
-        }
+        };
         let mut state = Records::new();
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
         let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);

@@ -85,7 +85,8 @@ pub(crate) struct Lease {
     own: LazyLock<Holder, Box<dyn FnOnce() -> Holder + Send>>,
     /// How long a lease lasts, and how often it is renewed.
     times: (Duration, Duration),
-    claiming: tokio::sync::Mutex<()>,
+    /// One at a time changes what the store has: what is given back is not renewed by somebody who began to before.
+    changing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -129,14 +130,18 @@ impl Lease {
             folder: prefix.clone().join("_thalweg").join("lease"),
             own: LazyLock::new(Box::new(own)),
             times,
-            claiming: tokio::sync::Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
             state: Mutex::default(),
         })
     }
 
     /// Takes the lease, if this process has not, and renews it from then on, for as long as somebody has this.
     pub async fn claim(self: &Arc<Lease>) -> Result<(), ClaimError> {
-        let _one_at_a_time = self.claiming.lock().await;
+        if self.state.lock().number.is_some() {
+            // Whoever renews it just now is not waited for.
+            return Ok(());
+        }
+        let _one_at_a_time = self.changing.lock().await;
         if self.state.lock().number.is_some() {
             return Ok(());
         }
@@ -206,11 +211,13 @@ impl Lease {
 
     /// Whoever wants the lake may take it.
     pub async fn release(&self) {
+        // At once: nothing is committed any more, however long the rest takes.
         let number = {
             let mut state = self.state.lock();
             state.renewed = None;
             state.number.take()
         };
+        let _one_at_a_time = self.changing.lock().await;
         if let Some(number) = number {
             let mut own = self.own_since(unix_ms());
             own.is_released = true;
@@ -268,6 +275,7 @@ impl Lease {
     }
 
     async fn renew_once(&self) {
+        let _one_at_a_time = self.changing.lock().await;
         let Some(number) = self.state.lock().number else { return };
         let sent = Instant::now();
         // Not the next number alone: who took that may be gone, and another in its place.

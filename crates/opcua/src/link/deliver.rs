@@ -88,8 +88,9 @@ impl Link {
                 .component
                 .warn_limited("too_large", converted.too_large as u64, || {
                     format!(
-                        "an array of more than {} elements was dropped",
-                        crate::channel::ARRAY_ELEMENTS_MAX
+                        "a value was dropped: its array has more than {} elements, or those of one answer have more than {} together",
+                        crate::channel::ARRAY_ELEMENTS_MAX,
+                        crate::value::ANSWER_ELEMENTS_MAX
                     )
                 });
         }

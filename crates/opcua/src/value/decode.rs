@@ -22,7 +22,7 @@ const DEPTH_MAX: u8 = 32;
 
 /// What one answer may become, in elements of up to 40 bytes: 320 MB. An answer of the largest size full of doubles is
 /// 16,777,216 of them; who reads several such arrays at once gets them one by one.
-const BUDGET: usize = 8_000_000;
+pub(crate) const ANSWER_ELEMENTS_MAX: usize = 8_000_000;
 
 /// Of a value with an allocation of its own.
 const ALLOCATION_COST: usize = 4;
@@ -99,7 +99,7 @@ impl<'a> Decoder<'a> {
             types,
             depth: 0,
             too_large: false,
-            budget: BUDGET,
+            budget: ANSWER_ELEMENTS_MAX,
             exhausted: false,
         }
     }

@@ -232,6 +232,37 @@ async fn a_claim_that_is_given_up_at_any_await_is_made_again_and_what_is_held_is
     }
 }
 
+/// It would seem to be held for as long as a lease lasts, and nobody could start meanwhile.
+#[tokio::test]
+async fn what_is_given_back_while_it_is_renewed_is_free() {
+    for waits in 0.. {
+        let store = Flaky::new(9);
+        let own = lease(&store, "own", 1, HELD_FOR);
+        own.claim().await.unwrap();
+        store.set(Faults::Slow);
+        let mut renewal = std::pin::pin!(own.renew_once());
+        let is_done = left_after(waits, renewal.as_mut()).await.is_some();
+        let renew = async {
+            if !is_done {
+                renewal.await;
+            }
+        };
+        // The release goes first wherever it can.
+        tokio::join!(biased; own.release(), renew);
+        assert_eq!(own.holder().await.unwrap(), None, "given back after {waits} waits");
+        assert!(own.check().is_err());
+        let other = lease(&store, "other", 2, HELD_FOR);
+        other
+            .claim()
+            .await
+            .unwrap_or_else(|error| panic!("given back after {waits} waits: {error}"));
+        if is_done {
+            assert!(waits > 2, "there was nothing to wait for");
+            break;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_lease_that_is_given_back_by_halves_is_free_when_it_has_expired() {
     for waits in 0..3 {
