@@ -2,6 +2,7 @@
 //! the group reads all of them. The thread that drives the client must not wait for any of it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -64,9 +65,17 @@ impl Probe {
             .topics
             .iter()
             .find_map(|(name, topic)| trouble(name, *topic.as_ref().err()?));
+        // Who leaves the group waits for this look.
+        let is_leaving = || shared.draining.load(Ordering::Relaxed);
+        if is_leaving() {
+            return findings;
+        }
         let (placed, failed) = self.place(consumer, shared, identities, &findings.topics);
         findings.placed = placed;
         findings.wrong = findings.wrong.take().or(failed);
+        if is_leaving() {
+            return findings;
+        }
         findings.found = self.find(consumer, shared, &findings.topics);
         findings
     }

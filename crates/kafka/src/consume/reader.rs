@@ -84,6 +84,7 @@ impl<C: Convert> Reader<C> {
         self.prober.subscribe()?;
         let read = self.read();
         self.commit_at_last();
+        self.leave();
         self.prober.end();
         read
     }
@@ -281,8 +282,12 @@ impl<C: Convert> Reader<C> {
 
     fn resume(&self) {
         if self.shared.holding.swap(false, Ordering::Relaxed) {
-            let resumed = self.consumer.assignment().and_then(|all| self.consumer.resume(&all));
-            self.unless_done(resumed, "resumed");
+            // The others follow when they are where they are to be read from.
+            let mut read = TopicPartitionList::new();
+            for Partition { topic, number } in self.shared.tracker.lock().read() {
+                read.add_partition(&topic, number);
+            }
+            self.unless_done(self.consumer.resume(&read), "resumed");
         }
     }
 
@@ -292,6 +297,15 @@ impl<C: Convert> Reader<C> {
             component.warn_limited("pause", 1, || {
                 format!("fetching could not be {what}: {}", reason(&error))
             });
+        }
+    }
+
+    /// A client that has no partitions closes without a word to its group, which then waits, at its next change, until the session of
+    /// this member is over. One that gives its subscription up says so.
+    fn leave(&self) {
+        if self.shared.tracker.lock().is_empty() {
+            self.consumer.unsubscribe();
+            let _ = self.consumer.poll(POLL);
         }
     }
 

@@ -190,6 +190,12 @@ impl Tracker {
         self.epoch
     }
 
+    /// Partitions of which records are wanted now.
+    pub fn read(&self) -> Vec<Partition> {
+        let read = self.held.iter().filter(|(_, held)| held.is_read());
+        read.map(|(partition, _)| partition.clone()).collect()
+    }
+
     /// Whether records of a partition are wanted now.
     pub fn wants(&self, partition: &Partition) -> bool {
         self.held.get(partition).is_some_and(Held::is_read)

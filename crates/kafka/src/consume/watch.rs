@@ -42,9 +42,13 @@ impl ConsumerContext for Watch {
                 let mut tracker = self.0.tracker.lock();
                 of(partitions).for_each(|partition| tracker.assigned(partition));
                 drop(tracker);
-                // The client would begin at what is committed, whatever topic that was in. Nothing is fetched until it is known better.
+                // The client would begin at what is committed, whatever topic that was in. Nothing is fetched until it is known better:
+                // paused before it is assigned, and again behind it in case the client did not know it yet. The place is a number, as
+                // the client would ask the broker where any other one is, and with the answer, however late, go there again, away from
+                // where it was told to read meanwhile, and over all records between.
+                let _ = consumer.pause(partitions);
                 for mut partition in partitions.elements() {
-                    let _ = partition.set_offset(Offset::End);
+                    let _ = partition.set_offset(Offset::Offset(0));
                 }
                 self.0.probe_now.store(true, Ordering::Relaxed);
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::broker::{Broker, numbered};
+use crate::proxy::Proxy;
 use crate::world::{World, until};
 
 fn input(broker: &Broker) -> String {
@@ -79,6 +80,81 @@ fn members_share_partitions_and_take_over_what_others_leave() {
     });
     second.stop(two);
     assert_eq!(broker.committed("g").iter().sum::<i64>(), sent as i64);
+}
+
+/// Kinds of requests.
+const LIST_OFFSETS: i16 = 2;
+const HEARTBEAT: i16 = 12;
+const LEAVE_GROUP: i16 = 13;
+
+/// A client that asks the broker where a partition ends may go there when the answer comes, although it was told meanwhile to read
+/// elsewhere: what lies between is lost. It depends on a race, so this looks for the question.
+#[test]
+fn who_takes_partitions_over_never_asks_where_they_end() {
+    let world = World::new();
+    let broker = Broker::start(&["-topics", "t", "-partitions", "4"]);
+    let proxy = Proxy::plain(&broker.address);
+    let produce = |range: std::ops::Range<usize>| {
+        let mut records = numbered(range);
+        for (n, record) in records.iter_mut().enumerate() {
+            record["partition"] = (n % 4).into();
+        }
+        broker.produce("t", &records);
+    };
+    produce(0..200);
+    let running = world.start(&(input(&broker) + "output: {kept: {}}"));
+    world.wait_for(200);
+    world.stop(running);
+    produce(200..400);
+    let flow = input(&broker).replace(&broker.address, &proxy.address) + "output: {kept: {}}";
+    let running = world.start(&flow);
+    world.wait_for(400);
+    // A second one takes some, and gives them back when it leaves.
+    let second = World::new();
+    let two = second.start(&flow);
+    let mut sent = 400;
+    until("both read", || {
+        produce(sent..sent + 40);
+        sent += 40;
+        second.kept.texts().len() >= 40
+    });
+    second.stop(two);
+    produce(sent..sent + 40);
+    sent += 40;
+    until("nothing is missing", || {
+        let mut texts = world.kept.texts();
+        texts.extend(second.kept.texts());
+        texts.into_iter().collect::<BTreeSet<_>>().len() == sent
+    });
+    world.stop(running);
+    assert_eq!(proxy.requests(LIST_OFFSETS), 0);
+    assert_eq!(broker.committed("g").iter().sum::<i64>(), sent as i64);
+}
+
+/// If it did not, the next one to come or go would wait until its session is over.
+#[test]
+fn a_member_that_has_no_partitions_says_that_it_leaves() {
+    let (first, idle) = (World::new(), World::new());
+    let broker = Broker::with_topics("t");
+    let proxy = Proxy::plain(&broker.address);
+    let flow = input(&broker) + "output: {kept: {}}";
+    let of_idle = flow.replace(&broker.address, &proxy.address);
+    broker.produce("t", &numbered(0..10));
+    let one = first.start(&flow);
+    first.wait_for(10);
+    let two = idle.start(&of_idle);
+    // Whoever keeps sending these is a member.
+    until("the second one is a member", || proxy.requests(HEARTBEAT) >= 2);
+    idle.stop(two);
+    until("it has left", || proxy.requests(LEAVE_GROUP) > 0);
+    assert!(idle.kept.texts().is_empty(), "it had no partition");
+    let third = World::new();
+    let three = third.start(&flow);
+    first.stop(one);
+    broker.produce("t", &numbered(10..20));
+    third.wait_for(10);
+    third.stop(three);
+    assert_eq!(broker.committed("g"), [20]);
 }
 
 #[test]

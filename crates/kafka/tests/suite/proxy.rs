@@ -1,5 +1,6 @@
 //! What lies between a client and its broker: it damages records on their way to the client, or cuts their connections.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -11,7 +12,11 @@ pub struct Proxy {
     /// `host:port`
     pub address: String,
     connections: Arc<Mutex<Vec<TcpStream>>>,
+    /// By what is asked for.
+    requests: Requests,
 }
+
+type Requests = Arc<Mutex<BTreeMap<i16, usize>>>;
 
 /// What is done to an answer of the broker.
 #[derive(Clone)]
@@ -25,10 +30,21 @@ struct Change {
     left: Arc<AtomicUsize>,
 }
 
+/// What is done to frames of one direction.
+enum OnTheWay {
+    Requests(Requests),
+    Answers(Change),
+}
+
 impl Proxy {
     /// Damages nothing.
     pub fn plain(broker: &str) -> Proxy {
         Proxy::start(broker, "", 0)
+    }
+
+    /// How many requests of a kind the client has sent; kinds are numbers in the protocol.
+    pub fn requests(&self, kind: i16) -> usize {
+        self.requests.lock().get(&kind).copied().unwrap_or(0)
     }
 
     /// Ends all connections that there are.
@@ -49,17 +65,24 @@ impl Proxy {
         };
         let (broker, connections) = (broker.to_owned(), Arc::new(Mutex::new(Vec::new())));
         let open = connections.clone();
+        let requests = Requests::default();
+        let counted = requests.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(&broker));
                 // The broker may be gone when the test ends.
                 let Ok(server) = server else { continue };
                 open.lock().push(client.try_clone().unwrap());
-                pass(client.try_clone().unwrap(), server.try_clone().unwrap(), None);
-                pass(server, client, Some(change.clone()));
+                let requests = OnTheWay::Requests(counted.clone());
+                pass(client.try_clone().unwrap(), server.try_clone().unwrap(), requests);
+                pass(server, client, OnTheWay::Answers(change.clone()));
             }
         });
-        Proxy { address, connections }
+        Proxy {
+            address,
+            connections,
+            requests,
+        }
     }
 }
 
@@ -72,7 +95,7 @@ fn spelt(address: &str) -> Vec<u8> {
 }
 
 /// Passes frame after frame on, until one of both ends.
-fn pass(mut from: TcpStream, mut to: TcpStream, change: Option<Change>) {
+fn pass(mut from: TcpStream, mut to: TcpStream, frames: OnTheWay) {
     std::thread::spawn(move || {
         let mut length = [0; 4];
         while from.read_exact(&mut length).is_ok() {
@@ -80,8 +103,12 @@ fn pass(mut from: TcpStream, mut to: TcpStream, change: Option<Change>) {
             if from.read_exact(&mut frame).is_err() {
                 break;
             }
-            if let Some(change) = &change {
-                change.apply(&mut frame);
+            match (&frames, frame.first_chunk()) {
+                (OnTheWay::Answers(change), _) => change.apply(&mut frame),
+                (OnTheWay::Requests(count), Some(kind)) => {
+                    *count.lock().entry(i16::from_be_bytes(*kind)).or_default() += 1;
+                }
+                (OnTheWay::Requests(_), None) => {}
             }
             if to.write_all(&length).is_err() || to.write_all(&frame).is_err() {
                 break;
