@@ -106,6 +106,34 @@ async fn retention_leaves_gaps_that_scavenging_and_a_restart_do_not_close() {
     assert!(own.may_lose("a") && !own.may_lose("b"));
 }
 
+/// Each message that is gone has one of another category beside it, so holes are many and the gap is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_that_others_divide_are_one_gap_between_two_messages_that_are_shown() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let own = namespace(&store).await;
+    for _ in 0..300 {
+        append(&own, "a-1", 1).await;
+        append(&own, "b-1", 1).await;
+    }
+    keep_newest(&own, RetentionOf::Stream("a-1"), Some(2)).await;
+    append(&own, "a-2", 1).await;
+    keep_newest(&own, RetentionOf::Stream("a-2"), Some(1)).await;
+    for _ in 0..2 {
+        let of_a = (vec![597, 599, 601], vec![(1, 595)]);
+        assert_eq!(seen(&own, "category a", 10).await, of_a);
+        assert_eq!(seen(&own, "category a", 1).await, of_a);
+        store.scavenge().await.unwrap();
+    }
+    // Between two of them, too.
+    append(&own, "a-2", 3).await;
+    for _ in 0..2 {
+        let of_a = (vec![597, 599, 604], vec![(1, 595), (601, 603)]);
+        assert_eq!(seen(&own, "category a", 10).await, of_a);
+        store.scavenge().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_import_leaves_out_was_never_there() {
     let store = Disks::new().open().await;

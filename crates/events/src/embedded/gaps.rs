@@ -8,8 +8,6 @@ use crate::store::{Direction, Gap, Page, WithGaps};
 
 /// A page ends at so many.
 const GAPS_MAX: usize = 1000;
-/// Holes that are told apart between two messages of a category.
-const HOLES_MAX: usize = 1_000_000;
 /// Rows that are looked at before the rest is left to a thread of its own.
 const ROWS_MAX: usize = 4096;
 
@@ -105,24 +103,38 @@ impl Passed {
     /// Of a category: global positions that no message has, between the first place and the last row. No message is read.
     fn find_holes(&mut self, namespace: &EmbeddedNamespace, page: &Page, io: Io) -> Read<()> {
         let (first, end) = (self.first.max(1), self.next);
-        let (mut found, mut next, mut rows) = (std::mem::take(&mut self.gaps), first, 0);
-        self.open = false;
-        let found_max = found.len() + HOLES_MAX;
+        let (mut holes, mut next, mut rows) = (Vec::<Gap>::new(), first, 0);
+        let shown = || page.events.iter().map(|stored| stored.event().global).peekable();
+        let mut passed = shown();
         namespace.walk(&Listed::All, Some(first), Direction::Forward, io, &mut |row| {
             rows += 1;
             if rows > ROWS_MAX && io == Io::MemoryOnly {
                 return Err(Unread::OnDisk);
             }
             let place = row.ordinal.min(end);
-            if place > next && found.len() < found_max {
-                let to = place - 1;
-                found.push(Gap { from: next, to });
+            if place > next {
+                let hole = Gap {
+                    from: next,
+                    to: place - 1,
+                };
+                // One between two that are shown, however many there are: no more of them are kept than of the page's messages.
+                let mut is_divided = false;
+                while passed.next_if(|global| *global < hole.from).is_some() {
+                    is_divided = true;
+                }
+                match holes.last_mut().filter(|_| !is_divided) {
+                    Some(last) => last.to = hole.to,
+                    None => holes.push(hole),
+                }
             }
             next = row.ordinal + 1;
             Ok(next < end)
         })?;
+        let mut found = std::mem::take(&mut self.gaps);
+        self.open = false;
+        found.append(&mut holes);
         found.sort_by_key(|gap| gap.from);
-        let mut shown = page.events.iter().map(|stored| stored.event().global).peekable();
+        let mut shown = shown();
         for gap in found {
             while shown.next_if(|global| *global < gap.from).is_some() {
                 self.open = false;
