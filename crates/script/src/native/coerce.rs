@@ -269,10 +269,14 @@ pub(super) fn console_text(heap: &mut Heap<'_>, arguments: &[Js]) -> Run<String>
         }
         console_value(heap, argument, &mut out, 0)?;
     }
+    // One text may have made it longer than what is looked at before each value.
+    if out.len() > CONSOLE_MAX {
+        return bail("a long line for the console");
+    }
     Ok(out)
 }
 
-/// Lines longer than this are cut by QuickJS.
+/// Longer lines are QuickJS's, which cuts them at twice of this.
 const CONSOLE_MAX: usize = 32 << 10;
 
 fn console_value(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> Run<()> {

@@ -68,6 +68,23 @@ fn hostile_messages_end_at_quickjs_soon() {
     }
 }
 
+/// QuickJS cuts it; here it would be whole.
+#[test]
+fn a_long_line_of_the_console_is_left_to_quickjs() {
+    for code in [
+        "console.log(msg.payload); return msg",
+        "console.log('a', 1, msg.payload); return msg",
+        "console.log([msg.payload]); return msg",
+        "console.log({text: msg.payload}); return msg",
+    ] {
+        let mut both = Both::new(Form::Body, code).unwrap();
+        let fits = message(Value::text("ä".repeat(10_000)));
+        assert_eq!(both.compare(&fits), Ok(()), "{code}");
+        let long = message(Value::text("ä".repeat(100_000)));
+        assert_eq!(both.compare(&long), Err("a long line for the console"), "{code}");
+    }
+}
+
 #[test]
 fn deep_and_long_scripts_are_left_to_quickjs() {
     let sum = format!("msg.meta.x = 'a'{}; return msg", " + 'x'".repeat(5000));

@@ -211,6 +211,16 @@ fn a_hundred_thousand_messages_leave_no_memory_behind() {
 }
 
 #[test]
+fn a_long_line_of_the_console_is_cut() {
+    let mut bench = Bench::body("console.log('ä'.repeat(100000)); console.log('ä'.repeat(100)); return msg");
+    bench.run(&plain("1", &[])).unwrap();
+    let lines = bench.lines();
+    let (long, rest) = lines[0].split_at(lines[0].floor_char_boundary(64 << 10));
+    assert_eq!((rest, long.len() + 1), ("…", 64 << 10), "within a character of 64 KiB");
+    assert_eq!(lines[1], format!("'{}'", "ä".repeat(100)));
+}
+
+#[test]
 fn too_little_memory_is_told_at_start() {
     let environment = Environment {
         limits: Limits {
