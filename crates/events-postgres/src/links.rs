@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_events::{EventsError, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::clock::DatabaseClock;
-use crate::database::Database;
+use crate::database::{CONNECT_TIMEOUT, Database, Unreached};
 use crate::failure::{failed, reason};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// While a start waits for the database, it is seen so often whether it still answers.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// How this store works with a database: it locks one row and waits for it; its reads follow an index in its order, whatever
 /// is not known yet of how many rows there are.
@@ -33,12 +35,27 @@ pub(crate) struct Links {
     idle: Mutex<Vec<Link>>,
     permits: Arc<Semaphore>,
     outage: Mutex<Option<Outage>>,
+    /// Changes when all connections are given up.
+    given_up: watch::Sender<()>,
 }
 
 struct Outage {
     error: EventsError,
     pause: Duration,
     until: Instant,
+    /// One asks; the others are told what the last attempt said.
+    is_asked: bool,
+}
+
+/// Whoever asks, also when he is gone before there is an answer.
+struct Asking<'l>(&'l Mutex<Option<Outage>>);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(outage) = &mut *self.0.lock() {
+            outage.is_asked = false;
+        }
+    }
 }
 
 struct Link {
@@ -62,6 +79,7 @@ impl Links {
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(connections.max(2))),
             outage: Mutex::default(),
+            given_up: watch::Sender::default(),
         })
     }
 
@@ -91,11 +109,14 @@ impl Links {
     }
 
     async fn connect(&self) -> Result<Link> {
-        if let Some(outage) = &*self.outage.lock()
-            && Instant::now() < outage.until
-        {
-            return Err(outage.error.clone());
-        }
+        let _asking = match &mut *self.outage.lock() {
+            Some(outage) if outage.is_asked || Instant::now() < outage.until => return Err(outage.error.clone()),
+            Some(outage) => {
+                outage.is_asked = true;
+                Some(Asking(&self.outage))
+            }
+            None => None,
+        };
         match self.try_connect().await {
             Ok(client) => {
                 *self.outage.lock() = None;
@@ -122,27 +143,59 @@ impl Links {
             error,
             pause,
             until: Instant::now() + pause,
+            is_asked: false,
         });
+    }
+
+    /// The database answers: whoever comes need not wait for the end of a pause.
+    pub fn reached(&self) {
+        *self.outage.lock() = None;
+    }
+
+    /// Ends once a new connection finds a host that says nothing: what was asked for gets no answer either.
+    pub async fn until_silent(&self) -> EventsError {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.database.connect().await.was_silent {
+                return self.silent();
+            }
+        }
+    }
+
+    fn silent(&self) -> EventsError {
+        EventsError::Unavailable(format!("the database at {} does not answer", self.database.place))
     }
 
     async fn try_connect(&self) -> Result<Client> {
         let database = &self.database;
-        let cannot = |error: &tokio_postgres::Error| {
-            EventsError::Unavailable(format!(
-                "cannot reach the database at {}: {}",
-                database.place,
-                reason(error)
-            ))
+        let cannot = |why: &Unreached| {
+            EventsError::Unavailable(format!("cannot reach the database at {}: {why}", database.place))
         };
-        let connected = database.config.connect(database.tls.clone()).await;
-        let (client, connection) = connected.map_err(|error| cannot(&error))?;
+        let connected = database.connect().await.connected;
+        let (client, connection) = connected.map_err(|why| cannot(&why))?;
+        let mut given_up = self.given_up.subscribe();
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(error = %reason(&error), "a connection to the database ended");
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(error = %reason(&error), "a connection to the database ended");
+                    }
+                }
+                _ = given_up.changed() => {}
             }
         });
-        client.batch_execute(SESSION).await.map_err(|error| cannot(&error))?;
+        let said = tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(SESSION)).await;
+        let said = said.map_err(|_| cannot(&Unreached::Silent(CONNECT_TIMEOUT)))?;
+        said.map_err(|error| cannot(&Unreached::Failed(error)))?;
         Ok(client)
+    }
+
+    /// The database does not answer, and says nothing to who connects: whoever waits for it is told, as when the connection is lost. A
+    /// database that only has much to do is told from it by a new connection, which it still takes.
+    pub fn give_up(&self) {
+        self.idle.lock().clear();
+        self.unreachable(self.silent());
+        self.given_up.send_replace(());
     }
 }
 

@@ -6,46 +6,90 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_postgres::{AsyncMessage, Client};
 
+use crate::database::{Attempt, Connected, Database, Unreached};
 use crate::failure::reason;
 use crate::store::Core;
 
 const POLL: Duration = Duration::from_secs(1);
-/// One look at the rows takes no longer, or the connection is given up.
+/// One look at the rows takes no longer, or the connection is given up. The server gives it up before, so that silence tells of a
+/// server that is silent, and not of a lock.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+const LISTEN: &str = "SET search_path = thalweg_events, pg_catalog; SET lock_timeout = '8s'; SET statement_timeout = '9s'; \
+     LISTEN thalweg_events";
+/// Another one, or the same after a restart, answers otherwise.
+const SERVER: &str = "SELECT concat_ws(' ', pg_postmaster_start_time(), inet_server_addr(), inet_server_port())";
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 type Failure = tokio_postgres::Error;
 
+/// Why nothing is heard any more.
+enum Lost {
+    Ended(String),
+    /// It was asked, and has not answered.
+    Silent(String),
+}
+
+/// The session that listens; its connection ends with it.
+struct Listening {
+    client: Client,
+    told: mpsc::UnboundedReceiver<AsyncMessage>,
+    /// Which server it is: behind one address there may be several.
+    server: String,
+    driver: AbortHandle,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // By itself it would wait for the answer to what was asked, and keep its place at the server for so long.
+        self.driver.abort();
+    }
+}
+
 /// Works until the store is dropped.
 pub(crate) async fn listen(core: Weak<Core>) {
     let mut pause = PAUSE_FIRST;
     let mut was_lost = false;
+    // The server that has not answered.
+    let mut silent: Option<String> = None;
     loop {
         let Some(strong) = core.upgrade() else { return };
         let database = strong.links.database.clone();
         drop(strong);
-        let why = match connect(&database).await {
-            Ok((client, told)) => {
+        let (connected, was_silent) = connect(&database).await;
+        if let Some(before) = &silent {
+            let is_another = connected.as_ref().is_ok_and(|listening| listening.server != *before);
+            if was_silent || is_another {
+                let Some(strong) = core.upgrade() else { return };
+                strong.links.give_up();
+            }
+        }
+        let lost = match connected {
+            Ok(mut listening) => {
+                silent = None;
                 pause = PAUSE_FIRST;
                 if was_lost {
                     tracing::info!(database = database.place, "the database is reached again");
                 }
-                follow(&core, &client, told).await
+                let lost = follow(&core, &mut listening).await;
+                if let Some(Lost::Silent(_)) = &lost {
+                    silent = Some(listening.server.clone());
+                }
+                lost
             }
-            Err(error) => Some(format!(
-                "cannot reach the database at {}: {}",
-                database.place,
-                reason(&error)
-            )),
+            Err(why) => Some(Lost::Ended(format!(
+                "cannot reach the database at {}: {why}",
+                database.place
+            ))),
         };
-        let (Some(strong), Some(why)) = (core.upgrade(), why) else {
+        let (Some(strong), Some(Lost::Ended(why) | Lost::Silent(why))) = (core.upgrade(), lost) else {
             return;
         };
         if !was_lost || pause == PAUSE_FIRST {
-            tracing::warn!("{why}; writes are refused until it answers");
+            tracing::warn!("{why}; requests fail until it answers");
         }
         was_lost = true;
         strong.lost(&why);
@@ -55,12 +99,19 @@ pub(crate) async fn listen(core: Weak<Core>) {
     }
 }
 
-async fn connect(
-    database: &crate::database::Database,
-) -> Result<(Client, mpsc::UnboundedReceiver<AsyncMessage>), Failure> {
-    let (client, mut connection) = database.config.connect(database.tls.clone()).await?;
+/// Returns, too, whether a host says nothing.
+async fn connect(database: &Database) -> (Result<Listening, Unreached>, bool) {
+    let Attempt { connected, was_silent } = database.connect().await;
+    let listening = match connected {
+        Ok(connected) => begin(connected).await,
+        Err(why) => Err(why),
+    };
+    (listening, was_silent)
+}
+
+async fn begin((client, mut connection): Connected) -> Result<Listening, Unreached> {
     let (tell, told) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
+    let driver = tokio::spawn(async move {
         let mut messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
         while let Some(Ok(message)) = futures::StreamExt::next(&mut messages).await {
             if tell.send(message).is_err() {
@@ -68,35 +119,51 @@ async fn connect(
             }
         }
     });
-    client
-        .batch_execute("SET search_path = thalweg_events, pg_catalog; LISTEN thalweg_events")
-        .await?;
-    Ok((client, told))
+    let mut listening = Listening {
+        client,
+        told,
+        server: String::new(),
+        driver: driver.abort_handle(),
+    };
+    let client = &listening.client;
+    let asked = async {
+        client.batch_execute(LISTEN).await?;
+        client.query_one(SERVER, &[]).await?.try_get::<_, String>(0)
+    };
+    let asked = tokio::time::timeout(ANSWER_MAX, asked).await;
+    let asked = asked.map_err(|_| Unreached::Silent(ANSWER_MAX))?;
+    listening.server = asked.map_err(Unreached::Failed)?;
+    Ok(listening)
 }
 
 /// Why it ended; `None` if the store is dropped.
-async fn follow(core: &Weak<Core>, client: &Client, mut told: mpsc::UnboundedReceiver<AsyncMessage>) -> Option<String> {
+async fn follow(core: &Weak<Core>, listening: &mut Listening) -> Option<Lost> {
     // What was told before nobody heard.
     core.upgrade()?.forget_all_tokens();
     let mut tick = tokio::time::interval(POLL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            message = told.recv() => match message {
+            message = listening.told.recv() => match message {
                 Some(AsyncMessage::Notification(told)) => core.upgrade()?.told(told.payload()),
                 Some(_) => {}
                 None => {
                     let place = core.upgrade()?.links.place().to_owned();
-                    return Some(format!("the connection to the database at {place} is lost"));
+                    return Some(Lost::Ended(format!("the connection to the database at {place} is lost")));
                 }
             },
             _ = tick.tick() => {
                 let core = core.upgrade()?;
                 let place = core.links.place();
-                match tokio::time::timeout(ANSWER_MAX, look(&core, client)).await {
-                    Ok(Ok(())) => core.heard(),
-                    Ok(Err(error)) => return Some(format!("the database at {place}: {}", reason(&error))),
-                    Err(_) => return Some(format!("the database at {place} does not answer")),
+                match tokio::time::timeout(ANSWER_MAX, look(&core, &listening.client)).await {
+                    Ok(Ok(())) => {
+                        core.links.reached();
+                        core.heard();
+                    }
+                    Ok(Err(error)) => {
+                        return Some(Lost::Ended(format!("the database at {place}: {}", reason(&error))));
+                    }
+                    Err(_) => return Some(Lost::Silent(format!("the database at {place} does not answer"))),
                 }
             }
         }

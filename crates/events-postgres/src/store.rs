@@ -69,14 +69,22 @@ struct State {
 impl PostgresStore {
     /// `url`: `postgres://user:password@host:port/database`, with `sslmode` and `sslrootcert` as PostgreSQL's clients have
     /// them. Makes the schema `thalweg_events`, or brings it to the present version. Fails when the database cannot be
-    /// reached now; when it cannot later, writes are refused until it can.
+    /// reached now; when it cannot later, requests fail until it can.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<PostgresStore> {
         let links = Links::new(Database::parse(url)?, options.connections);
-        let mut link = links.lend().await?;
-        schema::migrate(&mut link).await?;
-        let is_relaxed = schema::is_relaxed(&mut link).await?;
-        links.clock.ask(&mut link).await?;
-        drop(link);
+        let begun = async {
+            let mut link = links.lend().await?;
+            schema::migrate(&mut link).await?;
+            let is_relaxed = schema::is_relaxed(&mut link).await?;
+            links.clock.ask(&mut link).await?;
+            Ok::<bool, EventsError>(is_relaxed)
+        };
+        let is_relaxed = tokio::select! {
+            biased;
+            begun = begun => begun?,
+            // A migration may take long, and nobody listens yet who would tell.
+            error = links.until_silent() => return Err(error),
+        };
         if is_relaxed {
             tracing::warn!(
                 database = links.place(),

@@ -187,6 +187,28 @@ impl Server {
         }
     }
 
+    /// As a machine that hangs: its kernel takes connections, and nobody answers. Or goes on.
+    pub fn freeze(&self, is_frozen: bool) {
+        let postgres = self.postgres.as_ref().unwrap().id().to_string();
+        let signal = |process: &str| {
+            let signal = if is_frozen { "STOP" } else { "CONT" };
+            let _gone_by_now = Command::new("sh")
+                .args(["-c", &format!("kill -{signal} {process}")])
+                .status();
+        };
+        // First the one that makes processes, so that none is missed.
+        signal(&postgres);
+        for process in std::fs::read_dir("/proc").unwrap() {
+            let process = process.unwrap().file_name().into_string().unwrap();
+            // Behind the name, which may have any characters: the state, and the parent.
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
+            if parent == Some(postgres.as_str()) {
+                signal(&process);
+            }
+        }
+    }
+
     /// Runs SQL as an operator would, and returns what it prints.
     pub fn sql(&self, sql: &str) -> String {
         let output = Command::new(bin().join("psql"))
@@ -215,6 +237,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // What is frozen does not end by itself.
+        if self.postgres.is_some() {
+            self.freeze(false);
+        }
         self.kill();
     }
 }

@@ -2,14 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thalweg_events::{
-    Append, CategoryRead, Direction, EventsError, Expected, Namespace, NewEvent, NewNamespace, Scopes, Store, new_token,
+    Append, CategoryRead, Direction, EventsError, Expected, Health, Namespace, NewEvent, NewNamespace, Scopes, Store,
+    new_token,
 };
 use thalweg_events_postgres::{PostgresOptions, PostgresStore};
 
 use crate::server::Server;
+
+/// Longer than anything takes; reaching it fails the test.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn open(server: &Server) -> PostgresStore {
     PostgresStore::open(&server.url(), PostgresOptions::default())
@@ -139,7 +143,6 @@ async fn a_token_revoked_and_a_namespace_deleted_on_one_server_end_on_the_other(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_notification_told_is_found_by_looking() {
-    const PATIENCE: Duration = Duration::from_secs(20);
     let server = Server::start();
     let (one, other) = (open(&server).await, open(&server).await);
     let token = thalweg_events::Token::parse(&create(&one, "shared").await).unwrap();
@@ -196,4 +199,125 @@ async fn errors_name_the_place_and_never_the_password_and_a_newer_schema_is_refu
         .unwrap()
         .to_string();
     assert!(error.contains("has version 99"), "{error}");
+}
+
+/// Without a bound, who had asked would wait as long as the database is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_database_that_says_nothing_any_more_is_told_and_it_goes_on_when_it_speaks() {
+    let server = Server::start();
+    // Another host answers, at least that nobody is there: that this one is silent must not be forgotten for it.
+    let refuses = tokio::net::TcpSocket::new_v4().unwrap();
+    refuses.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (_, place) = server
+        .url()
+        .split_once('@')
+        .map(|(user, place)| (user.to_owned(), place.to_owned()))
+        .unwrap();
+    let (host, database) = place.split_once('/').unwrap();
+    let both = format!("{host},127.0.0.1:{}/{database}", refuses.local_addr().unwrap().port());
+    let url = server.url().replace(&place, &both);
+    let store = PostgresStore::open(&url, PostgresOptions::default()).await.unwrap();
+    create(&store, "one").await;
+    let namespace = store.namespace("one").await.unwrap();
+    write(&namespace, "a-1", "1").await.unwrap();
+    server.freeze(true);
+    let began = Instant::now();
+    let asked: Vec<_> = (0..40)
+        .map(|n| {
+            let namespace = namespace.clone();
+            tokio::spawn(async move {
+                match n % 2 {
+                    0 => write(&namespace, "a-1", "lost").await.err(),
+                    _ => namespace.info().await.err(),
+                }
+            })
+        })
+        .collect();
+    for asked in asked {
+        let told = tokio::time::timeout(PATIENCE, asked).await.unwrap().unwrap();
+        let why = told.expect("nobody answers");
+        assert!(matches!(why, EventsError::Unavailable(_)), "{why}");
+        // 1 s until it is looked at, 10 s for that, and 5 s for a new connection; the rest is for a slow machine.
+        assert!(began.elapsed() < Duration::from_secs(40), "{why}");
+    }
+    assert!(matches!(store.health(), Health::ReadOnly(_)), "{:?}", store.health());
+    let began = Instant::now();
+    let opened = PostgresStore::open(&server.url(), PostgresOptions::default()).await;
+    let why = opened.err().unwrap().to_string();
+    assert!(why.ends_with("it does not answer within 5s"), "{why}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    server.freeze(false);
+    until("it is healthy", || store.health() == Health::Healthy).await;
+    // Who says that it is healthy has something that answers.
+    write(&namespace, "a-1", "2").await.unwrap();
+    let kept: Vec<String> = read(&namespace, 1).await.into_iter().map(|(_, data)| data).collect();
+    // Of what got no answer nothing is known; what was answered is there, once.
+    assert_eq!(kept.first().unwrap(), "1");
+    assert_eq!(kept.iter().filter(|data| *data == "2").count(), 1, "{kept:?}");
+}
+
+/// A table that somebody has locked, as a change of its columns does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_locked_is_waited_for_ten_seconds_on_ten_connections_and_then_told() {
+    let server = Server::start();
+    let store = open(&server).await;
+    create(&store, "one").await;
+    let namespace = store.namespace("one").await.unwrap();
+    write(&namespace, "a-1", "1").await.unwrap();
+    let lock = "BEGIN; LOCK TABLE thalweg_events.namespaces IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(16); COMMIT";
+    let connections = || server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'thalweg'");
+    std::thread::scope(|scope| {
+        let locked = scope.spawn(|| server.sql(lock));
+        tokio::task::block_in_place(|| {
+            let held = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
+                        AND relation = 'thalweg_events.namespaces'::regclass";
+            let until = Instant::now() + PATIENCE;
+            while server.sql(held) == "0" {
+                assert!(Instant::now() < until, "the table is not locked");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let asked: Vec<_> = (0..40)
+            .map(|_| {
+                let namespace = namespace.clone();
+                tokio::spawn(async move { namespace.info().await.err().map(|why| why.to_string()) })
+            })
+            .collect();
+        let told = tokio::task::block_in_place(|| {
+            std::thread::sleep(Duration::from_secs(5));
+            assert_eq!(connections(), "11", "ten, and the one that listens");
+            let until = Instant::now() + PATIENCE;
+            while !matches!(store.health(), Health::ReadOnly(why) if why.contains("55P03")) {
+                assert!(Instant::now() < until, "{:?}", store.health());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            std::thread::sleep(Duration::from_secs(3));
+            assert_eq!(
+                connections(),
+                "11",
+                "who does not wait any more leaves no connection behind"
+            );
+            locked.join().unwrap();
+            tokio::runtime::Handle::current().block_on(futures::future::join_all(asked))
+        });
+        let told: Vec<Option<String>> = told.into_iter().map(Result::unwrap).collect();
+        let refused = told
+            .iter()
+            .flatten()
+            .filter(|why| why.contains("(SQLSTATE 55P03)"))
+            .count();
+        assert!(refused >= 10, "{told:?}");
+        assert_eq!(refused, told.iter().flatten().count(), "nothing else fails: {told:?}");
+        assert!(refused < 40, "who came later has waited for a shorter time: {told:?}");
+    });
+    until("it is healthy", || store.health() == Health::Healthy).await;
+    write(&namespace, "a-1", "2").await.unwrap();
+}
+
+async fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < until, "never reached: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
