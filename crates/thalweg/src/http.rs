@@ -15,6 +15,8 @@ pub struct Target<'t> {
     pub ca_file: Option<&'t Path>,
     /// Of each request, with its answer; `None`: as long as it takes, once there is a connection.
     pub timeout: Option<Duration>,
+    /// Until an answer begins; `None`: as long as it takes.
+    pub answer: Option<Duration>,
 }
 
 /// Longer than any way to a server.
@@ -43,6 +45,7 @@ impl Http {
             .http_status_as_error(false)
             .timeout_global(target.timeout)
             .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(target.answer)
             .proxy(None)
             .build();
         Ok(Http {
@@ -109,5 +112,26 @@ pub fn token(given: Option<&String>, file: Option<&PathBuf>) -> Result<Option<St
             Ok(Some(token.to_owned()))
         }
         (None, None) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_a_request_and_says_nothing_is_not_waited_for_without_end() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let http = Http::new(Target {
+            url: &url,
+            token: None,
+            ca_file: None,
+            timeout: None,
+            answer: Some(Duration::from_secs(1)),
+        });
+        let told = http.unwrap().send("GET", "/", &[], ()).unwrap_err();
+        assert_eq!(told.to_string(), format!("cannot ask {url}; is thalweg running there?"));
+        assert!(format!("{told:#}").contains("timeout"), "{told:#}");
     }
 }

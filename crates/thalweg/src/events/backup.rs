@@ -17,7 +17,7 @@ use crate::out;
 const BUFFER: usize = 1 << 18;
 
 pub fn backup(options: &Backup) -> Result<()> {
-    let mut answer = Client::new(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
+    let mut answer = Client::patient(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
     let source = answer.body_mut().with_config().limit(u64::MAX).reader();
     let copied = match is_standard(&options.output) {
         true => copy(source, &mut io::stdout().lock())?,

@@ -16,22 +16,35 @@ use crate::http::{self, Http, Target};
 /// Of what is read as a whole: more than any single answer has.
 const ANSWER_MAX: u64 = 64 << 20;
 
+/// Longer than a server needs for any call but those that go through all that is stored.
+const ANSWER_BEGINS: Duration = Duration::from_secs(120);
+
 pub struct Client(Http);
 
 impl Client {
-    /// One whose requests take as long as they take.
+    /// One whose answers begin soon, and take as long as they take.
     pub fn new(server: &Server) -> Result<Client> {
-        Client::with_timeout(server, None)
+        Client::with(server, None, Some(ANSWER_BEGINS))
+    }
+
+    /// One whose requests take as long as they take.
+    pub fn patient(server: &Server) -> Result<Client> {
+        Client::with(server, None, None)
     }
 
     /// One whose requests end after a time, with whatever their answers have been so far.
-    pub fn with_timeout(server: &Server, timeout: Option<Duration>) -> Result<Client> {
+    pub fn with_timeout(server: &Server, timeout: Duration) -> Result<Client> {
+        Client::with(server, Some(timeout), None)
+    }
+
+    fn with(server: &Server, timeout: Option<Duration>, answer: Option<Duration>) -> Result<Client> {
         let token = http::token(server.token.as_ref(), server.token_file.as_ref())?;
         let target = Target {
             url: &server.url,
             token: token.as_deref().filter(|token| !token.is_empty()),
             ca_file: server.ca_file.as_deref(),
             timeout,
+            answer,
         };
         Http::new(target).map(Client)
     }

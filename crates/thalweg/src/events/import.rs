@@ -33,7 +33,7 @@ pub fn run(options: &Import) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     }
-    let client = Client::new(&options.server)?;
+    let client = Client::patient(&options.server)?;
     // An import of nothing: whether the server takes one is found out before a file is sent to it, or anything is removed.
     outcome(&client, "/import", SendBody::none())?;
     let input = files::input(options.input.as_deref())?;

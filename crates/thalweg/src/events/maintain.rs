@@ -18,7 +18,7 @@ const DAMAGED: u8 = 65;
 pub fn verify(options: &Verify) -> Result<ExitCode> {
     let found = match &options.data_dir {
         Some(folder) => of_folder(folder)?,
-        None => Client::new(&options.server)?.value(&json!(["sys.verify"]))?,
+        None => Client::patient(&options.server)?.value(&json!(["sys.verify"]))?,
     };
     out::line(&found)?;
     let faults = found["faults"].as_array().map_or(&[][..], Vec::as_slice);
@@ -57,7 +57,7 @@ pub fn scavenge(options: &Scavenge) -> Result<()> {
         true => "[\"sys.scavenge\",{\"erase\":true}]",
         false => "[\"sys.scavenge\"]",
     };
-    let freed = Client::new(&options.server)?.call(call)?;
+    let freed = Client::patient(&options.server)?.call(call)?;
     out::line(freed)?;
     Ok(())
 }

@@ -56,7 +56,7 @@ fn stopped() -> Result<impl Future<Output = ()>> {
 /// Returns when nobody reads any more.
 fn follow(options: &Tail) -> Result<()> {
     let client = Client::new(&options.server)?;
-    let subscriber = Client::with_timeout(&options.server, Some(RENEW))?;
+    let subscriber = Client::with_timeout(&options.server, RENEW)?;
     let query = query(options, start(options, &client)?);
     let (mut last, mut pause, mut connected) = (None::<u64>, PAUSE_MIN, false);
     loop {

@@ -56,6 +56,7 @@ impl Asked {
             token: token.as_deref(),
             ca_file: self.who.ca_file.as_deref(),
             timeout,
+            answer: None,
         })
     }
 

@@ -23,6 +23,7 @@ impl Client {
             token: token.as_deref(),
             ca_file: server.ca_file.as_deref(),
             timeout: Some(TIMEOUT),
+            answer: None,
         };
         Http::new(target).map(Client)
     }
