@@ -1,4 +1,5 @@
-//! `sleep`: holds each message for a time. A message whose time cannot be told is flagged and passed on at once.
+//! `sleep`: holds each message for a time. A message whose time cannot be told is flagged and passed on at once. A time that is
+//! computed for each message is an hour at most, since it may come from whoever sends; one that the file gives is what it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::context::StageContext;
 use crate::parse::ParseContext;
 use crate::registry::ProcessorSpec;
 
-/// Longer pauses are cut to this: the time may come from the data.
+/// Longer pauses that data asks for are cut to this, and told.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 struct Spec(Arc<Interpolation>);
@@ -49,6 +50,7 @@ struct Sleep {
 
 impl Processor for Sleep {
     fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
+        let is_fixed = self.duration.is_static().is_some();
         for index in 0..batch.len() {
             let text = self
                 .duration
@@ -56,7 +58,11 @@ impl Processor for Sleep {
                 .map_err(|error| error.to_string());
             match text.and_then(|text| parse_duration(&text)) {
                 Ok(pause) => {
-                    if !self.context.pause(pause.min(PAUSE_MAX)) {
+                    let held = held_for(pause, is_fixed);
+                    if held < pause {
+                        self.context.component.warn_limited("pause", 1, || told(pause));
+                    }
+                    if !self.context.pause(held) {
                         break;
                     }
                 }
@@ -68,5 +74,33 @@ impl Processor for Sleep {
             }
         }
         out.push(batch);
+    }
+}
+
+fn held_for(pause: Duration, is_fixed: bool) -> Duration {
+    match is_fixed {
+        true => pause,
+        false => pause.min(PAUSE_MAX),
+    }
+}
+
+fn told(pause: Duration) -> String {
+    format!("a message asks for a pause of {pause:?}, and is held for {PAUSE_MAX:?}, the longest that data may ask for")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_pause_that_data_asks_for_is_one_hour_and_one_of_the_file_is_what_it_says() {
+        let day = Duration::from_secs(86_400);
+        assert_eq!(held_for(day, false), Duration::from_secs(3600));
+        assert_eq!(held_for(Duration::from_secs(3600), false), Duration::from_secs(3600));
+        assert_eq!(held_for(day, true), day);
+        assert_eq!(
+            told(day),
+            "a message asks for a pause of 86400s, and is held for 3600s, the longest that data may ask for"
+        );
     }
 }
