@@ -111,7 +111,7 @@ fn file(row: &Row<'_>, value: &str) -> String {
     };
     match *first {
         _ if row.section == OF_A_QUEUE => format!("queues: {{list: [{{name: q, {}}}]}}\n{FLOW}", nested(&names, "")),
-        "opcua" if inner == ["maxInFlight"] => {
+        "opcua" if ["maxInFlight", "giveUpAfterMs", "handshake"].contains(inner.first().unwrap()) => {
             let output = format!("opcua: {{endpoint: 'opc.tcp://plc:4840', {}}}", nested(inner, ""));
             format!("input: {{stdin: {{}}}}\noutput: {{{output}}}\n")
         }

@@ -14,7 +14,7 @@ use crate::status::LogStatus;
 use crate::table::{Change, META};
 
 /// A reader has a file for as long as it reads a few frames. Counted since a file went: a slow disk takes its time for many.
-const READERS_MAX: Duration = Duration::from_secs(60);
+const READERS_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const LOOK: Duration = Duration::from_millis(10);
 
 impl EmbeddedLog {
@@ -69,5 +69,44 @@ impl EmbeddedLog {
     fn there_of(&self, names: &[String]) -> Result<Vec<String>> {
         let there: HashSet<String> = self.shelf.names()?.into_iter().collect();
         Ok(names.iter().filter(|name| there.contains(*name)).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::disk::sim::SimDisk;
+    use crate::durability::Durability;
+    use crate::ids::PartitionId;
+    use crate::test_support::{append, open, values};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_file_that_somebody_reads_for_a_long_time_is_told_of_and_goes_when_he_is_done() {
+        let log = Arc::new(open(&SimDisk::new(1, 256 << 20)));
+        let id = PartitionId::new(1, 0);
+        log.create(id, Durability::Fsync).await.unwrap();
+        for n in 0..10 {
+            append(&log, id, &[n]).await;
+        }
+        log.roll().await.unwrap();
+        let held = log.shelf.sealed().swap_remove(0);
+        let erase = async || {
+            let log = log.clone();
+            tokio::task::spawn_blocking(move || log.erase()).await.unwrap()
+        };
+        let told = erase().await.unwrap_err();
+        assert!(
+            matches!(&told, LogError::NotErased { file, .. } if *file == held.name),
+            "{told}"
+        );
+        assert!(
+            told.to_string()
+                .ends_with("somebody reads it for a long time; ask again later")
+        );
+        drop(held);
+        erase().await.unwrap();
+        assert_eq!(values(log.as_ref(), id), (0..10).map(|n| [n]).collect::<Vec<_>>());
     }
 }

@@ -42,7 +42,8 @@ const REWRITES_MAX: usize = 16;
 const ROOM_MAX: Duration = Duration::from_secs(10);
 const ROOM_LOOK: Duration = Duration::from_millis(10);
 
-/// So many places of damage are known apart; what is found beyond them is neither told nor counted.
+/// So many places of damage are known apart, and one in each file, since no file with any is moved; what is found beyond them is
+/// neither told nor counted.
 const DAMAGED_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -76,6 +77,13 @@ struct State {
     damaged: BTreeSet<(String, u64)>,
     /// Until when the bytes that were read and written so far have to last.
     paid_until: Instant,
+}
+
+impl State {
+    fn has_damage_in(&self, file: &str) -> bool {
+        let mut from = self.damaged.range((file.to_owned(), 0)..);
+        from.next().is_some_and(|(name, _)| name == file)
+    }
 }
 
 impl Upkeep {
@@ -143,7 +151,8 @@ impl Upkeep {
         let mut state = self.state.lock();
         // What a newer program wrote is not damaged.
         let is_damage = if let LogError::Corrupt { file, position, .. } = error {
-            if state.damaged.len() >= DAMAGED_MAX || !state.damaged.insert((file.clone(), *position)) {
+            let is_full = state.damaged.len() >= DAMAGED_MAX && state.has_damage_in(file);
+            if is_full || !state.damaged.insert((file.clone(), *position)) {
                 return;
             }
             true
@@ -161,9 +170,7 @@ impl Upkeep {
 
     /// Whether something in a file is known to be damaged.
     fn is_damaged(&self, file: &LogFile) -> bool {
-        let state = self.state.lock();
-        let mut from = state.damaged.range((file.name.clone(), 0)..);
-        from.next().is_some_and(|(name, _)| *name == file.name)
+        self.state.lock().has_damage_in(&file.name)
     }
 
     pub fn moved_bytes(&self) -> u64 {
@@ -531,6 +538,34 @@ mod tests {
         };
         log.upkeep.note_outcome(&damaged);
         assert_eq!((log.upkeep.corrupt_frames(), log.upkeep.trouble().is_some()), (1, true));
+    }
+
+    #[tokio::test]
+    async fn damage_without_an_end_is_told_and_counted_up_to_its_limit() {
+        let log = open(&SimDisk::new(1, 256 << 20));
+        let note = |position| {
+            log.upkeep.note(&LogError::Corrupt {
+                file: "a".to_owned(),
+                position,
+                expected: None,
+                found: "nothing".to_owned(),
+            });
+        };
+        for position in 0..DAMAGED_MAX as u64 + 5 {
+            note(position);
+        }
+        note(0);
+        assert_eq!(log.upkeep.corrupt_frames(), DAMAGED_MAX as u64);
+        // No file with damage is taken for a whole one.
+        for position in 0..3 {
+            log.upkeep.note(&LogError::Corrupt {
+                file: "b".to_owned(),
+                position,
+                expected: None,
+                found: "nothing".to_owned(),
+            });
+        }
+        assert_eq!(log.upkeep.corrupt_frames(), DAMAGED_MAX as u64 + 1);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -312,3 +312,31 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server may send any of four billion.
+    #[test]
+    fn statuses_beyond_the_limit_are_counted_as_one() {
+        let component = crate::fake_server::component();
+        let counter = ByStatus::new(&component, "thalweg_opcua_test_total", "For this test.");
+        for n in 0..STATUS_LABELS_MAX + 7 {
+            counter.inc(format!("0x{n:08X}"));
+        }
+        counter.inc("0x00000000".to_owned());
+        let text = component.metrics.text();
+        let of_it = |line: &&str| line.starts_with("thalweg_opcua_test_total{");
+        let lines: Vec<&str> = text.lines().filter(of_it).collect();
+        let value = |status: &str| {
+            let line = lines.iter().find(|line| line.contains(&format!("status=\"{status}\"")));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        };
+        assert_eq!(lines.len(), STATUS_LABELS_MAX + 1);
+        assert_eq!(
+            (value("other"), value("0x00000000"), value("0x00000031")),
+            (Some(7), Some(2), Some(1))
+        );
+    }
+}

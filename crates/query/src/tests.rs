@@ -422,6 +422,32 @@ fn doubled(steps: usize) -> String {
     format!("WITH t0 AS (SELECT v a FROM (SELECT unnest(range(0, 100)) v)){all} SELECT a FROM t{steps}")
 }
 
+/// Each part of the `WITH` reads the one before twice, so the steps double with each.
+fn read_twice(levels: usize) -> String {
+    let leaf = "SELECT a FROM (SELECT a FROM (SELECT 1 a) x WHERE a > 0 ORDER BY a LIMIT 1) y";
+    let parts: Vec<String> = (1..=levels)
+        .map(|n| {
+            let before = n - 1;
+            format!("t{n} AS (SELECT l.a FROM t{before} l JOIN t{before} r ON l.a = r.a)")
+        })
+        .collect();
+    format!(
+        "WITH t0 AS ({leaf}), {} SELECT count(*) FROM t{levels}",
+        parts.join(", ")
+    )
+}
+
+/// Of two of the level below, so the parts of the type double with each.
+fn structs(levels: usize) -> String {
+    match levels {
+        0 => "1".to_owned(),
+        _ => {
+            let inner = structs(levels - 1);
+            format!("named_struct('a', {inner}, 'b', {inner})")
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
     let folder = tempfile::tempdir().unwrap();
@@ -481,6 +507,24 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
             ),
             "query.too_complex",
             "predicates would read 262144 columns",
+        ),
+        (
+            read_twice(6),
+            read_twice(9),
+            "query.too_complex",
+            "the query has more than 4096 steps, counting what WITH names once for each place; ask in several queries",
+        ),
+        (
+            format!("SELECT {} AS a", structs(8)),
+            format!("SELECT {} AS a", structs(9)),
+            "query.too_complex",
+            "a type of more than 1000 parts, one in the other, is not possible here; nest less",
+        ),
+        (
+            "SELECT approx_percentile_cont(a, 0.5, 10000) FROM (SELECT 1 a) t".to_owned(),
+            "SELECT approx_percentile_cont(a, 0.5, 10001) FROM (SELECT 1 a) t".to_owned(),
+            "query.too_complex",
+            "the number of centroids must be a number up to 10000, not",
         ),
     ] {
         let answer = engine.execute(fits.as_str()).await;

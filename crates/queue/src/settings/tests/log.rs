@@ -57,6 +57,12 @@ fn every_key_of_the_log_is_read() {
 
 #[test]
 fn mistakes_in_the_section_log_are_named_with_their_key() {
+    let folders: Vec<String> = (0..65).map(|n| format!("/disk{n}")).collect();
+    let (fits, many) = (
+        format!("dirs: [{}]", folders[1..].join(", ")),
+        format!("dirs: [{}]", folders.join(", ")),
+    );
+    assert_eq!(read(&fits).1, "");
     for (text, expected) in [
         (
             "engine: jetstream",
@@ -92,6 +98,7 @@ fn mistakes_in_the_section_log_are_named_with_their_key() {
         ("dirs: [/a, /a]", "dirs: /a is given twice"),
         ("dirs: [a, ./a]", "dirs: ./a is given twice"),
         ("dirs: ['']", "dirs: a folder must have a name"),
+        (many.as_str(), "dirs: a log has at most 64 folders, one for each disk"),
         ("on_poison: ignore", "on_poison: expected one of exit, stay"),
         ("recover: yes", "recover: expected one of strict, skip"),
         (
