@@ -189,7 +189,9 @@ impl EmbeddedStore {
             let place = place.clone();
             let there: Vec<Named> = known.there.into_values().collect();
             let replayed = tokio::task::spawn_blocking(move || {
-                let forgotten = place.shelf.forget_unknown(there.iter().map(|named| named.number));
+                let tidied = place.shelf.tidy();
+                let forgotten =
+                    tidied.and_then(|()| place.shelf.forget_unknown(there.iter().map(|named| named.number)));
                 forgotten.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
                 replay::all(&place, there, marks)
             });

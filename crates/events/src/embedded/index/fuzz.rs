@@ -156,6 +156,7 @@ pub fn folder(bytes: &[u8]) {
         return;
     };
     assert_eq!(shelf.tables().list.len(), named.len(), "what was written is opened");
+    let _ = shelf.tidy();
     let shelf = Arc::new(shelf);
     ask(&shelf);
     let _ = shelf.merge(&|_| true);

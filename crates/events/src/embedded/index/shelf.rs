@@ -198,7 +198,6 @@ impl Shelf {
                     }
                 }
             }
-            remove_others(disk.as_ref(), &tables)?;
         }
         let shelf = Shelf {
             disk,
@@ -220,6 +219,15 @@ impl Shelf {
         };
         shelf.fit_cache(&shelf.tables());
         Ok(shelf)
+    }
+
+    /// Removes files of attempts that a crash has ended, and of merges before one. Not before the start is one that goes on: one that is
+    /// refused leaves everything as it was.
+    pub fn tidy(&self) -> io::Result<()> {
+        match &self.disk {
+            Some(disk) => remove_others(disk.as_ref(), &self.tables()),
+            None => Ok(()),
+        }
     }
 
     /// What these take is taken from the cache's share.
@@ -649,7 +657,6 @@ fn prepare(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
     disk.sync_names()
 }
 
-/// Of attempts that a crash has ended, and of merges before one.
 fn remove_others(disk: &dyn Disk, tables: &Tables) -> io::Result<()> {
     let own: Vec<String> = tables
         .list
