@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-pub use crate::client::numbered;
 use crate::client::{Client, program};
+pub use crate::client::{numbered, spread};
 
 pub struct Broker {
     client: Client,

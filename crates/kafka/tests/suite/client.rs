@@ -102,3 +102,11 @@ pub fn numbered(range: std::ops::Range<usize>) -> Vec<Value> {
         .map(|n| json!({"key": format!("k{}", n % 7), "value": n.to_string()}))
         .collect()
 }
+
+/// These records, one after the other to each of this many partitions.
+pub fn spread(partitions: usize, mut records: Vec<Value>) -> Vec<Value> {
+    for (n, record) in records.iter_mut().enumerate() {
+        record["partition"] = (n % partitions).into();
+    }
+    records
+}

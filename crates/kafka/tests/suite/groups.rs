@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::broker::{Broker, numbered};
+use crate::broker::{Broker, numbered, spread};
 use crate::proxy::Proxy;
 use crate::world::{World, until};
 
@@ -49,13 +49,7 @@ fn nothing_is_committed_that_the_flow_has_in_hand() {
 fn members_share_partitions_and_take_over_what_others_leave() {
     let (first, second) = (World::new(), World::new());
     let broker = Broker::start(&["-topics", "t", "-partitions", "4"]);
-    let produce = |range: std::ops::Range<usize>| {
-        let mut records = numbered(range);
-        for (n, record) in records.iter_mut().enumerate() {
-            record["partition"] = (n % 4).into();
-        }
-        broker.produce("t", &records);
-    };
+    let produce = |range| broker.produce("t", &spread(4, numbered(range)));
     let flow = input(&broker) + "output: {kept: {}}";
     produce(0..200);
     let one = first.start(&flow);
@@ -94,13 +88,7 @@ fn who_takes_partitions_over_never_asks_where_they_end() {
     let world = World::new();
     let broker = Broker::start(&["-topics", "t", "-partitions", "4"]);
     let proxy = Proxy::plain(&broker.address);
-    let produce = |range: std::ops::Range<usize>| {
-        let mut records = numbered(range);
-        for (n, record) in records.iter_mut().enumerate() {
-            record["partition"] = (n % 4).into();
-        }
-        broker.produce("t", &records);
-    };
+    let produce = |range| broker.produce("t", &spread(4, numbered(range)));
     produce(0..200);
     let running = world.start(&(input(&broker) + "output: {kept: {}}"));
     world.wait_for(200);
@@ -161,13 +149,7 @@ fn a_member_that_has_no_partitions_says_that_it_leaves() {
 fn what_was_in_hand_when_a_partition_left_is_not_committed_by_the_one_who_had_it() {
     let (first, second) = (World::new(), World::new());
     let broker = Broker::start(&["-topics", "t", "-partitions", "2"]);
-    let both = |range: std::ops::Range<usize>| {
-        let mut records = numbered(range);
-        for (n, record) in records.iter_mut().enumerate() {
-            record["partition"] = (n % 2).into();
-        }
-        records
-    };
+    let both = |range| spread(2, numbered(range));
     let flow = input(&broker) + "output: {kept: {}}";
     first.kept.shut(true);
     broker.produce("t", &both(0..20));
@@ -228,11 +210,7 @@ fn a_flow_that_is_full_gives_partitions_to_a_member_that_comes() {
     const COUNT: usize = 30_000;
     let (first, second) = (World::new(), World::new());
     let broker = Broker::start(&["-topics", "t", "-partitions", "2"]);
-    let mut records = numbered(0..COUNT);
-    for (n, record) in records.iter_mut().enumerate() {
-        record["partition"] = (n % 2).into();
-    }
-    broker.produce("t", &records);
+    broker.produce("t", &spread(2, numbered(0..COUNT)));
     let flow = input(&broker) + "buffer: {memory: {limit: 1000000}}\npipeline: {threads: 1}\noutput: {kept: {}}";
     first.kept.shut(true);
     let one = first.start(&flow);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::apache::ApacheKafka;
+use crate::client::spread;
 use crate::log::{listen, warnings};
 use crate::world::{World, until};
 
@@ -96,11 +97,7 @@ fn a_recreated_topic_is_read_from_its_beginning_by_a_group_that_began_at_the_end
     let running = world.start(&input(&kafka.address, topic, ", start_from_oldest: false"));
     until("its beginning is committed", || committed(kafka, topic) == [20]);
     kafka.recreate(topic, 2);
-    let mut new = records("new", 100);
-    new.iter_mut()
-        .enumerate()
-        .for_each(|(n, record)| record["partition"] = (n % 2).into());
-    kafka.produce(topic, &new);
+    kafka.produce(topic, &spread(2, records("new", 100)));
     until("the new topic is read whole", || distinct(&world, "new") == 100);
     world.stop(running);
     assert_eq!(distinct(&world, "before"), 0);
@@ -116,12 +113,7 @@ fn partitions_that_are_added_are_read_from_their_oldest_record_by_a_group_that_b
     let running = world.start(&flow);
     until("its beginning is committed", || committed(kafka, topic) == [20]);
     kafka.grow(topic, 4);
-    let mut added = records("added", 400);
-    added
-        .iter_mut()
-        .enumerate()
-        .for_each(|(n, record)| record["partition"] = (n % 4).into());
-    kafka.produce(topic, &added);
+    kafka.produce(topic, &spread(4, records("added", 400)));
     until("all are read", || distinct(&world, "added") == 400);
     world.stop(running);
     assert_eq!(committed(kafka, topic), [120, 100, 100, 100]);
