@@ -43,8 +43,6 @@ http: {debug_endpoints: true}
 scripting: {timeout: 300ms}
 events: {open_admin: true}
 ingest:
-  # The generator's records are of a later year.
-  future_max: 87660h
   otlp:
     http: {address: "127.0.0.1:HTTP_PORT"}
     grpc: {address: "127.0.0.1:GRPC_PORT"}

@@ -85,7 +85,8 @@ impl Otlp {
         else {
             return;
         };
-        let mut generator = Generator::new(*shape, protocol.choose(1, 2));
+        let per_second = RECORDS * 1000 / EVERY.as_millis() as u64;
+        let mut generator = Generator::live(*shape, protocol.choose(1, 2), per_second);
         let port = protocol.choose(self.ports.grpc, self.ports.http);
         while soak.goes_on() {
             let mut export = match Export::open_for(*of, protocol, port).await {
