@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use thalweg_config::{LoadOptions, Node, Source, load};
+use thalweg_config::{LoadOptions, Node, SourceText, load};
 
 fuzz_target!(|text: &str| {
     let env = |name: &str| (name.len() < 3).then(|| "x\n- y: 1".to_owned());
-    let loaded = load(&Source::new("fuzz.yaml", text), &env, &LoadOptions::default());
+    let loaded = load(&SourceText::new("fuzz.yaml", text), &env, &LoadOptions::default());
     let _ = loaded.diagnostics.to_string();
     let _ = loaded.config.to_json();
     let printed = loaded.config.to_yaml();

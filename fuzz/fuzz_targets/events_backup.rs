@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use thalweg_events::backup::{BackupReader, Part, sealed};
+use thalweg_events::backup::{BackupReader, BackupPart, sealed};
 
 fn read(bytes: &[u8]) {
     let Ok(mut reader) = BackupReader::new(bytes) else {
@@ -10,7 +10,7 @@ fn read(bytes: &[u8]) {
     };
     let mut ended = false;
     while let Ok(Some(part)) = reader.next_part() {
-        ended = matches!(part, Part::End(_));
+        ended = matches!(part, BackupPart::End(_));
     }
     assert!(reader.bytes() <= bytes.len() as u64);
     assert!(!ended || reader.bytes() == bytes.len() as u64);

@@ -3,20 +3,20 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use thalweg_record::codec::{CodecError, Decoder, Encoder};
+use thalweg_record::codec::{CodecError, MessageDecoder, MessageEncoder};
 
 fuzz_target!(|bytes: &[u8]| {
     let write = |messages: &[thalweg_record::Message]| {
-        let mut encoder = Encoder::default();
+        let mut encoder = MessageEncoder::default();
         for message in messages {
             encoder.push(message).expect("what was read is not nested too deep");
         }
         encoder.finish()
     };
-    match Decoder::new(1 << 20).decode(&bytes.to_vec().into()) {
+    match MessageDecoder::new(1 << 20).decode(&bytes.to_vec().into()) {
         Ok(messages) => {
             let written = write(&messages);
-            let again = Decoder::new(1 << 20).decode(&written.clone().into());
+            let again = MessageDecoder::new(1 << 20).decode(&written.clone().into());
             assert_eq!(write(&again.expect("what is written is read")), written);
         }
         Err(CodecError::Damaged { at, .. }) => assert!(at <= bytes.len()),

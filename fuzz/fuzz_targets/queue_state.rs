@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use thalweg_queue::machine::{Machine, Passing, Policy, Restoring, StreamMachine};
+use thalweg_queue::machine::{WorkMachine, MessageMeta, DeliveryPolicy, MachineRecovery, StreamMachine};
 
 /// The first byte says how much of the rest is the checkpoint; changes since follow.
 fuzz_target!(|bytes: &[u8]| {
@@ -23,17 +23,17 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn restored(checkpoint: Option<&[u8]>, changes: &[u8]) -> Option<Machine> {
-    let mut restoring = Restoring::new(3, checkpoint).ok()?;
+fn restored(checkpoint: Option<&[u8]>, changes: &[u8]) -> Option<WorkMachine> {
+    let mut restoring = MachineRecovery::new(3, checkpoint).ok()?;
     restoring.apply(changes).ok()?;
     for offset in restoring.unknown() {
         restoring.fill(&passing(offset));
     }
-    Some(restoring.finish(Policy::default(), 1_000, |consumer| consumer % 2 == 0))
+    Some(restoring.finish(DeliveryPolicy::default(), 1_000, |consumer| consumer % 2 == 0))
 }
 
-fn passing(offset: u64) -> Passing {
-    Passing {
+fn passing(offset: u64) -> MessageMeta {
+    MessageMeta {
         offset,
         lane: (offset % 3 != 0).then_some(offset % 5),
         expires_at: None,
@@ -43,7 +43,7 @@ fn passing(offset: u64) -> Passing {
     }
 }
 
-fn work(mut machine: Machine) {
+fn work(mut machine: WorkMachine) {
     let now = 2_000_000;
     machine.advance(now);
     for _ in 0..20 {
@@ -58,6 +58,6 @@ fn work(mut machine: Machine) {
     }
     let mut state = Vec::new();
     machine.checkpoint(&mut state);
-    let read = Restoring::new(0, Some(&state)).expect("what is written can be read");
+    let read = MachineRecovery::new(0, Some(&state)).expect("what is written can be read");
     assert_eq!(read.floor(), machine.floor());
 }

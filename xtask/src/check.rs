@@ -1,7 +1,9 @@
 //! Formatting, lints, licences, and the rules of structure that no lint knows.
 
+mod names;
 mod private_files;
 mod promises;
+mod source_facts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,9 +11,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::shell::{self, cargo, root};
+use source_facts::SourceFacts;
 
 /// Lines of a source file without its tests.
 const FILE_LINES_MAX: usize = 800;
+/// Lines of a function, from its signature to its last brace.
+const FUNCTION_LINES_MAX: usize = 70;
+/// So many functions may be longer. Whoever shortens one lowers this.
+const LONG_FUNCTIONS_MAX: usize = 33;
 
 /// Which layer a crate belongs to; a crate may use only crates of lower layers, and of its own layer none.
 /// The exceptions are listed beside the rule that needs them.
@@ -42,22 +49,74 @@ const LAYERS: &[(&str, u32)] = &[
     ("thalweg", 7),
 ];
 
+/// A file of the work tree, read and parsed.
+struct SourceFile {
+    /// From the root.
+    short: String,
+    text: String,
+    facts: SourceFacts,
+    is_test: bool,
+}
+
+impl SourceFile {
+    /// It is compiled into a crate of the product.
+    fn is_product(&self) -> bool {
+        self.short.starts_with("crates/") && self.short.contains("/src/") && !self.is_test
+    }
+
+    fn crate_name(&self) -> &str {
+        self.short.split('/').nth(1).unwrap_or_default()
+    }
+}
+
+fn source_files() -> Result<Vec<SourceFile>> {
+    let mut files = Vec::new();
+    for file in rust_files(&root())? {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let facts = SourceFacts::of(&file, &text)?;
+        let short = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+        files.push((file, short, text, facts));
+    }
+    let test_modules: Vec<PathBuf> = files
+        .iter()
+        .flat_map(|(.., facts)| facts.test_modules.clone())
+        .collect();
+    let is_test = |file: &Path, short: &str| {
+        let declared_so = test_modules.iter().any(|module| file.starts_with(module));
+        declared_so
+            || ["/tests/", "/benches/", "/examples/"]
+                .iter()
+                .any(|folder| short.contains(folder))
+    };
+    let with_kind = files.into_iter().map(|(file, short, text, facts)| SourceFile {
+        is_test: is_test(&file, &short),
+        short,
+        text,
+        facts,
+    });
+    Ok(with_kind.collect())
+}
+
 fn structure() -> Result<()> {
     let mut wrong = Vec::new();
     arrows_point_down(&mut wrong)?;
     documents_name_what_exists(&mut wrong)?;
     promises::are_tested(&mut wrong)?;
-    for file in rust_files(&root())? {
-        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let short = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
-        private_files::are_made_in_one_place(&short, &text, &mut wrong);
-        let lines = text
-            .lines()
-            .take_while(|line| !line.starts_with("#[cfg(test)]"))
-            .count();
-        if lines > FILE_LINES_MAX && !short.contains("tests") {
+    let files = source_files()?;
+    names::are_unique_and_say_something(&files, &mut wrong);
+    functions_are_short(&files, &mut wrong);
+    for SourceFile {
+        short,
+        text,
+        facts,
+        is_test,
+    } in &files
+    {
+        private_files::are_made_in_one_place(short, text, &facts.test_lines, &mut wrong);
+        if facts.lines > FILE_LINES_MAX && !is_test {
             wrong.push(format!(
-                "{short} has {lines} lines without tests; split it (at most {FILE_LINES_MAX})"
+                "{short} has {} lines without tests; split it (at most {FILE_LINES_MAX})",
+                facts.lines
             ));
         }
         if !text.is_empty() && !text.starts_with("//!") && !short.contains("/tests") && !short.ends_with("/tests.rs") {
@@ -68,6 +127,32 @@ fn structure() -> Result<()> {
         return Ok(());
     }
     bail!("the structure rules are broken:\n  {}", wrong.join("\n  "))
+}
+
+fn functions_are_short(files: &[SourceFile], wrong: &mut Vec<String>) {
+    let product = files.iter().filter(|file| file.is_product());
+    let functions = product.flat_map(|file| file.facts.functions.iter().map(move |function| (file, function)));
+    let (mut count, mut long) = (0, Vec::new());
+    for (file, (function, lines)) in functions {
+        count += 1;
+        if *lines > FUNCTION_LINES_MAX {
+            long.push(format!(
+                "{}:{} {} has {lines} lines",
+                file.short, function.line, function.name
+            ));
+        }
+    }
+    println!(
+        "{} of {count} functions have more than {FUNCTION_LINES_MAX} lines (at most {LONG_FUNCTIONS_MAX} may)",
+        long.len()
+    );
+    if long.len() > LONG_FUNCTIONS_MAX {
+        wrong.push(format!(
+            "{} functions have more than {FUNCTION_LINES_MAX} lines, and {LONG_FUNCTIONS_MAX} may: {}",
+            long.len(),
+            long.join(", ")
+        ));
+    }
 }
 
 pub fn run() -> Result<()> {
@@ -162,28 +247,58 @@ fn arrows_point_down(wrong: &mut Vec<String>) -> Result<()> {
 
 /// A path in a document leads somewhere.
 fn documents_name_what_exists(wrong: &mut Vec<String>) -> Result<()> {
-    let mut documents: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
-        .iter()
-        .map(|name| root().join(name))
-        .collect();
-    for entry in std::fs::read_dir(root().join("docs"))? {
-        documents.push(entry?.path());
-    }
-    for document in documents.iter().filter(|path| path.is_file()) {
-        let text = std::fs::read_to_string(document).with_context(|| format!("cannot read {}", document.display()))?;
+    for document in documents()? {
+        let text = std::fs::read_to_string(&document).with_context(|| format!("cannot read {}", document.display()))?;
+        let name = document.strip_prefix(root()).unwrap_or(&document);
+        // What a crate says of itself begins in its own folder.
+        let folder = match name.starts_with("crates") {
+            true => document.parent().unwrap_or(Path::new("")),
+            false => Path::new(""),
+        };
         for path in paths_in(&text) {
-            if !root().join(path).exists() {
-                let name = document.file_name().unwrap_or_default().to_string_lossy();
-                wrong.push(format!("{name} names {path}, which does not exist"));
+            if !root().join(path).exists() && !folder.join(path).exists() {
+                wrong.push(format!("{} names {path}, which does not exist", name.display()));
             }
         }
     }
     Ok(())
 }
 
+/// Those at the root, all below `docs`, and what each crate says of itself.
+fn documents() -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path),
+            }
+        }
+    }
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    for entry in std::fs::read_dir(root().join("crates"))? {
+        found.push(entry?.path().join("README.md"));
+    }
+    found.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    found.retain(|path| path.is_file());
+    Ok(found)
+}
+
 /// What looks like a path of this work tree.
 fn paths_in(text: &str) -> impl Iterator<Item = &str> {
-    const FOLDERS: [&str; 7] = ["crates/", "docs/", "examples/", "fuzz/", "tests/", "web/", "xtask/"];
+    const FOLDERS: [&str; 9] = [
+        "benches/",
+        "crates/",
+        "docs/",
+        "examples/",
+        "fuzz/",
+        "src/",
+        "tests/",
+        "web/",
+        "xtask/",
+    ];
     text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)))
         .map(|word| word.trim_end_matches(['.', '/']))
         .filter(|word| FOLDERS.iter().any(|folder| word.starts_with(folder)))

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use thalweg_config::{LoadOptions, Source};
+use thalweg_config::{LoadOptions, SourceText};
 
-use crate::checked::Checked;
+use crate::checked_config::CheckedConfig;
 use crate::components::Components;
 use crate::process::Process;
 
@@ -90,8 +90,8 @@ async fn told(label: &str, ends: &str) {
         folder.path().display()
     );
     let text = text.replace("LABEL", label);
-    let checked = Checked::text(
-        &Source::new("f.yaml", text.as_str()),
+    let checked = CheckedConfig::text(
+        &SourceText::new("f.yaml", text.as_str()),
         &|_| None,
         &LoadOptions::default(),
     );

@@ -5,7 +5,8 @@ use anyhow::{Result, bail};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::bulk::SPECS;
 pub use thalweg_lake::bulk::{
-    Bulk, BulkOptions, FileError, Kind, Report, Source, TableReport, Wanted, Watched, check_format,
+    BulkError, BulkFormat, BulkImporter, BulkOptions, BulkProgress, BulkReport, BulkRequest, BulkSource, TableReport,
+    check_format,
 };
 use thalweg_lake::inflate::InflateLimits;
 pub use thalweg_lake::otlp::Signal;
@@ -13,20 +14,25 @@ use thalweg_lake::tables::TableSpec;
 use thalweg_telemetry::Metrics;
 use tokio::runtime::Runtime;
 
-use crate::Checked;
+use crate::CheckedConfig;
 use crate::data_dir::DataDir;
 use crate::lake::OTLP_TABLES;
-use crate::lake_site::Place;
+use crate::lake_site::LakeLocation;
 
 /// A lake that another process may hold.
-pub fn open(place: &Place, checked: Option<&Checked>, wanted: Wanted, runtime: &Runtime) -> Result<Bulk> {
+pub fn open(
+    place: &LakeLocation,
+    checked: Option<&CheckedConfig>,
+    wanted: BulkRequest,
+    runtime: &Runtime,
+) -> Result<BulkImporter> {
     if let Some(data_dir) = place.data_dir() {
         DataDir::refuse_restore(data_dir)?;
     }
     let metrics = LakeMetrics::register(Metrics::new(false).registry())?;
     let options = checked.map(options).unwrap_or_default();
     let (site, local) = (place.site().clone(), place.local());
-    Ok(Bulk::new(
+    Ok(BulkImporter::new(
         site,
         &local,
         runtime.handle().clone(),
@@ -50,7 +56,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec> {
     }
 }
 
-fn options(checked: &Checked) -> BulkOptions {
+fn options(checked: &CheckedConfig) -> BulkOptions {
     let (lake, ingest) = (&checked.settings.lake, &checked.settings.ingest);
     let defaults = BulkOptions::default();
     let promotions = OTLP_TABLES.into_iter().zip(lake.promotions.iter().cloned());

@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
-use thalweg_log::clock::{Jump, LogClock};
+use thalweg_log::clock::{ClockJump, LogClock};
 use thalweg_log::{Log, Micros};
-use thalweg_telemetry::{Distribution, Families};
+use thalweg_telemetry::{Distribution, MetricFamilies};
 
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Bounds of `thalweg_clock_jump_seconds`.
 const SECONDS: [f64; 7] = [2.0, 10.0, 60.0, 3600.0, 86_400.0, 604_800.0, 31_536_000.0];
 
-type Told = Box<dyn Fn() + Send + Sync>;
+type JumpListener = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct WatchedClock {
     clock: Arc<LogClock>,
-    forward: Jumped,
-    back: Jumped,
-    told: Mutex<Vec<Told>>,
+    forward: JumpHistogram,
+    back: JumpHistogram,
+    told: Mutex<Vec<JumpListener>>,
 }
 
 /// Jumps in one direction.
 #[derive(Default)]
-struct Jumped {
+struct JumpHistogram {
     buckets: [AtomicU64; SECONDS.len()],
     beyond: AtomicU64,
     micros: AtomicU64,
@@ -38,8 +38,8 @@ impl WatchedClock {
     pub async fn resume(clock: Arc<LogClock>, log: &dyn Log) -> Result<WatchedClock> {
         let watched = WatchedClock {
             clock,
-            forward: Jumped::default(),
-            back: Jumped::default(),
+            forward: JumpHistogram::default(),
+            back: JumpHistogram::default(),
             told: Mutex::default(),
         };
         if let Some(jump) = watched.clock.resume(log).await? {
@@ -59,7 +59,7 @@ impl WatchedClock {
         self.told.lock().push(Box::new(told));
     }
 
-    pub fn tell_metrics(&self, to: &mut Families) {
+    pub fn tell_metrics(&self, to: &mut MetricFamilies) {
         for (direction, jumped) in [("forward", &self.forward), ("back", &self.back)] {
             to.histogram(
                 "thalweg_clock_jump_seconds",
@@ -70,7 +70,7 @@ impl WatchedClock {
         }
     }
 
-    fn note(&self, jump: Jump) {
+    fn note(&self, jump: ClockJump) {
         let by: Micros = jump.by();
         let jumped = if by > 0 { &self.forward } else { &self.back };
         jumped.observe(by.unsigned_abs());
@@ -94,7 +94,7 @@ async fn look_on(watched: Weak<WatchedClock>, log: Weak<dyn Log>, mut before: Mi
         if before != offset {
             let at = thalweg_log::clock::Clock::now(watched.clock.as_ref());
             // Somebody else may have looked before.
-            watched.note(Jump { at, before, offset });
+            watched.note(ClockJump { at, before, offset });
             before = offset;
         }
         if let Err(error) = &looked
@@ -106,7 +106,7 @@ async fn look_on(watched: Weak<WatchedClock>, log: Weak<dyn Log>, mut before: Mi
     }
 }
 
-impl Jumped {
+impl JumpHistogram {
     fn observe(&self, micros: u64) {
         let seconds = micros as f64 / 1e6;
         let bucket = SECONDS.iter().position(|bound| seconds <= *bound);

@@ -2,33 +2,33 @@
 
 use std::sync::Arc;
 
-use thalweg_flow::Registry;
+use thalweg_flow::ComponentRegistry;
 
-use crate::events::EventsStore;
+use crate::events::EventsService;
 use crate::ingest::Ingest;
-use crate::lake::{self, Lake};
-use crate::queues::{self, Store};
+use crate::lake::{self, LakeTables};
+use crate::queues::{self, QueueService};
 
 /// The registry and what its components share.
 pub struct Components {
-    pub registry: Registry,
-    pub(crate) opcua: Arc<thalweg_opcua::Directory>,
+    pub registry: ComponentRegistry,
+    pub(crate) opcua: Arc<thalweg_opcua::InputDirectory>,
     pub(crate) topics: Arc<thalweg_tags::TopicDirectory>,
-    pub(crate) lake: Arc<Lake>,
-    pub(crate) store: Arc<Store>,
-    pub(crate) events: Arc<EventsStore>,
+    pub(crate) lake: Arc<LakeTables>,
+    pub(crate) store: Arc<QueueService>,
+    pub(crate) events: Arc<EventsService>,
     pub(crate) ingest: Arc<Ingest>,
 }
 
 impl Components {
     #[allow(clippy::new_without_default, reason = "it is a start, not a value")]
     pub fn new() -> Components {
-        let mut registry = Registry::new();
-        let opcua = Arc::new(thalweg_opcua::Directory::default());
+        let mut registry = ComponentRegistry::new();
+        let opcua = Arc::new(thalweg_opcua::InputDirectory::default());
         let topics = Arc::new(thalweg_tags::TopicDirectory::default());
-        let lake = Arc::new(Lake::default());
-        let store = Arc::new(Store::default());
-        let events = Arc::new(EventsStore::default());
+        let lake = Arc::new(LakeTables::default());
+        let store = Arc::new(QueueService::default());
+        let events = Arc::new(EventsService::default());
         thalweg_opcua::register(&mut registry, opcua.clone());
         thalweg_tags::register(&mut registry, &topics);
         lake::register(&mut registry, lake.clone(), &store);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use thalweg_kit::files::{self, Mended};
+use thalweg_kit::files::{self, PermissionRepair};
 
 /// All that Thalweg makes in a data folder.
 const NAMES: [&str; 7] = ["LOCK", RESTORING, "log", "events", "keys", "lake", "simulator"];
@@ -251,7 +251,7 @@ fn close_to_others(path: &Path, names: &[&str]) {
     let shown = path.display();
     match files::mend(path, names) {
         Ok(mended) if mended.is_nothing() => {}
-        Ok(Mended { files, folders, left }) => {
+        Ok(PermissionRepair { files, folders, left }) => {
             if files + folders > 0 {
                 tracing::info!(
                     files,

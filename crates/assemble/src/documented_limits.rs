@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use thalweg_config::{Diagnostics, LoadOptions, Source, load};
+use thalweg_config::{Diagnostics, LoadOptions, SourceText, load};
 use thalweg_queue::settings::LogSettings;
 
-use crate::checked::Checked;
-use crate::settings::{Settings, Used};
+use crate::checked_config::CheckedConfig;
+use crate::settings::{FlowRequirements, Settings};
 
 const DOCUMENT: &str = include_str!("../../../docs/limits.md");
 
@@ -139,8 +139,8 @@ fn file(row: &Row<'_>, value: &str) -> String {
 
 /// What a check says of the field.
 fn told(row: &Row<'_>, value: &str) -> String {
-    let source = Source::new("f.yaml", file(row, value));
-    let checked = Checked::text(&source, &|_| None, &LoadOptions::default());
+    let source = SourceText::new("f.yaml", file(row, value));
+    let checked = CheckedConfig::text(&source, &|_| None, &LoadOptions::default());
     let last = row.field.rsplit('.').next().unwrap();
     let all = checked.diagnostics.to_string();
     let of_it = |line: &&str| line.contains(&format!("{last}: "));
@@ -205,9 +205,9 @@ fn time(duration: Duration) -> String {
 /// What is in force where a file says nothing of it.
 fn defaults() -> Vec<(&'static str, String)> {
     let text = format!("queues: {{list: [{{name: q}}]}}\ningest: {{}}\nevents: {{}}\nlake: {{}}\nquery: {{}}\n{FLOW}");
-    let loaded = load(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
+    let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
     let diagnostics = Diagnostics::new("f.yaml");
-    let settings = Settings::read(&loaded.config, Used::default(), &diagnostics);
+    let settings = Settings::read(&loaded.config, FlowRequirements::default(), &diagnostics);
     assert_eq!(diagnostics.to_string(), "");
     let (config, log) = (loaded.config, LogSettings::default());
     let (scripting, ingest) = (&config.scripting, settings.ingest.unwrap());

@@ -1,8 +1,8 @@
 //! `thalweg events serve`: the event store as a process of its own.
 
-mod folder;
+mod in_process;
+mod offline;
 mod opening;
-mod within;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use thalweg_config::{ListenerNames, Protection, exposure};
-use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles};
-use thalweg_events_api::{EventsApiOptions, Server, refusal};
+use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener, Tls, TlsFiles};
+use thalweg_events_api::{EventsApiOptions, EventsApiServer, refusal};
 use thalweg_log::Durability;
-use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
-use thalweg_telemetry::{ActingReads, Links, Metrics, Names, Origins, register_process_metrics};
+use thalweg_queue::settings::{LogSettings, OnPoison, RecoveryMode};
+use thalweg_telemetry::{ActingPaths, HostNames, LinkablePaths, Metrics, OriginPolicy, register_process_metrics};
 use tokio::net::TcpListener;
 
 use crate::open_files::for_connections;
-pub(crate) use opening::Keeps;
-use opening::{Opened, TokenTo, given_token, make_default};
+pub(crate) use opening::RecoveryOptions;
+use opening::{OpenEventStore, TokenDestination, given_token, make_default};
 
-pub use folder::{restore_events, verify_events};
-pub use opening::MadeToken;
-pub(crate) use within::{EventsStore, Section, section};
+pub(crate) use in_process::{EventsSection, EventsService, section};
+pub use offline::{restore_events, verify_events};
+pub use opening::GeneratedToken;
 
 /// What the server is started with.
 #[derive(Clone, Debug)]
-pub struct ServeEvents {
+pub struct EventsServerOptions {
     pub port: u16,
     /// An address or a name of this machine; without, its own addresses.
     pub address: Option<String>,
@@ -38,7 +38,7 @@ pub struct ServeEvents {
     pub token_out: Option<PathBuf>,
     /// Open connections; `None`: as many as the system has files for.
     pub max_connections: Option<usize>,
-    pub place: EventsPlace,
+    pub place: EventsStorage,
     /// Everybody may do everything.
     pub test_mode: bool,
     /// Of the namespace `default`.
@@ -59,7 +59,7 @@ pub struct ServeEvents {
 
 /// Where messages are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EventsPlace {
+pub enum EventsStorage {
     /// Nowhere: they go with the process.
     Memory,
     /// In `log/` of this folder.
@@ -70,12 +70,12 @@ pub enum EventsPlace {
 
 /// While it runs.
 pub struct EventsServer {
-    server: Arc<Server>,
-    listeners: Vec<Running>,
-    opened: Opened,
+    server: Arc<EventsApiServer>,
+    listeners: Vec<RunningListener>,
+    opened: OpenEventStore,
     tls: Option<Arc<Tls>>,
     /// Of the namespace `default`, if it was made now.
-    pub new_token: Option<MadeToken>,
+    pub new_token: Option<GeneratedToken>,
     pub address: SocketAddr,
 }
 
@@ -91,7 +91,7 @@ const IDLE_MAX: Duration = Duration::from_secs(120);
 
 impl EventsServer {
     /// The port is taken before anything is opened or made. Must be called on a runtime.
-    pub async fn start(options: &ServeEvents) -> Result<EventsServer> {
+    pub async fn start(options: &EventsServerOptions) -> Result<EventsServer> {
         let token = options.token.as_deref().map(given_token).transpose()?;
         let tls = options.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
         let listeners = bind(options).await?;
@@ -99,7 +99,7 @@ impl EventsServer {
         // It answers from here on that it lives, and that the store is being recovered.
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
-        let server = Server::starting(api_options(options), metrics.clone());
+        let server = EventsApiServer::starting(api_options(options), metrics.clone());
         let listeners = Console::serve(
             tls.clone(),
             listeners,
@@ -112,7 +112,7 @@ impl EventsServer {
         if let Some(first) = listeners.first() {
             server.count_connections(first.connections());
         }
-        let opened = Opened::open(options).await?;
+        let opened = OpenEventStore::open(options).await?;
         crate::metrics::register_logs(&metrics, opened.logs());
         if let Some(clock) = opened.clock() {
             crate::metrics::register_clock(&metrics, clock);
@@ -120,10 +120,10 @@ impl EventsServer {
         let store = opened.store.clone();
         let to = match options.test_mode {
             // It opens nothing that is not open.
-            true => TokenTo::Terminal,
-            false => TokenTo::seen(options.token_out.clone().or_else(|| match &options.place {
-                EventsPlace::Folder(folder) => Some(TokenTo::file_in(folder)),
-                EventsPlace::Memory | EventsPlace::Postgres(_) => None,
+            true => TokenDestination::Terminal,
+            false => TokenDestination::seen(options.token_out.clone().or_else(|| match &options.place {
+                EventsStorage::Folder(folder) => Some(TokenDestination::file_in(folder)),
+                EventsStorage::Memory | EventsStorage::Postgres(_) => None,
             })),
         };
         let new_token = make_default(store.as_ref(), token, &to).await?;
@@ -158,14 +158,14 @@ impl EventsServer {
     /// Ends subscriptions, answers what is being committed, refuses the rest, and closes. All listeners at the same time.
     pub async fn stop(self) {
         self.server.stop();
-        self.listeners.iter().for_each(Running::close);
+        self.listeners.iter().for_each(RunningListener::close);
         let _ = tokio::time::timeout(SETTLE_MAX, self.server.settled()).await;
-        futures::future::join_all(self.listeners.into_iter().map(Running::stop)).await;
+        futures::future::join_all(self.listeners.into_iter().map(RunningListener::stop)).await;
         self.opened.close().await;
     }
 }
 
-fn api_options(options: &ServeEvents) -> EventsApiOptions {
+fn api_options(options: &EventsServerOptions) -> EventsApiOptions {
     EventsApiOptions {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         test_mode: options.test_mode,
@@ -178,51 +178,51 @@ fn api_options(options: &ServeEvents) -> EventsApiOptions {
 }
 
 /// As clients of the event store expect them of a listener, whoever else it answers.
-pub(crate) fn manners() -> Manners {
-    Manners {
+pub(crate) fn manners() -> ResponseStyle {
+    ResponseStyle {
         server: format!("Thalweg/{}", env!("CARGO_PKG_VERSION")).parse().ok(),
         refusal: Some(refusal),
     }
 }
 
 /// Without tokens, pages of other sites must not reach it.
-fn origins(options: &ServeEvents, server: &Server) -> Origins {
-    Origins {
+fn origins(options: &EventsServerOptions, server: &EventsApiServer) -> OriginPolicy {
+    OriginPolicy {
         allowed: options.allowed_origins.clone(),
-        links: Links::new(["/health", "/ready", "/version", "/metrics"]),
-        acting: ActingReads::new(server.acting_reads()),
+        links: LinkablePaths::new(["/health", "/ready", "/version", "/metrics"]),
+        acting: ActingPaths::new(server.acting_reads()),
         tokens_in_address: server.tokens_in_address(),
         names: match options.test_mode && !options.insecure {
-            true => Names::Own,
-            false => Names::Any,
+            true => HostNames::Own,
+            false => HostNames::Any,
         },
         own_name: options.address.as_ref().map(|name| name.to_ascii_lowercase()),
     }
 }
 
 /// How long a client may be silent.
-pub(crate) fn patience(limits: &mut Limits) {
+pub(crate) fn patience(limits: &mut HttpLimits) {
     limits.header_timeout = IDLE_MAX;
     limits.request_stall_max = Some(REQUEST_STALL);
     limits.write_stall_max = IDLE_MAX;
 }
 
-fn limits(options: &ServeEvents) -> Limits {
+fn limits(options: &EventsServerOptions) -> HttpLimits {
     let wanted = options.max_connections;
     let share = for_connections(wanted.unwrap_or(CONNECTIONS_MAX), wanted.map(|_| "--max-connections"));
-    let mut limits = Limits {
+    let mut limits = HttpLimits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),
         http2_in_clear: false,
         stop_grace: STOP_GRACE,
-        ..Limits::default()
+        ..HttpLimits::default()
     };
     patience(&mut limits);
     limits
 }
 
 /// This machine's own addresses, where no other is given. The rule of all listeners holds for what was bound.
-async fn bind(options: &ServeEvents) -> Result<Vec<TcpListener>> {
+async fn bind(options: &EventsServerOptions) -> Result<Vec<TcpListener>> {
     let port = options.port;
     let Some(host) = &options.address else {
         let first = listen("localhost", port, (Ipv4Addr::LOCALHOST, port)).await?;
@@ -266,7 +266,7 @@ fn cannot_listen(shown: &str, port: u16, error: std::io::Error) -> anyhow::Error
     }
 }
 
-fn log_settings(options: &ServeEvents) -> LogSettings {
+fn log_settings(options: &EventsServerOptions) -> LogSettings {
     LogSettings {
         durability: options.durability,
         interval: options.sync_interval,
@@ -276,8 +276,8 @@ fn log_settings(options: &ServeEvents) -> LogSettings {
             false => OnPoison::Exit,
         },
         recover: match options.recover_skip {
-            true => Recover::Skip,
-            false => Recover::Strict,
+            true => RecoveryMode::Skip,
+            false => RecoveryMode::Strict,
         },
         ..LogSettings::default()
     }

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use thalweg_config::{LoadOptions, Severity, Source};
+use thalweg_config::{LoadOptions, Severity, SourceText};
 
-use crate::checked::Checked;
+use crate::checked_config::CheckedConfig;
 use crate::components::Components;
 
 /// A field of no mapping, and near to the name of none.
@@ -43,7 +43,7 @@ fn told(way: &[String], mapping: &str) -> Vec<(bool, String)> {
             text.insert_str(1, &format!("\"{end}\": {component}, "));
         }
     }
-    let checked = Checked::text(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
+    let checked = CheckedConfig::text(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
     let found = checked.diagnostics.sorted().into_iter();
     found
         .map(|found| (found.severity == Severity::Warning, found.message))

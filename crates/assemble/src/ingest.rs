@@ -10,29 +10,29 @@ use anyhow::{Context as _, Result};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use thalweg_config::ListenerConfig;
-use thalweg_console::{Console, Door, Limits, Logins, Running};
+use thalweg_console::{BoundListener, Console, HttpLimits, Logins, RunningListener};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::otlp::Signal;
-use thalweg_otlp::Receiver;
+use thalweg_otlp::OtlpReceiver;
 use thalweg_telemetry::Metrics;
 
-use crate::lake::Lake;
+use crate::lake::LakeTables;
 use crate::open_files;
-pub(crate) use section::{INFLIGHT_MIN, Section, section};
-use sink::{QueueSink, Senders};
+pub(crate) use section::{INFLIGHT_MIN, IngestSection, section};
+use sink::{QueueSink, WriteRoleAdmission};
 
 /// What receives.
 #[derive(Default)]
 pub(crate) struct Ingest {
-    listeners: Mutex<Vec<Running>>,
+    listeners: Mutex<Vec<RunningListener>>,
 }
 
 impl Ingest {
     /// Opens the tables and begins to receive. Must be called on a tokio runtime.
     pub async fn start(
         &self,
-        section: &Section,
-        lake: &Arc<Lake>,
+        section: &IngestSection,
+        lake: &Arc<LakeTables>,
         logins: &Logins,
         metrics: &Metrics,
         lake_metrics: &LakeMetrics,
@@ -51,18 +51,18 @@ impl Ingest {
     /// Receives nothing more.
     pub async fn stop(&self, within: Duration) {
         let listeners = std::mem::take(&mut *self.listeners.lock());
-        let stopped = join_all(listeners.into_iter().map(Running::stop));
+        let stopped = join_all(listeners.into_iter().map(RunningListener::stop));
         let _cut_off = tokio::time::timeout(within, stopped).await;
     }
 }
 
 /// Addresses are taken before anything is opened, so that a taken port is found first.
-async fn open_doors(section: &Section, logins: &Logins) -> Result<[Option<Door>; 2]> {
+async fn open_doors(section: &IngestSection, logins: &Logins) -> Result<[Option<BoundListener>; 2]> {
     let open = |config: &ListenerConfig| {
         let config = config.clone();
         async move {
             match config.enabled {
-                true => Door::open(&config, logins).await.map(Some),
+                true => BoundListener::open(&config, logins).await.map(Some),
                 false => Ok(None),
             }
         }
@@ -71,19 +71,19 @@ async fn open_doors(section: &Section, logins: &Logins) -> Result<[Option<Door>;
 }
 
 fn receive(
-    section: &Section,
-    doors: [Option<Door>; 2],
+    section: &IngestSection,
+    doors: [Option<BoundListener>; 2],
     sink: QueueSink,
     metrics: &Metrics,
     lake: &LakeMetrics,
-) -> Result<Vec<Running>> {
+) -> Result<Vec<RunningListener>> {
     let Some(admission) = doors.iter().flatten().map(|door| door.admission.clone()).next() else {
         return Ok(Vec::new());
     };
-    let (sink, logins) = (Arc::new(sink), Arc::new(Senders(admission)));
+    let (sink, logins) = (Arc::new(sink), Arc::new(WriteRoleAdmission(admission)));
     let options = section.receiver.clone();
     let inflight = options.inflight_bytes_max as u64;
-    let receiver = Receiver::new(sink, logins, options, metrics.registry(), lake)?;
+    let receiver = OtlpReceiver::new(sink, logins, options, metrics.registry(), lake)?;
     let watched = Arc::downgrade(&receiver);
     let used = move || watched.upgrade().map_or(0, |receiver| receiver.inflight_bytes() as u64);
     lake.watch_share("ingest.inflight_bytes", inflight, used);
@@ -103,14 +103,14 @@ fn receive(
 const STALL_MARGIN: Duration = Duration::from_secs(5);
 
 /// Bodies have the limits of the receiver.
-fn limits(section: &Section) -> Limits {
+fn limits(section: &IngestSection) -> HttpLimits {
     let most = section.grpc.max_connections.max(section.http.max_connections);
     let share = open_files::for_connections(most, None);
-    Limits {
+    HttpLimits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),
         // Behind the receiver, which tells a sender of a late body that he may try again.
         request_stall_max: Some(section.receiver.body_timeout + STALL_MARGIN),
-        ..Limits::default()
+        ..HttpLimits::default()
     }
 }

@@ -1,22 +1,22 @@
 //! The lake: the section `lake`, the tables of the process, and the output that feeds one of them.
 
+mod committed_offsets;
 mod events;
 mod output;
 mod tables;
-mod taken;
 
 use std::time::Duration;
 
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
-use thalweg_lake::attributes::Promotion;
+use thalweg_lake::attributes::AttributePromotion;
 use thalweg_lake::compaction::CompactionOptions;
 use thalweg_lake::ingest::FileRules;
+use thalweg_lake::maintenance::MaintenanceOptions;
 use thalweg_lake::rollup::job::RollupOptions;
-use thalweg_lake::upkeep::UpkeepOptions;
 
 use crate::lake_site::LakeSite;
 pub(crate) use output::register;
-pub(crate) use tables::{Ground, Lake, Unopened, ends_of};
+pub(crate) use tables::{LakeContext, LakeTables, TableOpenError, ends_of};
 
 /// With less there is no room for rows that grow, rows that are committed, and the files made of them.
 pub(crate) const MEMORY_MIN: u64 = 16 << 20;
@@ -24,7 +24,7 @@ const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// How tables are written.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct LakeOptions {
     /// Memory of rows after which a flush starts.
     pub flush_bytes: usize,
     /// Age of the oldest row at which a flush starts. Rows are on disk in the log, and seen by queries, long before.
@@ -34,9 +34,9 @@ pub(crate) struct Options {
     pub files: FileRules,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for LakeOptions {
+    fn default() -> LakeOptions {
+        LakeOptions {
             flush_bytes: 64 << 20,
             flush_interval: Duration::from_secs(60),
             memory_bytes: 768 << 20,
@@ -47,19 +47,19 @@ impl Default for Options {
 
 /// The section `lake`.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
-    pub options: Options,
+pub(crate) struct LakeSection {
+    pub options: LakeOptions,
     pub site: LakeSite,
     /// Of [`OTLP_TABLES`].
-    pub promotions: [Promotion; 3],
+    pub promotions: [AttributePromotion; 3],
     /// Of the table `tags`.
-    pub tags: Promotion,
+    pub tags: AttributePromotion,
     /// The table `events` is there, by this setting; and its attributes.
     pub events: Option<Pos>,
-    pub events_promotion: Promotion,
+    pub events_promotion: AttributePromotion,
     /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
     pub memory: Option<(u64, Pos)>,
-    pub upkeep: UpkeepOptions,
+    pub upkeep: MaintenanceOptions,
     /// `lake.compaction.memory`, if the file gives it.
     pub compaction_memory: Option<(u64, Pos)>,
 }
@@ -71,16 +71,16 @@ const RESOLUTIONS: [&str; 5] = ["10s", "1m", "5m", "20m", "1h"];
 const NOT_THERE: [(&str, &str); 1] = [("publish", "publishes Delta tables only")];
 
 /// Reads the section `lake`; mistakes go to the diagnostics.
-pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
-    let mut section = Section {
-        options: Options::default(),
+pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection {
+    let mut section = LakeSection {
+        options: LakeOptions::default(),
         site: LakeSite::default(),
         promotions: Default::default(),
-        tags: Promotion::default(),
+        tags: AttributePromotion::default(),
         events: None,
-        events_promotion: Promotion::default(),
+        events_promotion: AttributePromotion::default(),
         memory: None,
-        upkeep: UpkeepOptions::default(),
+        upkeep: MaintenanceOptions::default(),
         compaction_memory: None,
     };
     let Some(node) = &config.lake else { return section };
@@ -149,10 +149,10 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
 pub(crate) const OTLP_TABLES: [&str; 3] = ["logs", "metrics", "traces"];
 
 /// Which attributes of a table have columns.
-fn promotion(mut table: Fields<'_>) -> Option<Promotion> {
+fn promotion(mut table: Fields<'_>) -> Option<AttributePromotion> {
     let promoted = usize::try_from(table.int_in("max_promoted", 256, 0..=10_000)).unwrap_or(256);
     let (promote, never) = (table.string_list("promote"), table.string_list("never_promote"));
-    let promotion = Promotion::new(promoted, promote, &never);
+    let promotion = AttributePromotion::new(promoted, promote, &never);
     if let Err(error) = &promotion {
         table.error("never_promote", error);
     }
@@ -195,7 +195,7 @@ fn read_rollup(mut fields: Fields<'_>, options: &mut RollupOptions) {
     fields.finish();
 }
 
-fn read_flush(mut flush: Fields<'_>, options: &mut Options) {
+fn read_flush(mut flush: Fields<'_>, options: &mut LakeOptions) {
     options.flush_bytes = usize::try_from(flush.size("bytes", "64MiB")).unwrap_or(options.flush_bytes);
     options.flush_interval = flush.duration("interval", "60s");
     if options.flush_interval < FLUSH_INTERVAL_MIN {

@@ -6,10 +6,12 @@ use anyhow::{Context as _, Result, anyhow};
 use tempfile::NamedTempFile;
 use thalweg_config::Fields;
 use thalweg_kit::{WorkFolder, files};
-use thalweg_lake::store::{ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore};
+use thalweg_lake::store::{
+    FaultKind, LakeStorage, LakeUrl, LeaseError, STORAGE_FLAGS, STORAGE_TEXTS, ScratchOptions, SyncedStore,
+};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
-use crate::checked::Checked;
+use crate::checked_config::CheckedConfig;
 use crate::data_dir::DataDir;
 
 /// Copies of files leave so much of the disk to the log.
@@ -68,13 +70,13 @@ impl LakeSite {
     }
 
     /// Where tables are. Nothing is asked of an object store yet. `bytes_per_second` is what merges may write.
-    pub fn open(&self, data_dir: &Path, bytes_per_second: u64) -> Result<Site> {
+    pub fn open(&self, data_dir: &Path, bytes_per_second: u64) -> Result<LakeStorage> {
         let folder = thalweg_lake::folder(data_dir);
         match &self.url {
             None => {
                 // Where it was before is not where it is.
                 let _ = std::fs::remove_file(note(data_dir));
-                Ok(Site::folder(&folder, SyncedStore::new()))
+                Ok(LakeStorage::folder(&folder, SyncedStore::new()))
             }
             Some(url) => {
                 // Also of a folder elsewhere: what does not fit into the memory of queries has its place here.
@@ -84,7 +86,7 @@ impl LakeSite {
                     store => store.to_string(),
                 };
                 files::write_whole(&note(data_dir), absolute.as_bytes())?;
-                let scratch = Scratch {
+                let scratch = ScratchOptions {
                     folder: folder.join("_thalweg"),
                     spool_bytes: self.spool_bytes,
                     free_min: FREE_MIN,
@@ -114,9 +116,9 @@ fn note(data_dir: &Path) -> PathBuf {
 }
 
 /// A lake by its URL alone; credentials are those of the environment. Copies of files lie in `scratch`.
-pub(crate) fn by_url(url: &str, scratch: &Path) -> Result<Site> {
+pub(crate) fn by_url(url: &str, scratch: &Path) -> Result<LakeStorage> {
     let url = LakeUrl::parse(url).map_err(|why| anyhow!("--lake {url}: {why}"))?;
-    let scratch = Scratch {
+    let scratch = ScratchOptions {
         folder: scratch.to_owned(),
         spool_bytes: TOOL_SPOOL_BYTES,
         free_min: FREE_MIN,
@@ -137,24 +139,24 @@ pub(crate) fn scratch() -> Result<WorkFolder> {
 }
 
 /// A lake that a command is about.
-pub struct Place {
-    site: Site,
+pub struct LakeLocation {
+    site: LakeStorage,
     /// The data folder, of a lake that is known by it.
     data_dir: Option<PathBuf>,
     /// Of copies, and of rows that wait.
     scratch: WorkFolder,
 }
 
-impl Place {
+impl LakeLocation {
     /// That of a URL or a path, else where the last process of a data folder had it.
-    pub fn new(data_dir: &Path, lake: Option<&str>) -> Result<Place> {
+    pub fn new(data_dir: &Path, lake: Option<&str>) -> Result<LakeLocation> {
         let scratch = scratch()?;
         let site = match lake.map(str::to_owned).or_else(|| noted(data_dir)) {
             Some(url) => by_url(&url, scratch.path())?,
-            None => Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new()),
+            None => LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new()),
         };
         let data_dir = lake.is_none().then(|| data_dir.to_owned());
-        Ok(Place {
+        Ok(LakeLocation {
             site,
             data_dir,
             scratch,
@@ -162,16 +164,16 @@ impl Place {
     }
 
     /// The same by the section `lake` of a configuration.
-    pub fn configured(checked: &Checked, data_dir: &Path) -> Result<Place> {
+    pub fn configured(checked: &CheckedConfig, data_dir: &Path) -> Result<LakeLocation> {
         let lake = &checked.settings.lake;
-        Ok(Place {
+        Ok(LakeLocation {
             site: lake.site.open(data_dir, lake.upkeep.bytes_per_second)?,
             data_dir: Some(data_dir.to_owned()),
             scratch: scratch()?,
         })
     }
 
-    pub fn site(&self) -> &Site {
+    pub fn site(&self) -> &LakeStorage {
         &self.site
     }
 
@@ -198,26 +200,26 @@ pub async fn download(url: &str) -> Result<NamedTempFile> {
     Ok(file)
 }
 
-fn at(url: &LakeUrl, storage: &[(String, String)], scratch: &Scratch) -> Result<Site> {
+fn at(url: &LakeUrl, storage: &[(String, String)], scratch: &ScratchOptions) -> Result<LakeStorage> {
     // The clients of object stores take the one of the process; somebody else may have set the same one.
     let _ = aws_lc_rs::default_provider().install_default();
-    Site::at(url, storage, scratch).map_err(|why| anyhow!("lake.url: {why}"))
+    LakeStorage::at(url, storage, scratch).map_err(|why| anyhow!("lake.url: {why}"))
 }
 
 /// Whether a start has to end there: waiting cures a store that is away, and nothing else.
-pub(crate) fn is_final(error: &ClaimError) -> bool {
+pub(crate) fn is_final(error: &LeaseError) -> bool {
     matches!(error.kind(), FaultKind::Held | FaultKind::Denied | FaultKind::NoBucket)
 }
 
 #[cfg(test)]
 mod tests {
-    use thalweg_config::{Diagnostics, LoadOptions, Source, load};
+    use thalweg_config::{Diagnostics, LoadOptions, SourceText, load};
 
     use super::*;
 
     /// What a section says, and the mistakes in it.
     fn read(lake: &str) -> (LakeSite, String) {
-        let source = Source::new("f.yaml", format!("lake: {lake}\n"));
+        let source = SourceText::new("f.yaml", format!("lake: {lake}\n"));
         let loaded = load(&source, &|_| None, &LoadOptions::default());
         let diagnostics = Diagnostics::new("f.yaml");
         let mut fields = Fields::new(loaded.config.lake.as_ref().unwrap(), &diagnostics);

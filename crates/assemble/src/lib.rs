@@ -1,13 +1,13 @@
 //! From a configuration to a running process, and back to a clean stop: the only crate that knows all others.
 //!
-//! [`Checked`] reads a file and finds every mistake without starting anything. [`Process`] takes the data folder, starts
+//! [`CheckedConfig`] reads a file and finds every mistake without starting anything. [`Process`] takes the data folder, starts
 //! flows, tables and the HTTP listener in order, and stops them in the opposite one.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(test)]
 mod absent_tests;
 pub mod bulk;
-mod checked;
+mod checked_config;
 mod clock;
 mod components;
 mod data_dir;
@@ -21,6 +21,8 @@ mod lake;
 mod lake_site;
 mod log;
 mod log_memory;
+pub mod maintenance;
+mod memory_shares;
 mod metrics;
 mod open_files;
 mod process;
@@ -28,18 +30,16 @@ mod queues;
 mod refusal;
 mod reload;
 mod settings;
-mod shares;
 pub mod sql;
 mod tls_client;
-pub mod upkeep;
 
-pub use checked::Checked;
+pub use checked_config::CheckedConfig;
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
-pub use events::{EventsPlace, EventsServer, MadeToken, ServeEvents, restore_events, verify_events};
-pub use lake_site::{Place as LakePlace, download};
+pub use events::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToken, restore_events, verify_events};
+pub use lake_site::{LakeLocation, download};
 pub use log::exit_code;
-pub use process::{Process, Reloaded, Stopped};
+pub use process::{Process, ReloadReport, ShutdownReport};
 pub use refusal::refusal;
 pub use thalweg_console::{TlsFiles, TlsNames};
 pub use tls_client::agent as http_agent;

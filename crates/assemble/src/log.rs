@@ -11,14 +11,14 @@ use thalweg_events::EventsError;
 use thalweg_events::backup::BackupError;
 use thalweg_lake::OpenError as TableError;
 use thalweg_log::clock::LogClock;
-use thalweg_log::disk::{Disk, Folder};
-use thalweg_log::{Disks, EmbeddedLog, Log, LogError, LogOptions, LogStatus};
+use thalweg_log::disk::{Disk, FolderDisk};
+use thalweg_log::{EmbeddedLog, Log, LogError, LogOptions, LogStatus, MultiDiskLog};
 use thalweg_queue::QueueError;
-use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
+use thalweg_queue::settings::{LogSettings, OnPoison, RecoveryMode};
 
 use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
-use crate::lake::Unopened;
+use crate::lake::TableOpenError;
 use crate::log_memory::LogMemory;
 
 /// Nothing is acknowledged any more, and a restart has to look at the disk.
@@ -29,7 +29,7 @@ const ANSWERED: Duration = Duration::from_millis(200);
 const EXIT_CORRUPT: u8 = 65;
 
 pub(crate) struct OpenLog {
-    disks: Arc<Disks>,
+    disks: Arc<MultiDiskLog>,
     clock: Arc<WatchedClock>,
     /// Each folder has a lock of its own, also in the data folder: another process may name it in its `log.dirs`. Let go last.
     _locks: Vec<DataDir>,
@@ -51,7 +51,7 @@ impl OpenLog {
     async fn open_after(
         (settings, memory): (&LogSettings, LogMemory),
         data_dir: &Path,
-        prepare: fn(&Folder) -> Result<()>,
+        prepare: fn(&FolderDisk) -> Result<()>,
     ) -> Result<OpenLog> {
         let folders = match settings.dirs.is_empty() {
             true => vec![data_dir.join("log")],
@@ -110,14 +110,14 @@ fn open(
     folders: &[PathBuf],
     (settings, memory): (&LogSettings, LogMemory),
     data_dir: &Path,
-    (prepare, runtime): (fn(&Folder) -> Result<()>, &tokio::runtime::Handle),
+    (prepare, runtime): (fn(&FolderDisk) -> Result<()>, &tokio::runtime::Handle),
 ) -> Result<OpenLog> {
     let clock = Arc::new(LogClock::default());
     let (mut disks, mut locks) = (Vec::new(), Vec::new());
     let mut taken: Vec<(&Path, (u64, u64))> = Vec::new();
     for folder in folders {
         let shown = folder.display();
-        let disk = Folder::open(folder).with_context(|| {
+        let disk = FolderDisk::open(folder).with_context(|| {
             format!("cannot make the folder of the log, {shown}; set log.dirs to one that can be written")
         })?;
         let node = node(folder)?;
@@ -140,7 +140,11 @@ fn open(
     }
     let mut id = [0; 8];
     getrandom::fill(&mut id).context("the system gives no random numbers")?;
-    let opened = Arc::new(runtime.block_on(Disks::open(disks, u64::from_le_bytes(id), thalweg_queue::together))?);
+    let opened = Arc::new(runtime.block_on(MultiDiskLog::open(
+        disks,
+        u64::from_le_bytes(id),
+        thalweg_queue::together,
+    ))?);
     let clock = runtime.block_on(WatchedClock::resume(clock, opened.as_ref()))?;
     Ok(OpenLog {
         disks: opened,
@@ -149,7 +153,7 @@ fn open(
     })
 }
 
-fn give_up_damage(disk: &Folder) -> Result<()> {
+fn give_up_damage(disk: &FolderDisk) -> Result<()> {
     let repaired = thalweg_log::repair(disk, true, &mut |_, _| {})?;
     tell_given_up(&disk.path().display().to_string(), repaired.before.lost_records());
     Ok(())
@@ -187,7 +191,7 @@ fn options(settings: &LogSettings, memory: LogMemory, folder: &Path, clock: &Arc
         index_bytes_max: memory.index,
         io_bytes_per_second: settings.io_bytes_per_second,
         scrub: settings.scrub,
-        recover_skip: settings.recover == Recover::Skip,
+        recover_skip: settings.recover == RecoveryMode::Skip,
         ..LogOptions::default()
     }
 }
@@ -246,8 +250,8 @@ pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
         cause.downcast_ref::<BackupError>().is_some_and(BackupError::is_damage)
     };
     let of_lake = |cause: &(dyn std::error::Error + 'static)| {
-        let table = match cause.downcast_ref::<Unopened>() {
-            Some(Unopened::Table(error)) => Some(error),
+        let table = match cause.downcast_ref::<TableOpenError>() {
+            Some(TableOpenError::Table(error)) => Some(error),
             _ => cause.downcast_ref::<TableError>(),
         };
         matches!(table, Some(TableError::Lost { .. }))

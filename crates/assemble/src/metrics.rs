@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use thalweg_log::{EmbeddedLog, Observed};
+use thalweg_log::{EmbeddedLog, HistogramSnapshot};
 use thalweg_queue::{Group, GroupStats, Queue};
-use thalweg_telemetry::{Distribution, Families, Metrics};
+use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
 
 use crate::clock::WatchedClock;
-use crate::queues::Store;
+use crate::queues::QueueService;
 
 /// Has the metrics of an open store told.
-pub(crate) fn register(metrics: &Metrics, store: &Arc<Store>) {
+pub(crate) fn register(metrics: &Metrics, store: &Arc<QueueService>) {
     if store.queues().is_none() {
         return;
     }
@@ -45,7 +45,7 @@ pub(crate) fn register_logs(metrics: &Metrics, logs: Vec<Arc<EmbeddedLog>>) {
     });
 }
 
-fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
+fn tell_log(to: &mut MetricFamilies, log: &EmbeddedLog, labels: &[(&str, &str)]) {
     let counters = log.counters();
     for (name, help, distribution) in [
         (
@@ -126,7 +126,7 @@ fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
     }
 }
 
-fn tell_queue(to: &mut Families, queue: &Arc<Queue>) {
+fn tell_queue(to: &mut MetricFamilies, queue: &Arc<Queue>) {
     let (stats, counters) = (queue.stats(), queue.counters());
     let name = stats.name.as_str();
     let labels = &[("queue", name)];
@@ -217,7 +217,7 @@ fn tell_queue(to: &mut Families, queue: &Arc<Queue>) {
     }
 }
 
-fn tell_group(to: &mut Families, queue: &str, group: &Group, stats: &GroupStats) {
+fn tell_group(to: &mut MetricFamilies, queue: &str, group: &Group, stats: &GroupStats) {
     let labels = &[("queue", queue), ("group", stats.name.as_str())];
     let counters = group.counters();
     let count = |counter: &AtomicU64| counter.load(Relaxed);
@@ -294,11 +294,11 @@ fn tell_group(to: &mut Families, queue: &str, group: &Group, stats: &GroupStats)
     to.gauge("mqtt_queue_paused", help, labels, f64::from(u8::from(stats.paused)));
 }
 
-fn seconds(observed: &Observed) -> Distribution {
+fn seconds(observed: &HistogramSnapshot) -> Distribution {
     distribution(observed, 1e-6)
 }
 
-fn distribution(observed: &Observed, unit: f64) -> Distribution {
+fn distribution(observed: &HistogramSnapshot, unit: f64) -> Distribution {
     let bucket = |(bound, count): &(u64, u64)| (*bound as f64 * unit, *count);
     Distribution {
         buckets: observed.buckets.iter().map(bucket).collect(),

@@ -9,7 +9,7 @@ const KEPT_MAX: u64 = 16_384;
 
 /// What connections may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ForConnections {
+pub(crate) struct ConnectionLimits {
     pub connections_max: usize,
     /// Their descriptors are below it.
     pub descriptors_max: u64,
@@ -17,7 +17,7 @@ pub(crate) struct ForConnections {
 
 /// Raises the limit as far as the system allows without asking anybody, and divides it. At most `most` connections; `key` is what
 /// the operator gave them by, if he did.
-pub(crate) fn for_connections(most: usize, key: Option<&str>) -> ForConnections {
+pub(crate) fn for_connections(most: usize, key: Option<&str>) -> ConnectionLimits {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let before = limit.current;
@@ -50,11 +50,11 @@ pub(crate) fn for_connections(most: usize, key: Option<&str>) -> ForConnections 
 /// What Linux allows a process if nobody has changed it.
 const SYSTEM_MAX: u64 = 1 << 20;
 
-fn divide(all: u64, open: u64, most: usize) -> ForConnections {
+fn divide(all: u64, open: u64, most: usize) -> ConnectionLimits {
     let kept = (all / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX).min(all / 2);
     let descriptors_max = all - kept;
     let room = usize::try_from(descriptors_max.saturating_sub(open)).unwrap_or(usize::MAX);
-    ForConnections {
+    ConnectionLimits {
         connections_max: room.clamp(1, most),
         descriptors_max,
     }
@@ -78,7 +78,7 @@ mod tests {
             (1 << 20, 100, 65_536, (1 << 20) - 16_384),
             (8, 20, 1, 4),
         ] {
-            let expected = ForConnections {
+            let expected = ConnectionLimits {
                 connections_max,
                 descriptors_max,
             };

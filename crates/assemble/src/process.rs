@@ -7,36 +7,36 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures::future::join_all;
 use thalweg_config::{CONNECTIONS_USUAL, Node};
-use thalweg_console::{ConfigText, Console, ConsoleOptions, Logins, Replaced, Running};
+use thalweg_console::{AuthReloadOutcome, ConfigText, Console, ConsoleOptions, Logins, RunningListener};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
 
-use crate::checked::Checked;
+use crate::checked_config::CheckedConfig;
 use crate::data_dir::DataDir;
-use crate::events::{CONNECTIONS_MAX, EventsStore, Keeps};
+use crate::events::{CONNECTIONS_MAX, EventsService, RecoveryOptions};
 use crate::ingest::Ingest;
-use crate::lake::{Ground, Lake, ends_of};
+use crate::lake::{LakeContext, LakeTables, ends_of};
+use crate::maintenance::{self, LakeAdmin};
 use crate::open_files;
-use crate::queues::{Store, declare};
+use crate::queues::{QueueService, declare};
 use crate::reload;
-use crate::upkeep::{self, Tools};
 
 pub struct Process {
     flows: Vec<Flow>,
     dead_letter: Option<DeadLetterOutput>,
-    console: Option<Running>,
+    console: Option<RunningListener>,
     board: StatusBoard,
-    lake: Arc<Lake>,
+    lake: Arc<LakeTables>,
     ingest: Arc<Ingest>,
-    store: Arc<Store>,
+    store: Arc<QueueService>,
     /// What is in force, and its list of queues, which may change.
     config: Node,
-    events: Arc<EventsStore>,
+    events: Arc<EventsService>,
     logins: Logins,
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
     /// Of the event store's namespace `default`, if it was made now.
-    pub new_events_token: Option<crate::MadeToken>,
+    pub new_events_token: Option<crate::GeneratedToken>,
     /// Of a lake that is a folder elsewhere.
     _lake_dir: Option<DataDir>,
     /// Let go last: whoever takes the folder next finds it at rest.
@@ -55,17 +55,17 @@ const LOG_GRACE: Duration = Duration::from_secs(2);
 /// Keeps the process from being ready until every flow is on the board: the listener answers before that, and a board
 /// without flows has nothing to complain of.
 #[derive(Default)]
-struct Starting {
+struct StartupGate {
     done: AtomicBool,
 }
 
-impl Starting {
+impl StartupGate {
     fn done(&self) {
         self.done.store(true, Ordering::Release);
     }
 }
 
-impl StatusSource for Starting {
+impl StatusSource for StartupGate {
     fn not_ready(&self) -> Vec<String> {
         let done = self.done.load(Ordering::Acquire);
         if done {
@@ -77,7 +77,7 @@ impl StatusSource for Starting {
 }
 
 /// What became of a file that was read again.
-pub struct Reloaded {
+pub struct ReloadReport {
     /// What is in force now, in words.
     pub applied: Vec<String>,
     /// Keys that differ from what is in force and stay as they were.
@@ -85,7 +85,7 @@ pub struct Reloaded {
 }
 
 /// How it ended.
-pub struct Stopped {
+pub struct ShutdownReport {
     pub flows: Vec<StopReport>,
     pub tables: Vec<TableStatus>,
 }
@@ -93,8 +93,8 @@ pub struct Stopped {
 impl Process {
     /// Starts everything; `built` is when the program was built, as `/version` tells it. Must be called on a tokio runtime;
     /// nothing is left running after an error.
-    pub async fn start(checked: Checked, built: &str) -> Result<Process> {
-        let Checked {
+    pub async fn start(checked: CheckedConfig, built: &str) -> Result<Process> {
+        let CheckedConfig {
             config,
             components,
             settings,
@@ -107,7 +107,7 @@ impl Process {
         let metrics = Arc::new(Metrics::new(config.metrics.use_histogram_timing));
         register_process_metrics(&metrics);
         let board = StatusBoard::default();
-        let starting = Arc::new(Starting::default());
+        let starting = Arc::new(StartupGate::default());
         board.add(starting.clone());
         let lake = components.lake.clone();
         let lake_metrics = lake.register(&settings.lake, &metrics)?;
@@ -121,7 +121,7 @@ impl Process {
         let events = components.events.clone();
         let has_events = settings.lake.events.is_some();
         let log = store.log(&settings.store);
-        let keeps = Keeps {
+        let keeps = RecoveryOptions {
             deleted: has_events,
             accept_loss: settings.store.accepts_loss(),
         };
@@ -144,7 +144,7 @@ impl Process {
         let tables_site = open_site()?;
         let engine = (open_site()?, config.data_dir.as_path(), settings.query);
         let sql = crate::sql::routes(engine, &metrics, &lake_metrics, lake.clone())?;
-        let tools = Arc::new(Tools {
+        let tools = Arc::new(LakeAdmin {
             tables: lake.clone(),
             lake: tables_site.clone(),
             options: settings.lake.upkeep.clone(),
@@ -157,7 +157,7 @@ impl Process {
             components.opcua.clone(),
             components.topics.clone(),
             sql,
-            Arc::new(upkeep::Routes(tools)),
+            Arc::new(maintenance::LakeAdminRoutes(tools)),
         ];
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
@@ -199,7 +199,7 @@ impl Process {
         if (settings.ingest.is_some() || lake.is_wanted() || has_events)
             && let (Some(queues), Some((log, durability))) = (store.queues(), store.log(&settings.store))
         {
-            let ground = Ground {
+            let ground = LakeContext {
                 queues,
                 durability,
                 accept_loss: settings.store.accepts_loss(),
@@ -274,20 +274,20 @@ impl Process {
 
     /// Where the status page is.
     pub fn url(&self) -> Option<String> {
-        self.console.as_ref().map(Running::url)
+        self.console.as_ref().map(RunningListener::url)
     }
 
     /// Takes over what may change while the process runs: the logins of `auth`, and the queues of `queues.list`. A queue that is not in the list any
     /// more stays. Stops at the first queue that may not become what the file says; those before it are changed.
-    pub async fn reload(&self, checked: &Checked) -> Result<Reloaded> {
+    pub async fn reload(&self, checked: &CheckedConfig) -> Result<ReloadReport> {
         let new = &checked.config.root;
         let mut list = self.list.lock().await;
-        let mut reloaded = Reloaded {
+        let mut reloaded = ReloadReport {
             applied: Vec::new(),
             needs_restart: reload::changed_keys(&self.config, new),
         };
         let auth = self.logins.replace(&checked.config.auth)?;
-        if auth != Replaced::NeedsRestart {
+        if auth != AuthReloadOutcome::NeedsRestart {
             reloaded.needs_restart.retain(|key| !key.starts_with("auth."));
         }
         match self.store.queues() {
@@ -295,7 +295,7 @@ impl Process {
             None if list.as_ref() != reload::list_of(new) => reloaded.needs_restart.push(reload::LIST.to_owned()),
             None => {}
         }
-        if auth == Replaced::Done {
+        if auth == AuthReloadOutcome::Done {
             reloaded.applied.push("auth".to_owned());
         }
         *list = reload::list_of(new).cloned();
@@ -317,7 +317,7 @@ impl Process {
 
     /// Stops inputs, delivers what is in flight, closes tables and the listener. All of it shares `shutdown_timeout`; what
     /// is not done then is given up at once, and what cannot be interrupted gets a second more.
-    pub async fn stop(self) -> Stopped {
+    pub async fn stop(self) -> ShutdownReport {
         let deadline = Instant::now() + self.shutdown_timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
         let handles: Vec<_> = self.flows.iter().map(Flow::handle).collect();
@@ -337,7 +337,7 @@ impl Process {
         }
         // Requests append and settle until the listener is closed.
         self.store.stop(left().max(LOG_GRACE)).await;
-        Stopped { flows, tables }
+        ShutdownReport { flows, tables }
     }
 }
 
@@ -345,7 +345,7 @@ impl Process {
 mod tests {
     use std::sync::Mutex;
 
-    use thalweg_config::{Fields, LoadOptions, Source, load};
+    use thalweg_config::{Fields, LoadOptions, SourceText, load};
     use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec};
 
     use super::*;
@@ -399,8 +399,8 @@ mod tests {
             Fields::new(&node.body, context.diagnostics).finish();
             Some(Arc::new(spec.clone()))
         });
-        let loaded = load(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
-        let checked = Checked::check_with(loaded, components);
+        let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
+        let checked = CheckedConfig::check_with(loaded, components);
         assert_eq!(checked.diagnostics.to_string(), "");
         let process = Process::start(checked, "").await.unwrap();
         let (status, why) = asking.answer.lock().unwrap().take().unwrap();

@@ -15,9 +15,9 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 use thalweg_config::{Config, Diagnostics, Pos};
-use thalweg_flow::Registry;
+use thalweg_flow::ComponentRegistry;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogStatus};
-use thalweg_queue::settings::{LogSettings, QueuesSettings, Recover};
+use thalweg_queue::settings::{LogSettings, QueuesSettings, RecoveryMode};
 use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
@@ -26,22 +26,22 @@ use crate::clock::WatchedClock;
 use crate::log::{OpenLog, is_damage};
 use crate::log_memory::LogMemory;
 
-use names::UsedName;
+use names::QueueReference;
 use webhook::Webhooks;
 
 /// The log and the queues of the process.
 #[derive(Default)]
-pub(crate) struct Store {
+pub(crate) struct QueueService {
     /// A component asks for queues, or the event store for the log.
     wanted: AtomicBool,
     /// Buffers of flows: queue and flow.
     buffers: Mutex<Vec<(String, String)>>,
     /// Queues that inputs and outputs name.
-    used: Mutex<Vec<UsedName>>,
-    opened: OnceCell<Opened>,
+    used: Mutex<Vec<QueueReference>>,
+    opened: OnceCell<OpenQueues>,
 }
 
-struct Opened {
+struct OpenQueues {
     log: Arc<OpenLog>,
     queues: Queues,
     webhooks: Arc<Webhooks>,
@@ -49,7 +49,7 @@ struct Opened {
 
 /// The sections `log` and `queues`.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct LogAndQueuesSection {
     log: LogSettings,
     pub queues: QueuesSettings,
     /// Either of them is in the file.
@@ -65,8 +65,8 @@ pub(crate) struct Section {
 }
 
 /// Reads the sections; mistakes go to the diagnostics.
-pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
-    Section {
+pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LogAndQueuesSection {
+    LogAndQueuesSection {
         log: LogSettings::read(config.log.as_ref(), diagnostics),
         queues: QueuesSettings::read(config.queues.as_ref(), diagnostics),
         given: config.log.is_some() || config.queues.is_some(),
@@ -77,7 +77,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     }
 }
 
-impl Section {
+impl LogAndQueuesSection {
     pub fn is_given(&self) -> bool {
         self.given
     }
@@ -88,7 +88,7 @@ impl Section {
 
     /// What the log has lost is given up.
     pub fn accepts_loss(&self) -> bool {
-        self.log.recover == Recover::Skip
+        self.log.recover == RecoveryMode::Skip
     }
 
     pub fn memory_of_log(&self) -> Option<(u64, Pos)> {
@@ -99,7 +99,7 @@ impl Section {
     /// meet there is given up too, if damage is to be.
     async fn open(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
         let (log, queues) = self.open_both(data_dir).await?;
-        if self.log.recover == Recover::Skip {
+        if self.log.recover == RecoveryMode::Skip {
             log.pass_over_damage();
         }
         Ok((log, queues))
@@ -108,7 +108,7 @@ impl Section {
     async fn open_both(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
         let log = Arc::new(OpenLog::open(&self.log, self.log_memory, data_dir).await?);
         let error = match self.open_queues(&log).await {
-            Err(error) if self.log.recover == Recover::Skip && is_damage(&error) => error,
+            Err(error) if self.log.recover == RecoveryMode::Skip && is_damage(&error) => error,
             opened => return Ok((log, opened?)),
         };
         tracing::warn!(error = format!("{error:#}"), "the log is repaired and opened again");
@@ -135,7 +135,7 @@ impl Section {
     }
 }
 
-impl Store {
+impl QueueService {
     /// The log is needed.
     pub fn want(&self) {
         self.wanted.store(true, Ordering::Release);
@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// Opens log and queues if anything in the configuration has use for them, and makes what it declares.
-    pub async fn start(&self, config: &Config, section: &Section, metrics: &Metrics) -> Result<()> {
+    pub async fn start(&self, config: &Config, section: &LogAndQueuesSection, metrics: &Metrics) -> Result<()> {
         if !section.given && !self.is_wanted() {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Store {
         let webhooks = Webhooks::new(metrics);
         queues.listen_for_dead_letters(webhooks.clone());
         declare(&queues, &section.queues).await?;
-        let _ = self.opened.set(Opened { log, queues, webhooks });
+        let _ = self.opened.set(OpenQueues { log, queues, webhooks });
         Ok(())
     }
 
@@ -170,7 +170,7 @@ impl Store {
     }
 
     /// A resource is read as often as it is named, and counts once.
-    fn uses(&self, used: UsedName) {
+    fn uses(&self, used: QueueReference) {
         let mut all = self.used.lock();
         if !all.contains(&used) {
             all.push(used);
@@ -178,7 +178,7 @@ impl Store {
     }
 
     /// Whether the queues that the flows use are those that the file declares; mistakes go to the diagnostics.
-    pub fn check_names(&self, section: &Section, diagnostics: &Diagnostics) {
+    pub fn check_names(&self, section: &LogAndQueuesSection, diagnostics: &Diagnostics) {
         names::check(&self.used.lock(), &section.queues, diagnostics);
     }
 
@@ -192,7 +192,7 @@ impl Store {
     }
 
     /// The log of all disks together, and the durability that is usual in it.
-    pub fn log(&self, section: &Section) -> Option<(Arc<dyn Log>, Durability)> {
+    pub fn log(&self, section: &LogAndQueuesSection) -> Option<(Arc<dyn Log>, Durability)> {
         let opened = self.opened.get()?;
         Some((opened.log.log(), section.log.durability))
     }
@@ -216,7 +216,7 @@ impl Store {
     }
 }
 
-impl StatusSource for Store {
+impl StatusSource for QueueService {
     fn not_ready(&self) -> Vec<String> {
         let Some(opened) = self.opened.get() else {
             return Vec::new();
@@ -260,13 +260,13 @@ fn has_groups(queue: &Queue) -> bool {
     settings.groups.iter().all(|group| is_there(&group.name))
 }
 
-pub(crate) fn register(registry: &mut Registry, store: &Arc<Store>) {
+pub(crate) fn register(registry: &mut ComponentRegistry, store: &Arc<QueueService>) {
     buffer::register(registry, store.clone());
     input::register(registry, store.clone());
     output::register(registry, store.clone());
 }
 
 /// A component of the configuration uses queues.
-fn want(store: &Store) {
+fn want(store: &QueueService) {
     store.want();
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::ingest::EntryLimits;
-use thalweg_lake::records::RecordLimits;
+use thalweg_lake::signal_batch::SignalBatchLimits;
 use thalweg_otlp::ReceiverOptions;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
-use crate::shares::{self, Share};
+use crate::memory_shares::{self, MemoryShare};
 use crate::{events, ingest, lake, queues};
 
 /// Shares of `memory.limit`: percent of it, and at most.
@@ -42,18 +42,18 @@ const QUEUE_MAX: i64 = 100_000;
 /// The settings of the parts that are not flows, and what may wait in each flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub lake: lake::Section,
-    pub ingest: Option<ingest::Section>,
+    pub lake: lake::LakeSection,
+    pub ingest: Option<ingest::IngestSection>,
     pub query: QueryOptions,
-    pub store: queues::Section,
-    pub events: events::Section,
+    pub store: queues::LogAndQueuesSection,
+    pub events: events::EventsSection,
     /// Bytes that may wait in each flow, in the order of the file.
     pub flows: Vec<(String, usize)>,
 }
 
 /// What the flows of a file use.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Used {
+pub(crate) struct FlowRequirements {
     /// Queues, and so the log.
     pub queues: bool,
     pub events: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Used {
 
 impl Settings {
     /// Mistakes go to the diagnostics.
-    pub fn read(config: &Config, used: Used, diagnostics: &Diagnostics) -> Settings {
+    pub fn read(config: &Config, used: FlowRequirements, diagnostics: &Diagnostics) -> Settings {
         let mut events = events::section(config, used.events, diagnostics);
         let mut ingest = ingest::section(config, diagnostics);
         let mut lake = lake::section(config, diagnostics);
@@ -78,7 +78,7 @@ impl Settings {
         let with_log = used.queues || events.needs_log(used.events) || has_tables;
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
-        let part = |name, (percent, max), floor, given| Share::part(name, config, percent, max, floor, given);
+        let part = |name, (percent, max), floor, given| MemoryShare::part(name, config, percent, max, floor, given);
         let mut all = vec![
             part("lake.memory", LAKE, lake::MEMORY_MIN, lake.memory),
             part("query.memory", QUERY, QUERY_BYTES_MIN, query.memory),
@@ -105,16 +105,17 @@ impl Settings {
             false => EVENTS_BYTES_MIN,
         };
         all.extend(has_events.then(|| part("events", EVENTS, of_events, None)));
-        let inflight =
-            |ingest: &ingest::Section| part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight);
+        let inflight = |ingest: &ingest::IngestSection| {
+            part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight)
+        };
         all.extend(ingest.as_ref().map(inflight));
         let given = lake.compaction_memory;
         let compaction = || part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given);
         all.extend(has_tables.then(compaction));
-        let (flows, dead_letter) = shares::of_flows(config);
+        let (flows, dead_letter) = memory_shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);
-        let mut sizes = shares::divide(config, &all, diagnostics).into_iter();
+        let mut sizes = memory_shares::divide(config, &all, diagnostics).into_iter();
         let mut next = || sizes.next().unwrap_or_default();
         lake.options.memory_bytes = next();
         query.options.memory_bytes = next();
@@ -143,9 +144,9 @@ impl Settings {
     }
 
     /// What messages may be that become rows of logs, metrics and traces.
-    pub fn records(&self) -> RecordLimits {
+    pub fn records(&self) -> SignalBatchLimits {
         let receiver = self.ingest.as_ref().map(|ingest| &ingest.receiver);
-        RecordLimits {
+        SignalBatchLimits {
             walk: receiver.map(|receiver| receiver.walk).unwrap_or_default(),
             window: self.entries().window,
             decoded_bytes_max: receiver.map_or(ReceiverOptions::default().decoded_bytes_max, |receiver| {
@@ -197,7 +198,7 @@ fn query_section(config: &Config, diagnostics: &Diagnostics) -> QuerySection {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_config::{LoadOptions, Source, load};
+    use thalweg_config::{LoadOptions, SourceText, load};
 
     use super::*;
 
@@ -206,13 +207,13 @@ mod tests {
     fn read(text: &str) -> (Settings, String) {
         let text = format!("{text}{FLOW}");
         let loaded = load(
-            &Source::new("f.yaml", text.as_str()),
+            &SourceText::new("f.yaml", text.as_str()),
             &|_| None,
             &LoadOptions::default(),
         );
         assert_eq!(loaded.diagnostics.to_string(), "");
         let diagnostics = Diagnostics::new("f.yaml");
-        let settings = Settings::read(&loaded.config, Used::default(), &diagnostics);
+        let settings = Settings::read(&loaded.config, FlowRequirements::default(), &diagnostics);
         (settings, diagnostics.to_string())
     }
 

@@ -12,20 +12,20 @@ use anyhow::{Context as _, Result, bail};
 use thalweg_config::{Config, Diagnostics};
 use thalweg_kit::{WorkFolder, files};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::live::LiveTables;
-use thalweg_lake::store::{LakeUrl, Site};
-use thalweg_query::print::Rows;
+use thalweg_lake::memtable_view::MemtableReader;
+use thalweg_lake::store::{LakeStorage, LakeUrl};
+use thalweg_query::print::RowStream;
 use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
 use tokio::runtime::Runtime;
 
 use crate::data_dir::{DataDir, Holder};
 use crate::lake_site::{by_url, noted, scratch};
-use crate::settings::{Settings, Used};
-use process::Asked;
+use crate::settings::{FlowRequirements, Settings};
+use process::SqlEndpoint;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum SqlOutputFormat {
     /// Aligned columns, for people.
     Table,
     Csv,
@@ -36,7 +36,7 @@ pub enum Format {
 
 /// Who answers.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
+pub struct SqlSource {
     pub data_dir: PathBuf,
     /// The lake itself, wherever it is; nobody else is asked then.
     pub lake: Option<String>,
@@ -53,16 +53,16 @@ pub struct Source {
 }
 
 /// One question from the command line.
-pub struct Question {
-    pub source: Source,
+pub struct SqlRequest {
+    pub source: SqlSource,
     pub query: String,
-    pub format: Format,
+    pub format: SqlOutputFormat,
 }
 
 /// Writes the answer, as it comes. `Ok` also when the reader of `out` leaves early: `thalweg sql ... | head` has what it
 /// wanted.
-pub fn answer(runtime: &Runtime, question: &Question, out: &mut dyn Write) -> Result<()> {
-    let session = Session::new(question.source.clone());
+pub fn answer(runtime: &Runtime, question: &SqlRequest, out: &mut dyn Write) -> Result<()> {
+    let session = SqlSession::new(question.source.clone());
     let answered = runtime.block_on(async {
         let rows = session.ask(&question.query).await?;
         write(rows, question.format, out).await
@@ -74,13 +74,13 @@ pub fn answer(runtime: &Runtime, question: &Question, out: &mut dyn Write) -> Re
 }
 
 /// Writes rows as they come, and returns how many there were.
-pub async fn write(rows: Rows, format: Format, out: &mut dyn Write) -> Result<usize> {
+pub async fn write(rows: RowStream, format: SqlOutputFormat, out: &mut dyn Write) -> Result<usize> {
     Ok(match format {
-        Format::Table => print::table(rows, out).await,
-        Format::Csv => print::csv(rows, out).await,
-        Format::Json => print::json(rows, out).await,
-        Format::Ndjson => print::ndjson(rows, out).await,
-        Format::Arrow => print::arrow(rows, out).await,
+        SqlOutputFormat::Table => print::table(rows, out).await,
+        SqlOutputFormat::Csv => print::csv(rows, out).await,
+        SqlOutputFormat::Json => print::json(rows, out).await,
+        SqlOutputFormat::Ndjson => print::ndjson(rows, out).await,
+        SqlOutputFormat::Arrow => print::arrow(rows, out).await,
     }?)
 }
 
@@ -95,8 +95,8 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Questions to one lake, one after the other.
-pub struct Session {
-    source: Source,
+pub struct SqlSession {
+    source: SqlSource,
     /// What reads the files, once it was needed.
     engine: OnceLock<Engine>,
     /// What does not fit into its memory, if there is no data folder to have it in. Goes after it.
@@ -104,14 +104,14 @@ pub struct Session {
 }
 
 /// Who answers at the moment.
-enum Answers {
-    Process(Asked),
+enum SqlBackend {
+    Process(SqlEndpoint),
     Files,
 }
 
-impl Session {
-    pub fn new(source: Source) -> Session {
-        Session {
+impl SqlSession {
+    pub fn new(source: SqlSource) -> SqlSession {
+        SqlSession {
             source,
             engine: OnceLock::new(),
             scratch: OnceLock::new(),
@@ -119,21 +119,21 @@ impl Session {
     }
 
     /// An error if only the process that holds the folder knows all rows, and it cannot be asked.
-    fn answers(&self) -> Result<Answers> {
+    fn answers(&self) -> Result<SqlBackend> {
         let source = &self.source;
         if let Some(url) = &source.url {
-            return Ok(Answers::Process(Asked::at(url, None)));
+            return Ok(SqlBackend::Process(SqlEndpoint::at(url, None)));
         }
         if source.committed {
-            return Ok(Answers::Files);
+            return Ok(SqlBackend::Files);
         }
         let Some((held, holder)) = self.holder() else {
-            return Ok(Answers::Files);
+            return Ok(SqlBackend::Files);
         };
         match holder.url() {
-            Some(url) => Ok(Answers::Process(Asked::at(&url, Some(holder.process)))),
+            Some(url) => Ok(SqlBackend::Process(SqlEndpoint::at(&url, Some(holder.process)))),
             // As an event store has none; the error of the files says so.
-            None if !self.has_lake() => Ok(Answers::Files),
+            None if !self.has_lake() => Ok(SqlBackend::Files),
             None => bail!(
                 "process {} holds {} and has no HTTP listener to be asked at, or is still starting; set http.enabled: true in its \
                  configuration, or read what it has committed to files, without its newest rows, with --committed",
@@ -166,8 +166,8 @@ impl Session {
     pub fn whom(&self) -> Result<String> {
         let source = &self.source;
         Ok(match self.answers()? {
-            Answers::Process(process) => process.to_string(),
-            Answers::Files => {
+            SqlBackend::Process(process) => process.to_string(),
+            SqlBackend::Files => {
                 let place = source
                     .lake
                     .clone()
@@ -181,10 +181,10 @@ impl Session {
     }
 
     /// Returns once the columns are known. Dropping the future, or the rows, ends the query, wherever it runs.
-    pub async fn ask(&self, query: &str) -> Result<Rows> {
+    pub async fn ask(&self, query: &str) -> Result<RowStream> {
         match self.answers()? {
-            Answers::Process(process) => process.ask(query, &self.source).await,
-            Answers::Files => {
+            SqlBackend::Process(process) => process.ask(query, &self.source).await,
+            SqlBackend::Files => {
                 let query = Query::new(query);
                 let query = match &self.source.wait_for {
                     Some(positions) => query.waiting_for(positions)?,
@@ -196,7 +196,7 @@ impl Session {
     }
 
     fn has_lake(&self) -> bool {
-        let Source { data_dir, lake, .. } = &self.source;
+        let SqlSource { data_dir, lake, .. } = &self.source;
         lake.is_some() || noted(data_dir).is_some() || data_dir.join("lake").exists()
     }
 
@@ -205,7 +205,7 @@ impl Session {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        let Source { data_dir, lake, .. } = &self.source;
+        let SqlSource { data_dir, lake, .. } = &self.source;
         if !self.has_lake() {
             bail!(
                 "there is no lake in {}; name the data folder with --data-dir",
@@ -214,7 +214,7 @@ impl Session {
         }
         let url = lake.clone().or_else(|| noted(data_dir));
         // No file says otherwise, so queries take their part of what a process may use on this machine.
-        let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
+        let settings = Settings::read(&Config::default(), FlowRequirements::default(), &Diagnostics::new(""));
         let engine = match &url {
             // Queries read from the store, so there are no copies.
             Some(url) => {
@@ -243,9 +243,9 @@ impl Session {
 }
 
 /// `/api/sql` of the process.
-struct Routes(Engine);
+struct SqlRoutes(Engine);
 
-impl HttpRoutes for Routes {
+impl HttpRoutes for SqlRoutes {
     fn mounts(&self) -> Vec<Mount> {
         vec![Mount {
             router: thalweg_query::http::router(self.0.clone()),
@@ -267,10 +267,10 @@ impl HttpRoutes for Routes {
 }
 
 pub(crate) fn routes(
-    (site, data_dir, options): (Site, &Path, QueryOptions),
+    (site, data_dir, options): (LakeStorage, &Path, QueryOptions),
     metrics: &Metrics,
     lake: &LakeMetrics,
-    live: Arc<dyn LiveTables>,
+    live: Arc<dyn MemtableReader>,
 ) -> Result<Arc<dyn HttpRoutes>> {
     let (memory, cache) = (options.memory_bytes as u64, options.cache_bytes as u64);
     let engine = Engine::open_at(site, data_dir, options, QueryMetrics::register(metrics.registry())?)?;
@@ -279,7 +279,7 @@ pub(crate) fn routes(
     lake.watch_share("query.memory", memory, move || watched.memory_used() as u64);
     let watched = engine.clone();
     lake.watch_share("query.cache", cache, move || watched.cache_used() as u64);
-    Ok(Arc::new(Routes(engine)))
+    Ok(Arc::new(SqlRoutes(engine)))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::diagnostics::Diagnostics;
 use crate::names::quoted;
-use crate::node::{Kind, Mapping, Node};
+use crate::node::{Mapping, Node, ValueKind};
 use crate::source::Pos;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,7 +194,7 @@ fn is_label(text: &str) -> bool {
 
 fn read_label(node: &Node, diags: &Diagnostics) -> Option<String> {
     // An empty label is how the reference system writes "none".
-    if node.kind() == Kind::Null || node.as_str() == Some("") {
+    if node.kind() == ValueKind::Null || node.as_str() == Some("") {
         return None;
     }
     let label = match node.expect_text() {

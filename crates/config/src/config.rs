@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub use flow::{BufferConfig, FlowConfig, PipelineConfig};
 pub use http::{
-    AuthConfig, BasicAuth, CONNECTIONS_USUAL, CorsConfig, HttpConfig, Role, Token, TokenSecret, is_login_name,
+    AuthConfig, BasicAuth, CONNECTIONS_USUAL, CorsConfig, HttpConfig, Role, TokenConfig, TokenSecret, is_login_name,
 };
 pub use listener::ListenerConfig;
 pub use process::{

@@ -67,11 +67,11 @@ pub struct Diagnostics {
     file: Arc<str>,
     chilled: bool,
     describing: bool,
-    state: Mutex<State>,
+    state: Mutex<DiagnosticsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DiagnosticsState {
     found: Vec<Diagnostic>,
     notes: Vec<Diagnostic>,
     omitted: usize,
@@ -244,7 +244,7 @@ impl Diagnostics {
         std::mem::take(&mut self.state().docs)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiagnosticsState> {
         // A panic elsewhere leaves the list whole: each change to it is one call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

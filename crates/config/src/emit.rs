@@ -5,13 +5,13 @@
 
 use std::fmt::Write;
 
-use crate::node::{Mapping, Node, Scalar, Value};
-use crate::scalar::{Meaning, resolve};
+use crate::node::{Mapping, Node, NodeValue, Scalar};
+use crate::scalar::{ScalarValue, resolve};
 use crate::secrets::{MASK, is_secret_name, mask_url};
 
 /// Whether secrets appear in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Secrets {
+pub(crate) enum SecretMasking {
     Mask,
     /// For comparisons in tests; nothing that a user can reach prints secrets.
     #[cfg(test)]
@@ -21,14 +21,14 @@ pub(crate) enum Secrets {
 /// Characters in a rendered key beyond which YAML needs the `? key` form.
 const SIMPLE_KEY_CHARS_MAX: usize = 1000;
 
-pub(crate) fn yaml(node: &Node, secrets: Secrets) -> String {
-    let mut writer = Yaml {
+pub(crate) fn yaml(node: &Node, secrets: SecretMasking) -> String {
+    let mut writer = YamlWriter {
         out: String::new(),
         secrets,
     };
     match node.value() {
-        Value::Map(mapping) if !mapping.is_empty() => writer.mapping(mapping, 0, false),
-        Value::Seq(items) if !items.is_empty() => writer.list(items, 0, false),
+        NodeValue::Map(mapping) if !mapping.is_empty() => writer.mapping(mapping, 0, false),
+        NodeValue::Seq(items) if !items.is_empty() => writer.list(items, 0, false),
         _ => {
             let scalar = writer.inline(node);
             writer.out.push_str(&scalar);
@@ -38,12 +38,12 @@ pub(crate) fn yaml(node: &Node, secrets: Secrets) -> String {
     writer.out
 }
 
-struct Yaml {
+struct YamlWriter {
     out: String,
-    secrets: Secrets,
+    secrets: SecretMasking,
 }
 
-impl Yaml {
+impl YamlWriter {
     /// `begun`: the cursor stands where the first field goes, behind a `- `.
     fn mapping(&mut self, mapping: &Mapping, indent: usize, begun: bool) {
         for (at, (key, value)) in mapping.iter().enumerate() {
@@ -65,11 +65,11 @@ impl Yaml {
 
     fn behind_colon(&mut self, value: &Node, indent: usize) {
         match value.value() {
-            Value::Map(mapping) if !mapping.is_empty() => {
+            NodeValue::Map(mapping) if !mapping.is_empty() => {
                 self.out.push('\n');
                 self.mapping(mapping, indent + 2, false);
             }
-            Value::Seq(items) if !items.is_empty() => {
+            NodeValue::Seq(items) if !items.is_empty() => {
                 self.out.push('\n');
                 self.list(items, indent + 2, false);
             }
@@ -84,11 +84,11 @@ impl Yaml {
             }
             self.out.push('-');
             match item.value() {
-                Value::Map(mapping) if !mapping.is_empty() => {
+                NodeValue::Map(mapping) if !mapping.is_empty() => {
                     self.out.push(' ');
                     self.mapping(mapping, indent + 2, true);
                 }
-                Value::Seq(items) if !items.is_empty() => {
+                NodeValue::Seq(items) if !items.is_empty() => {
                     self.out.push(' ');
                     self.list(items, indent + 2, true);
                 }
@@ -129,9 +129,9 @@ impl Yaml {
 
     fn inline(&self, node: &Node) -> String {
         match node.value() {
-            Value::Seq(_) => "[]".to_owned(),
-            Value::Map(_) => "{}".to_owned(),
-            Value::Scalar(scalar) => match shown(node, scalar, self.secrets) {
+            NodeValue::Seq(_) => "[]".to_owned(),
+            NodeValue::Map(_) => "{}".to_owned(),
+            NodeValue::Scalar(scalar) => match shown(node, scalar, self.secrets) {
                 Some(text) => text_scalar(&text),
                 None => other_scalar(scalar),
             },
@@ -144,9 +144,9 @@ impl Yaml {
 }
 
 /// The text that a scalar shows as text: its own, or the mask. `None` for null, truth and numbers.
-fn shown(node: &Node, scalar: &Scalar, secrets: Secrets) -> Option<String> {
-    let is_text = scalar.meaning == Meaning::Str;
-    if secrets == Secrets::Mask && scalar.meaning != Meaning::Null && !scalar.text.is_empty() {
+fn shown(node: &Node, scalar: &Scalar, secrets: SecretMasking) -> Option<String> {
+    let is_text = scalar.meaning == ScalarValue::Str;
+    if secrets == SecretMasking::Mask && scalar.meaning != ScalarValue::Null && !scalar.text.is_empty() {
         let named = node.steps().last_key().is_some_and(is_secret_name);
         if scalar.secret || named {
             return Some(MASK.to_owned());
@@ -161,15 +161,15 @@ fn shown(node: &Node, scalar: &Scalar, secrets: Secrets) -> Option<String> {
 /// Null, a truth value or a number in its written form.
 fn other_scalar(scalar: &Scalar) -> String {
     let (tag, text) = match scalar.meaning {
-        Meaning::Null => return "null".to_owned(),
-        Meaning::Bool(_) => ("bool", &*scalar.text),
-        Meaning::Int(_) => ("int", &*scalar.text),
-        Meaning::Float(_) => ("float", &*scalar.text),
-        Meaning::Str => ("str", &*scalar.text),
+        ScalarValue::Null => return "null".to_owned(),
+        ScalarValue::Bool(_) => ("bool", &*scalar.text),
+        ScalarValue::Int(_) => ("int", &*scalar.text),
+        ScalarValue::Float(_) => ("float", &*scalar.text),
+        ScalarValue::Str => ("str", &*scalar.text),
     };
     let text = text.trim();
     let same = match (resolve(text), scalar.meaning) {
-        (Meaning::Float(a), Meaning::Float(b)) => a == b || (a.is_nan() && b.is_nan()),
+        (ScalarValue::Float(a), ScalarValue::Float(b)) => a == b || (a.is_nan() && b.is_nan()),
         (a, b) => a == b,
     };
     if same {
@@ -205,7 +205,7 @@ fn is_plain(text: &str) -> bool {
         && text.chars().all(safe)
         && !text.ends_with([' ', ':'])
         && !text.contains(": ")
-        && resolve(text) == Meaning::Str
+        && resolve(text) == ScalarValue::Str
         && !OTHER_TRUTHS.contains(&text.to_ascii_lowercase().as_str())
 }
 
@@ -235,19 +235,19 @@ fn double_quoted(text: &str) -> String {
     out
 }
 
-pub(crate) fn json(node: &Node, secrets: Secrets) -> String {
+pub(crate) fn json(node: &Node, secrets: SecretMasking) -> String {
     let mut out = String::new();
     json_value(node, secrets, &mut out);
     out
 }
 
-fn json_value(node: &Node, secrets: Secrets, out: &mut String) {
+fn json_value(node: &Node, secrets: SecretMasking, out: &mut String) {
     match node.value() {
-        Value::Scalar(scalar) => match shown(node, scalar, secrets) {
+        NodeValue::Scalar(scalar) => match shown(node, scalar, secrets) {
             Some(text) => out.push_str(&double_quoted(&text)),
             None => json_scalar(scalar, out),
         },
-        Value::Seq(items) => {
+        NodeValue::Seq(items) => {
             out.push('[');
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
@@ -257,7 +257,7 @@ fn json_value(node: &Node, secrets: Secrets, out: &mut String) {
             }
             out.push(']');
         }
-        Value::Map(mapping) => {
+        NodeValue::Map(mapping) => {
             out.push('{');
             for (at, (key, value)) in mapping.iter().enumerate() {
                 if at > 0 {
@@ -275,19 +275,19 @@ fn json_value(node: &Node, secrets: Secrets, out: &mut String) {
 fn json_scalar(scalar: &Scalar, out: &mut String) {
     // Writing to a string cannot fail.
     let _ = match scalar.meaning {
-        Meaning::Null => write!(out, "null"),
-        Meaning::Bool(truth) => write!(out, "{truth}"),
-        Meaning::Int(number) => write!(out, "{number}"),
-        Meaning::Float(number) if !number.is_finite() => {
+        ScalarValue::Null => write!(out, "null"),
+        ScalarValue::Bool(truth) => write!(out, "{truth}"),
+        ScalarValue::Int(number) => write!(out, "{number}"),
+        ScalarValue::Float(number) if !number.is_finite() => {
             write!(out, "{}", double_quoted(&scalar.text))
         }
         // Integers over 64 bits keep their digits.
-        Meaning::Float(_) if is_json_integer(&scalar.text) => write!(out, "{}", scalar.text),
-        Meaning::Float(number) if (1e-5..1e16).contains(&number.abs()) || number == 0.0 => {
+        ScalarValue::Float(_) if is_json_integer(&scalar.text) => write!(out, "{}", scalar.text),
+        ScalarValue::Float(number) if (1e-5..1e16).contains(&number.abs()) || number == 0.0 => {
             write!(out, "{number}")
         }
-        Meaning::Float(number) => write!(out, "{number:e}"),
-        Meaning::Str => write!(out, "{}", double_quoted(&scalar.text)),
+        ScalarValue::Float(number) => write!(out, "{number:e}"),
+        ScalarValue::Str => write!(out, "{}", double_quoted(&scalar.text)),
     };
 }
 

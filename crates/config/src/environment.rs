@@ -13,13 +13,17 @@ use std::ops::Range;
 
 use crate::diagnostics::{Diagnostics, UNSET};
 use crate::names::quoted;
-use crate::source::{Edit, IndexedText, Source, SourceMap, TEXT_BYTES_MAX, too_large};
+use crate::source::{IndexedText, SourceMap, SourceText, TEXT_BYTES_MAX, TextEdit, too_large};
 
 /// Defaults inside defaults.
 const NESTING_MAX: usize = 16;
 
 /// Replaces all references; `None` when the text grew over the limit, which is then reported.
-pub(crate) fn replace(source: &Source, env: &dyn Fn(&str) -> Option<String>, diags: &Diagnostics) -> Option<SourceMap> {
+pub(crate) fn replace(
+    source: &SourceText,
+    env: &dyn Fn(&str) -> Option<String>,
+    diags: &Diagnostics,
+) -> Option<SourceMap> {
     let original = IndexedText::new(source.text.clone());
     let mut replacer = Replacer {
         text: &source.text,
@@ -64,7 +68,7 @@ struct Replacer<'a> {
 }
 
 /// `NAME` or `NAME:default` between braces.
-struct Reference<'a> {
+struct EnvReference<'a> {
     name: &'a str,
     default: Option<Range<usize>>,
     /// Behind the closing brace.
@@ -72,7 +76,7 @@ struct Reference<'a> {
 }
 
 /// What stands at a `$` or `{`.
-enum Found {
+enum Expansion {
     /// Nothing to replace up to here.
     Text(usize),
     Replacement(usize, String),
@@ -80,7 +84,13 @@ enum Found {
 
 impl<'a> Replacer<'a> {
     /// Appends the expanded range to `out` and reports each replacement; false if it grew too large.
-    fn expand(&mut self, range: Range<usize>, depth: usize, out: &mut String, edited: &mut dyn FnMut(Edit)) -> bool {
+    fn expand(
+        &mut self,
+        range: Range<usize>,
+        depth: usize,
+        out: &mut String,
+        edited: &mut dyn FnMut(TextEdit),
+    ) -> bool {
         let mut copied = range.start;
         let mut at = range.start;
         while let Some(start) = self.next_mark(at, range.end) {
@@ -89,12 +99,12 @@ impl<'a> Replacer<'a> {
                 _ => self.template(start, range.end),
             };
             match found {
-                Found::Text(end) => at = end,
-                Found::Replacement(end, value) => {
+                Expansion::Text(end) => at = end,
+                Expansion::Replacement(end, value) => {
                     out.push_str(self.slice(copied..start));
                     let new_start = out.len();
                     out.push_str(&value);
-                    edited(Edit {
+                    edited(TextEdit {
                         old_start: start,
                         old_end: end,
                         new_start,
@@ -124,7 +134,7 @@ impl<'a> Replacer<'a> {
     }
 
     /// At a `${`.
-    fn dollar(&mut self, start: usize, end: usize, depth: usize) -> Found {
+    fn dollar(&mut self, start: usize, end: usize, depth: usize) -> Expansion {
         if self.byte(start + 2) == Some(b'{') {
             if let Some(inner) = self.reference(start + 2, start + 1, end)
                 && self.byte(inner.end) == Some(b'}')
@@ -132,26 +142,26 @@ impl<'a> Replacer<'a> {
                 && inner.name != "file"
             {
                 let literal = format!("${}", self.slice(start + 2..inner.end));
-                return Found::Replacement(inner.end + 1, literal);
+                return Expansion::Replacement(inner.end + 1, literal);
             }
             // A template mark may follow: `${{ .X }}`.
-            return Found::Text(start + 1);
+            return Expansion::Text(start + 1);
         }
         match self.reference(start + 1, start + 1, end) {
-            None => Found::Text(start + 2),
+            None => Expansion::Text(start + 2),
             Some(reference) if reference.name == "file" => {
                 if reference.default.is_none() {
                     let message = "${file} needs a path, as in ${file:/run/secrets/password}";
                     self.diags.error_at(self.places.pos(start), message);
                 }
-                Found::Text(reference.end)
+                Expansion::Text(reference.end)
             }
             Some(reference) => self.variable(start, reference, depth),
         }
     }
 
     /// Reads a reference whose brace is at `brace`; its default ends at the brace that closes `open`.
-    fn reference(&self, brace: usize, open: usize, end: usize) -> Option<Reference<'a>> {
+    fn reference(&self, brace: usize, open: usize, end: usize) -> Option<EnvReference<'a>> {
         let name_start = brace + 1;
         let bytes = self.text.as_bytes().get(name_start..end)?;
         let is_name = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
@@ -161,7 +171,7 @@ impl<'a> Replacer<'a> {
             return None;
         }
         match self.byte(name_end).filter(|_| name_end < end)? {
-            b'}' => Some(Reference {
+            b'}' => Some(EnvReference {
                 name,
                 default: None,
                 end: name_end + 1,
@@ -169,7 +179,7 @@ impl<'a> Replacer<'a> {
             b':' => {
                 let close = *self.closing.get(&open)?;
                 let default = name_end + 1..close;
-                (close < end).then_some(Reference {
+                (close < end).then_some(EnvReference {
                     name,
                     default: Some(default),
                     end: close + 1,
@@ -179,23 +189,23 @@ impl<'a> Replacer<'a> {
         }
     }
 
-    fn variable(&mut self, start: usize, reference: Reference<'a>, depth: usize) -> Found {
-        let Reference { name, default, end } = reference;
+    fn variable(&mut self, start: usize, reference: EnvReference<'a>, depth: usize) -> Expansion {
+        let EnvReference { name, default, end } = reference;
         let value = (self.env)(name);
         if let Some(range) = default {
             let value = value.filter(|value| !value.is_empty());
-            return Found::Replacement(end, value.unwrap_or_else(|| self.default(range, depth)));
+            return Expansion::Replacement(end, value.unwrap_or_else(|| self.default(range, depth)));
         }
         match value {
-            Some(value) => Found::Replacement(end, value),
-            None if self.in_comment(start) => Found::Text(end),
+            Some(value) => Expansion::Replacement(end, value),
+            None if self.in_comment(start) => Expansion::Text(end),
             None => {
                 let message = format!(
                     "environment variable {name} is not set: set it, give a default as in \
                      ${{{name}:value}}, or write ${{{{{name}}}}} for the literal text"
                 );
                 self.diags.error_at(self.places.pos(start), message);
-                Found::Replacement(end, UNSET.to_owned())
+                Expansion::Replacement(end, UNSET.to_owned())
             }
         }
     }
@@ -212,23 +222,23 @@ impl<'a> Replacer<'a> {
     }
 
     /// At a `{{`: a mark that a template engine should have replaced is a mistake.
-    fn template(&mut self, start: usize, end: usize) -> Found {
+    fn template(&mut self, start: usize, end: usize) -> Expansion {
         let rest = self.slice(start + 2..end);
         let inner = rest.strip_prefix('-').unwrap_or(rest).trim_start_matches([' ', '\t']);
         let mut chars = inner.chars();
         let is_mark = chars.next() == Some('.') && chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
         if !is_mark || self.in_comment(start) {
-            return Found::Text(start + 1);
+            return Expansion::Text(start + 1);
         }
         let line = rest.split('\n').next().unwrap_or_default();
         let Some(length) = line.find("}}") else {
-            return Found::Text(start + 1);
+            return Expansion::Text(start + 1);
         };
         let mark_end = start + 2 + length + 2;
         let mark = quoted(self.slice(start..mark_end));
         let message = format!("left-over template {mark}: render the file first, or use ${{NAME}}");
         self.diags.error_at(self.places.pos(start), message);
-        Found::Replacement(mark_end, UNSET.to_owned())
+        Expansion::Replacement(mark_end, UNSET.to_owned())
     }
 
     fn in_comment(&mut self, at: usize) -> bool {
@@ -266,7 +276,7 @@ mod tests {
 
     fn run(text: &str) -> (String, String) {
         let diags = Diagnostics::new("f.yaml");
-        let map = replace(&Source::new("f.yaml", text), &environment, &diags).unwrap();
+        let map = replace(&SourceText::new("f.yaml", text), &environment, &diags).unwrap();
         (map.parsed().text().to_owned(), diags.to_string())
     }
 
@@ -321,7 +331,7 @@ mod tests {
         assert_eq!(run(&deep).1, expected);
         let diags = Diagnostics::new("f.yaml");
         let bomb = |_: &str| Some("x".repeat(1 << 20));
-        assert!(replace(&Source::new("f.yaml", "${A}".repeat(20)), &bomb, &diags).is_none());
+        assert!(replace(&SourceText::new("f.yaml", "${A}".repeat(20)), &bomb, &diags).is_none());
         assert_eq!(
             diags.to_string(),
             "f.yaml:1:33: the configuration is larger than 8 MiB, the limit\n"
@@ -344,7 +354,7 @@ mod tests {
         fn places_survive_replacement(parts in parts()) {
             let original: String = parts.iter().map(|(before, _)| before.as_str()).collect();
             let diags = Diagnostics::new("f.yaml");
-            let source = Source::new("f.yaml", original.clone());
+            let source = SourceText::new("f.yaml", original.clone());
             let map = replace(&source, &environment, &diags).unwrap();
             let expected: String = parts.iter().map(|(_, after)| after.as_str()).collect();
             prop_assert_eq!(map.parsed().text(), expected);

@@ -18,7 +18,7 @@ pub struct Protection {
 
 /// Why an address may not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exposed {
+pub enum ExposureError {
     Unprotected,
     /// Tokens and data would cross the network in the clear.
     NoTls,
@@ -39,15 +39,15 @@ pub struct ListenerNames {
 }
 
 /// Whether an address may be served with this protection.
-pub fn exposure(ip: IpAddr, protection: Protection) -> Result<(), Exposed> {
+pub fn exposure(ip: IpAddr, protection: Protection) -> Result<(), ExposureError> {
     if is_loopback(ip) || protection.is_insecure {
         return Ok(());
     }
     match (protection.has_tls, protection.has_login) {
         (true, true) => Ok(()),
-        (true, false) => Err(Exposed::NoLogin),
-        (false, true) => Err(Exposed::NoTls),
-        (false, false) => Err(Exposed::Unprotected),
+        (true, false) => Err(ExposureError::NoLogin),
+        (false, true) => Err(ExposureError::NoTls),
+        (false, false) => Err(ExposureError::Unprotected),
     }
 }
 
@@ -64,7 +64,7 @@ pub fn literal_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-impl Exposed {
+impl ExposureError {
     /// One sentence with the cure. `address` is what was bound, or would be.
     pub fn explain(self, address: SocketAddr, names: &ListenerNames) -> String {
         let ListenerNames {
@@ -74,9 +74,9 @@ impl Exposed {
             insecure,
         } = names;
         let (lacks, cure) = match self {
-            Exposed::Unprotected => ("TLS and a login", format!("{tls}, and {login}")),
-            Exposed::NoTls => ("TLS", tls.clone()),
-            Exposed::NoLogin => ("a login", login.clone()),
+            ExposureError::Unprotected => ("TLS and a login", format!("{tls}, and {login}")),
+            ExposureError::NoTls => ("TLS", tls.clone()),
+            ExposureError::NoLogin => ("a login", login.clone()),
         };
         let port = address.port();
         format!(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::describe::FieldDoc;
 use crate::diagnostics::Diagnostics;
 use crate::names::{closest, nearest, quoted};
-use crate::node::{Kind, Mapping, Node};
+use crate::node::{Mapping, Node, ValueKind};
 use crate::source::Pos;
 use crate::units::{parse_duration, parse_size};
 
@@ -348,7 +348,7 @@ impl<'d> Fields<'d> {
             .find(|option| Some(*option) == text);
         if found.is_none() {
             let hint = match text
-                .filter(|_| node.kind() == Kind::Str)
+                .filter(|_| node.kind() == ValueKind::Str)
                 .and_then(|t| closest(t, options))
             {
                 Some(near) => format!(", did you mean \"{near}\"?"),

@@ -29,15 +29,15 @@ pub use component::{ComponentKind, ComponentNode};
 pub use config::{
     AuthConfig, BasicAuth, BufferConfig, CONNECTIONS_USUAL, Config, CorsConfig, FlowConfig, HttpConfig, ListenerConfig,
     LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig,
-    Resources, Role, ScriptEngine, ScriptingConfig, Token, TokenSecret, is_login_name,
+    Resources, Role, ScriptEngine, ScriptingConfig, TokenConfig, TokenSecret, is_login_name,
 };
 pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};
-pub use exposure::{Exposed, ListenerNames, Protection, exposure, is_loopback, literal_address};
+pub use exposure::{ExposureError, ListenerNames, Protection, exposure, is_loopback, literal_address};
 pub use fields::Fields;
-pub use load::{LoadOptions, Loaded, load, load_path, process_environment};
+pub use load::{LoadOptions, LoadedConfig, load, load_path, process_environment};
 pub use machine::memory_bytes;
 pub use names::{closest, is_slip, nearest};
-pub use node::{Key, Kind, Mapping, Node};
-pub use source::{Pos, Source};
+pub use node::{Key, Mapping, Node, ValueKind};
+pub use source::{Pos, SourceText};
 pub use units::{parse_duration, parse_size};

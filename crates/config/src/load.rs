@@ -9,11 +9,11 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::diagnostics::Diagnostics;
 use crate::environment::replace;
-use crate::node::{Kind, Node};
+use crate::node::{Node, ValueKind};
 use crate::overrides::set;
 use crate::parse::parse;
 use crate::secrets::expand_files;
-use crate::source::Source;
+use crate::source::SourceText;
 
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
@@ -25,30 +25,30 @@ pub struct LoadOptions {
 
 /// A configuration and what is to be said about it.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: Config,
     pub diagnostics: Diagnostics,
 }
 
 /// Reads a configuration from its text. `env` gives the value of an environment variable.
-pub fn load(source: &Source, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> Loaded {
+pub fn load(source: &SourceText, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> LoadedConfig {
     let diagnostics = Diagnostics::new(&source.name).with_chilled(options.chilled);
     let root = document(source, env, options, &diagnostics);
     let config = root.map(|root| Config::read(&root, &diagnostics));
-    Loaded {
+    LoadedConfig {
         config: config.unwrap_or_default(),
         diagnostics,
     }
 }
 
 /// Reads a configuration from a file of at most 8 MiB.
-pub fn load_path(path: &Path, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> Loaded {
-    match Source::read(path) {
+pub fn load_path(path: &Path, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> LoadedConfig {
+    match SourceText::read(path) {
         Ok(source) => load(&source, env, options),
         Err(error) => {
             let diagnostics = Diagnostics::new(path.display().to_string());
             diagnostics.add(error);
-            Loaded {
+            LoadedConfig {
                 config: Config::default(),
                 diagnostics,
             }
@@ -62,14 +62,14 @@ pub fn process_environment(name: &str) -> Option<String> {
 }
 
 fn document(
-    source: &Source,
+    source: &SourceText,
     env: &dyn Fn(&str) -> Option<String>,
     options: &LoadOptions,
     diags: &Diagnostics,
 ) -> Option<Node> {
     let map = replace(source, env, diags)?;
     let root = parse(&Arc::new(map), None, diags)?;
-    if !matches!(root.kind(), Kind::Map | Kind::Null) {
+    if !matches!(root.kind(), ValueKind::Map | ValueKind::Null) {
         let message = "the file must be a mapping, with fields such as input, pipeline and output";
         diags.error_at(root.pos(), format!("{message}; it is {}", root.describe()));
         return None;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::diagnostics::{Diagnostics, UNSET};
 use crate::names::quoted;
-use crate::scalar::{Meaning, resolve};
+use crate::scalar::{ScalarValue, resolve};
 use crate::source::{Pos, SourceMap};
 use crate::units::{parse_duration, parse_size};
 use crate::{emit, parse, secrets};
@@ -20,7 +20,7 @@ const EXACT_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The kind of value a node holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ValueKind {
     Null,
     Bool,
     Int,
@@ -32,15 +32,15 @@ pub enum Kind {
 
 /// One value of the configuration.
 #[derive(Clone)]
-pub struct Node(Arc<Inner>);
+pub struct Node(Arc<NodeInner>);
 
-struct Inner {
+struct NodeInner {
     pos: Pos,
-    path: Path,
-    value: Value,
+    path: NodePath,
+    value: NodeValue,
 }
 
-pub(crate) enum Value {
+pub(crate) enum NodeValue {
     Scalar(Scalar),
     Seq(Vec<Node>),
     Map(Mapping),
@@ -49,14 +49,14 @@ pub(crate) enum Value {
 #[derive(Clone)]
 pub(crate) struct Scalar {
     pub(crate) text: Arc<str>,
-    pub(crate) meaning: Meaning,
+    pub(crate) meaning: ScalarValue,
     /// Holds the content of a `${file:...}`.
     pub(crate) secret: bool,
-    pub(crate) origin: Option<Origin>,
+    pub(crate) origin: Option<ScalarOrigin>,
 }
 
 impl Scalar {
-    pub(crate) fn new(text: impl Into<Arc<str>>, meaning: Meaning) -> Scalar {
+    pub(crate) fn new(text: impl Into<Arc<str>>, meaning: ScalarValue) -> Scalar {
         Scalar {
             text: text.into(),
             meaning,
@@ -68,15 +68,15 @@ impl Scalar {
 
 /// Where a scalar begins in the parsed text, to locate places inside it.
 #[derive(Clone)]
-pub(crate) struct Origin {
+pub(crate) struct ScalarOrigin {
     pub(crate) map: Arc<SourceMap>,
     pub(crate) offset: usize,
-    pub(crate) form: Form,
+    pub(crate) form: ScalarLayout,
 }
 
 /// How a scalar stands in the file, as far as its lines are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ScalarLayout {
     /// Plain, quoted or folded.
     Flow,
     /// A `|` block; the offset is that of its first line with content.
@@ -157,69 +157,69 @@ impl Mapping {
 
 /// The way from the root to a node, shared step by step between neighbours.
 #[derive(Clone, Default)]
-pub(crate) struct Path(Option<Arc<(Path, Step)>>);
+pub(crate) struct NodePath(Option<Arc<(NodePath, PathStep)>>);
 
-enum Step {
+enum PathStep {
     Key(Arc<str>),
     Index(usize),
     /// Any entry of a list, in descriptions.
     Each,
 }
 
-impl Path {
-    pub(crate) fn key(&self, name: impl Into<Arc<str>>) -> Path {
-        Path(Some(Arc::new((self.clone(), Step::Key(name.into())))))
+impl NodePath {
+    pub(crate) fn key(&self, name: impl Into<Arc<str>>) -> NodePath {
+        NodePath(Some(Arc::new((self.clone(), PathStep::Key(name.into())))))
     }
 
-    pub(crate) fn index(&self, index: usize) -> Path {
-        Path(Some(Arc::new((self.clone(), Step::Index(index)))))
+    pub(crate) fn index(&self, index: usize) -> NodePath {
+        NodePath(Some(Arc::new((self.clone(), PathStep::Index(index)))))
     }
 
-    pub(crate) fn each(&self) -> Path {
-        Path(Some(Arc::new((self.clone(), Step::Each))))
+    pub(crate) fn each(&self) -> NodePath {
+        NodePath(Some(Arc::new((self.clone(), PathStep::Each))))
     }
 
     /// The name of the innermost field that holds this place.
     pub(crate) fn last_key(&self) -> Option<&str> {
         let (parent, step) = self.0.as_deref()?;
         match step {
-            Step::Key(name) => Some(name),
-            Step::Index(_) | Step::Each => parent.last_key(),
+            PathStep::Key(name) => Some(name),
+            PathStep::Index(_) | PathStep::Each => parent.last_key(),
         }
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for NodePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((parent, step)) = self.0.as_deref() else {
             return Ok(());
         };
         parent.fmt(f)?;
         match step {
-            Step::Key(name) if parent.0.is_none() => f.write_str(name),
-            Step::Key(name) => write!(f, ".{name}"),
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Each => f.write_str("[]"),
+            PathStep::Key(name) if parent.0.is_none() => f.write_str(name),
+            PathStep::Key(name) => write!(f, ".{name}"),
+            PathStep::Index(index) => write!(f, "[{index}]"),
+            PathStep::Each => f.write_str("[]"),
         }
     }
 }
 
 impl Node {
-    pub(crate) fn new(pos: Pos, path: Path, value: Value) -> Node {
-        Node(Arc::new(Inner { pos, path, value }))
+    pub(crate) fn new(pos: Pos, path: NodePath, value: NodeValue) -> Node {
+        Node(Arc::new(NodeInner { pos, path, value }))
     }
 
-    pub(crate) fn scalar(pos: Pos, path: Path, scalar: Scalar) -> Node {
-        Node::new(pos, path, Value::Scalar(scalar))
+    pub(crate) fn scalar(pos: Pos, path: NodePath, scalar: Scalar) -> Node {
+        Node::new(pos, path, NodeValue::Scalar(scalar))
     }
 
-    pub(crate) fn empty_map_at(pos: Pos, path: Path) -> Node {
-        Node::new(pos, path, Value::Map(Mapping::default()))
+    pub(crate) fn empty_map_at(pos: Pos, path: NodePath) -> Node {
+        Node::new(pos, path, NodeValue::Map(Mapping::default()))
     }
 
     /// A mapping without fields, as if the file held `{}`.
     pub fn empty_map() -> Node {
-        Node::empty_map_at(Pos { line: 1, column: 1 }, Path::default())
+        Node::empty_map_at(Pos { line: 1, column: 1 }, NodePath::default())
     }
 
     /// Parses one YAML document without environment replacement; the first mistake is the error.
@@ -243,41 +243,43 @@ impl Node {
         self.0.path.to_string()
     }
 
-    pub(crate) fn steps(&self) -> &Path {
+    pub(crate) fn steps(&self) -> &NodePath {
         &self.0.path
     }
 
-    pub(crate) fn value(&self) -> &Value {
+    pub(crate) fn value(&self) -> &NodeValue {
         &self.0.value
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ValueKind {
         match &self.0.value {
-            Value::Seq(_) => Kind::Seq,
-            Value::Map(_) => Kind::Map,
-            Value::Scalar(scalar) => match scalar.meaning {
-                Meaning::Null => Kind::Null,
-                Meaning::Bool(_) => Kind::Bool,
-                Meaning::Int(_) => Kind::Int,
-                Meaning::Float(_) => Kind::Float,
-                Meaning::Str => Kind::Str,
+            NodeValue::Seq(_) => ValueKind::Seq,
+            NodeValue::Map(_) => ValueKind::Map,
+            NodeValue::Scalar(scalar) => match scalar.meaning {
+                ScalarValue::Null => ValueKind::Null,
+                ScalarValue::Bool(_) => ValueKind::Bool,
+                ScalarValue::Int(_) => ValueKind::Int,
+                ScalarValue::Float(_) => ValueKind::Float,
+                ScalarValue::Str => ValueKind::Str,
             },
         }
     }
 
     pub fn is_null(&self) -> bool {
-        self.kind() == Kind::Null
+        self.kind() == ValueKind::Null
     }
 
     /// The text of a value that is text; numbers and truth values are not, see [`Self::scalar_text`].
     pub fn as_str(&self) -> Option<&str> {
-        self.as_scalar().filter(|s| s.meaning == Meaning::Str).map(|s| &*s.text)
+        self.as_scalar()
+            .filter(|s| s.meaning == ScalarValue::Str)
+            .map(|s| &*s.text)
     }
 
     /// The written text of any scalar but null.
     pub fn scalar_text(&self) -> Option<&str> {
         self.as_scalar()
-            .filter(|s| s.meaning != Meaning::Null)
+            .filter(|s| s.meaning != ScalarValue::Null)
             .map(|s| &*s.text)
     }
 
@@ -295,14 +297,14 @@ impl Node {
 
     pub fn as_seq(&self) -> Option<&[Node]> {
         match &self.0.value {
-            Value::Seq(items) => Some(items),
+            NodeValue::Seq(items) => Some(items),
             _ => None,
         }
     }
 
     pub fn as_map(&self) -> Option<&Mapping> {
         match &self.0.value {
-            Value::Map(mapping) => Some(mapping),
+            NodeValue::Map(mapping) => Some(mapping),
             _ => None,
         }
     }
@@ -314,7 +316,7 @@ impl Node {
 
     pub(crate) fn as_scalar(&self) -> Option<&Scalar> {
         match &self.0.value {
-            Value::Scalar(scalar) => Some(scalar),
+            NodeValue::Scalar(scalar) => Some(scalar),
             _ => None,
         }
     }
@@ -326,10 +328,10 @@ impl Node {
 
     /// The meaning of a scalar; text that came quoted counts as what it spells, because
     /// `"${PORT}"` is how an environment variable is put into a number field.
-    fn spelled(&self) -> Option<Meaning> {
+    fn spelled(&self) -> Option<ScalarValue> {
         let scalar = self.as_scalar()?;
         match scalar.meaning {
-            Meaning::Str => Some(resolve(scalar.text.trim())),
+            ScalarValue::Str => Some(resolve(scalar.text.trim())),
             meaning => Some(meaning),
         }
     }
@@ -341,15 +343,15 @@ impl Node {
 
     pub fn expect_bool(&self) -> Result<bool, String> {
         match self.spelled() {
-            Some(Meaning::Bool(truth)) => Ok(truth),
+            Some(ScalarValue::Bool(truth)) => Ok(truth),
             _ => Err(self.expected("true or false")),
         }
     }
 
     pub fn expect_i64(&self) -> Result<i64, String> {
         match self.spelled() {
-            Some(Meaning::Int(number)) => Ok(number),
-            Some(Meaning::Float(number)) if number.fract() == 0.0 && number.abs() <= EXACT_FLOAT_MAX => {
+            Some(ScalarValue::Int(number)) => Ok(number),
+            Some(ScalarValue::Float(number)) if number.fract() == 0.0 && number.abs() <= EXACT_FLOAT_MAX => {
                 Ok(number as i64)
             }
             _ => Err(self.expected("a whole number")),
@@ -358,8 +360,8 @@ impl Node {
 
     pub fn expect_f64(&self) -> Result<f64, String> {
         match self.spelled() {
-            Some(Meaning::Int(number)) => Ok(number as f64),
-            Some(Meaning::Float(number)) if number.is_finite() => Ok(number),
+            Some(ScalarValue::Int(number)) => Ok(number as f64),
+            Some(ScalarValue::Float(number)) if number.is_finite() => Ok(number),
             _ => Err(self.expected("a number")),
         }
     }
@@ -367,14 +369,14 @@ impl Node {
     pub fn expect_duration(&self) -> Result<Duration, String> {
         let text = self.scalar_text().unwrap_or_default();
         parse_duration(text).map_err(|form| match self.kind() {
-            Kind::Int => format!("{}; add a unit, for example {text}s", self.expected(&form)),
+            ValueKind::Int => format!("{}; add a unit, for example {text}s", self.expected(&form)),
             _ => self.expected(&form),
         })
     }
 
     /// A number of bytes.
     pub fn expect_size(&self) -> Result<u64, String> {
-        if let Some(Meaning::Int(bytes)) = self.as_scalar().map(|s| s.meaning) {
+        if let Some(ScalarValue::Int(bytes)) = self.as_scalar().map(|s| s.meaning) {
             return u64::try_from(bytes).map_err(|_| self.expected("a size of 0 or more"));
         }
         parse_size(self.scalar_text().unwrap_or_default()).map_err(|form| self.expected(&form))
@@ -383,7 +385,7 @@ impl Node {
     pub fn expect_seq(&self) -> Result<&[Node], String> {
         self.as_seq().ok_or_else(|| {
             let hint = match (self.kind(), self.scalar_text()) {
-                (Kind::Map, _) => "; start each entry with \"- \"".to_owned(),
+                (ValueKind::Map, _) => "; start each entry with \"- \"".to_owned(),
                 (_, Some(text)) if !self.is_masked() && text.len() < 40 && !text.contains('\n') => {
                     let name = self.0.path.last_key().unwrap_or("field");
                     format!("; for example {name}: [{text:?}]")
@@ -405,8 +407,8 @@ impl Node {
 
     /// What the value is, for messages; secrets are not shown.
     pub fn describe(&self) -> String {
-        let Value::Scalar(scalar) = &self.0.value else {
-            return if self.kind() == Kind::Seq {
+        let NodeValue::Scalar(scalar) = &self.0.value else {
+            return if self.kind() == ValueKind::Seq {
                 "a list"
             } else {
                 "a mapping"
@@ -414,13 +416,13 @@ impl Node {
             .to_owned();
         };
         match scalar.meaning {
-            Meaning::Null => "nothing".to_owned(),
+            ScalarValue::Null => "nothing".to_owned(),
             _ if self.is_masked() => "a secret value".to_owned(),
-            Meaning::Bool(_) => scalar.text.to_string(),
-            Meaning::Int(_) | Meaning::Float(_) => {
+            ScalarValue::Bool(_) => scalar.text.to_string(),
+            ScalarValue::Int(_) | ScalarValue::Float(_) => {
                 format!("the number {}", quoted(&scalar.text).trim_matches('"'))
             }
-            Meaning::Str => format!("the text {}", quoted(&scalar.text)),
+            ScalarValue::Str => format!("the text {}", quoted(&scalar.text)),
         }
     }
 
@@ -448,9 +450,9 @@ impl Node {
         let rest = parsed.text().get(origin.offset..)?;
         let first = parsed.line_number(origin.offset);
         let block_line = match origin.form {
-            Form::Flow => None,
-            Form::MarkedBlock => Some(first + line),
-            Form::Block => {
+            ScalarLayout::Flow => None,
+            ScalarLayout::MarkedBlock => Some(first + line),
+            ScalarLayout::Block => {
                 let blank = scalar.text.bytes().take_while(|&b| b == b'\n').count();
                 Some((first + line).checked_sub(blank + 1)?)
             }
@@ -470,21 +472,21 @@ impl Node {
 
     /// The same value at another path, for aliases. `None` when it holds more than `budget` values
     /// or reaches deeper than `depth` levels.
-    pub(crate) fn rebased(&self, path: Path, budget: &mut usize, depth: usize) -> Option<Node> {
+    pub(crate) fn rebased(&self, path: NodePath, budget: &mut usize, depth: usize) -> Option<Node> {
         *budget = budget.checked_sub(1)?;
         let depth = depth.checked_sub(1)?;
         let value = match &self.0.value {
-            Value::Scalar(scalar) => Value::Scalar(scalar.clone()),
-            Value::Seq(items) => {
+            NodeValue::Scalar(scalar) => NodeValue::Scalar(scalar.clone()),
+            NodeValue::Seq(items) => {
                 let items = items.iter().enumerate();
                 let moved = items.map(|(i, item)| item.rebased(path.index(i), budget, depth));
-                Value::Seq(moved.collect::<Option<_>>()?)
+                NodeValue::Seq(moved.collect::<Option<_>>()?)
             }
-            Value::Map(mapping) => {
+            NodeValue::Map(mapping) => {
                 let moved = mapping
                     .iter()
                     .map(|(key, value)| Some((key.clone(), value.rebased(path.key(key.text()), budget, depth)?)));
-                Value::Map(Mapping::new(moved.collect::<Option<_>>()?))
+                NodeValue::Map(Mapping::new(moved.collect::<Option<_>>()?))
             }
         };
         Some(Node::new(self.0.pos, path, value))
@@ -492,12 +494,12 @@ impl Node {
 
     /// The value as a YAML document with secrets masked.
     pub fn to_yaml(&self) -> String {
-        emit::yaml(self, emit::Secrets::Mask)
+        emit::yaml(self, emit::SecretMasking::Mask)
     }
 
     /// The value as JSON with secrets masked.
     pub fn to_json(&self) -> String {
-        emit::json(self, emit::Secrets::Mask)
+        emit::json(self, emit::SecretMasking::Mask)
     }
 }
 
@@ -512,13 +514,13 @@ impl PartialEq for Node {
     /// Compares values, not places: two files that mean the same are equal.
     fn eq(&self, other: &Node) -> bool {
         match (&self.0.value, &other.0.value) {
-            (Value::Scalar(a), Value::Scalar(b)) => match (a.meaning, b.meaning) {
-                (Meaning::Str, Meaning::Str) => a.text == b.text,
-                (Meaning::Float(x), Meaning::Float(y)) => x == y || (x.is_nan() && y.is_nan()),
+            (NodeValue::Scalar(a), NodeValue::Scalar(b)) => match (a.meaning, b.meaning) {
+                (ScalarValue::Str, ScalarValue::Str) => a.text == b.text,
+                (ScalarValue::Float(x), ScalarValue::Float(y)) => x == y || (x.is_nan() && y.is_nan()),
                 (x, y) => x == y,
             },
-            (Value::Seq(a), Value::Seq(b)) => a == b,
-            (Value::Map(a), Value::Map(b)) => {
+            (NodeValue::Seq(a), NodeValue::Seq(b)) => a == b,
+            (NodeValue::Map(a), NodeValue::Map(b)) => {
                 a.len() == b.len() && a.iter().all(|(key, value)| b.get(key) == Some(value))
             }
             _ => false,

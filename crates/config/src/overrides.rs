@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::diagnostics::Diagnostics;
 use crate::names::quoted;
-use crate::node::{Key, Mapping, Node, Path, Scalar, Value};
+use crate::node::{Key, Mapping, Node, NodePath, NodeValue, Scalar};
 use crate::parse::{DEPTH_MAX, parse};
 use crate::scalar::resolve;
 use crate::source::{Pos, SourceMap};
@@ -55,7 +55,7 @@ fn parse_value(text: &str, diags: &Diagnostics) -> Option<Node> {
         return parse(&Arc::new(SourceMap::unchanged(text)), Some(Pos::COMMAND_LINE), diags);
     }
     let scalar = Scalar::new(text, resolve(text));
-    Some(Node::scalar(Pos::COMMAND_LINE, Path::default(), scalar))
+    Some(Node::scalar(Pos::COMMAND_LINE, NodePath::default(), scalar))
 }
 
 fn replaced(node: &Node, steps: &[String], value: &Node) -> Result<Node, String> {
@@ -65,12 +65,12 @@ fn replaced(node: &Node, steps: &[String], value: &Node) -> Result<Node, String>
         return moved.ok_or_else(|| "the value is nested too deep".to_owned());
     };
     let changed = match node.value() {
-        Value::Seq(items) => Value::Seq(replaced_item(node, items, (step, rest), value)?),
-        Value::Map(mapping) => Value::Map(replaced_field(node, mapping, (step, rest), value)?),
-        Value::Scalar(_) if node.is_null() => {
-            Value::Map(replaced_field(node, &Mapping::default(), (step, rest), value)?)
+        NodeValue::Seq(items) => NodeValue::Seq(replaced_item(node, items, (step, rest), value)?),
+        NodeValue::Map(mapping) => NodeValue::Map(replaced_field(node, mapping, (step, rest), value)?),
+        NodeValue::Scalar(_) if node.is_null() => {
+            NodeValue::Map(replaced_field(node, &Mapping::default(), (step, rest), value)?)
         }
-        Value::Scalar(_) => {
+        NodeValue::Scalar(_) => {
             let path = node.path();
             let message = format!("{path} is {}, it has no field {step}", node.describe());
             return Err(message);

@@ -11,8 +11,8 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use crate::diagnostics::Diagnostics;
 use crate::names::quoted;
-use crate::node::{Form, Key, Mapping, Node, Origin, Path, Scalar, Value};
-use crate::scalar::{Meaning, resolve, tagged};
+use crate::node::{Key, Mapping, Node, NodePath, NodeValue, Scalar, ScalarLayout, ScalarOrigin};
+use crate::scalar::{ScalarValue, resolve, tagged};
 use crate::source::{Pos, SourceMap};
 
 /// Levels of lists and mappings inside each other.
@@ -21,13 +21,13 @@ pub(crate) const DEPTH_MAX: usize = 64;
 pub(crate) const VALUES_MAX: usize = 1_000_000;
 
 /// A mistake after which the rest of the text has no meaning.
-struct Stop(Pos, String);
+struct ParseError(Pos, String);
 
 /// Parses one document; `None` after a mistake that ended the parse. An empty document is null.
 /// With `fixed`, every value gets that place.
 pub(crate) fn parse(map: &Arc<SourceMap>, fixed: Option<Pos>, diags: &Diagnostics) -> Option<Node> {
     let parsed = check_characters(map).and_then(|()| {
-        let builder = Builder {
+        let builder = TreeBuilder {
             map,
             fixed,
             diags,
@@ -40,7 +40,7 @@ pub(crate) fn parse(map: &Arc<SourceMap>, fixed: Option<Pos>, diags: &Diagnostic
     });
     match parsed {
         Ok(root) => Some(root),
-        Err(Stop(pos, message)) => {
+        Err(ParseError(pos, message)) => {
             diags.error_at(fixed.unwrap_or(pos), message);
             None
         }
@@ -48,7 +48,7 @@ pub(crate) fn parse(map: &Arc<SourceMap>, fixed: Option<Pos>, diags: &Diagnostic
 }
 
 /// YAML allows no control characters but tab and line breaks, and the parser takes NUL for the end.
-fn check_characters(map: &SourceMap) -> Result<(), Stop> {
+fn check_characters(map: &SourceMap) -> Result<(), ParseError> {
     let forbidden = |c: char| {
         matches!(c, '\0'..='\u{8}' | '\u{B}' | '\u{C}' | '\u{E}'..='\u{1F}' | '\u{7F}'
             | '\u{80}'..='\u{84}' | '\u{86}'..='\u{9F}' | '\u{FFFE}' | '\u{FFFF}')
@@ -60,20 +60,20 @@ fn check_characters(map: &SourceMap) -> Result<(), Stop> {
             let message = format!(
                 "the character U+{code:04X} is not allowed in YAML; write it as \"\\u{code:04x}\" in double quotes"
             );
-            Err(Stop(map.pos(offset), message))
+            Err(ParseError(map.pos(offset), message))
         }
     }
 }
 
 /// A list or mapping that is still open.
-struct Frame {
+struct OpenCollection {
     pos: Pos,
-    path: Path,
+    path: NodePath,
     anchor: usize,
-    content: Content,
+    content: CollectionContent,
 }
 
-enum Content {
+enum CollectionContent {
     Seq(Vec<Node>),
     Map(OpenMap),
 }
@@ -83,12 +83,12 @@ struct OpenMap {
     entries: Vec<(Key, Node)>,
     seen: HashMap<Arc<str>, Pos>,
     merges: Vec<Node>,
-    pending: Pending,
+    pending: PendingValue,
 }
 
 /// What the next value of a mapping belongs to.
 #[derive(Default)]
-enum Pending {
+enum PendingValue {
     #[default]
     Key,
     Value(Key),
@@ -98,19 +98,19 @@ enum Pending {
     Discard,
 }
 
-struct Builder<'a> {
+struct TreeBuilder<'a> {
     map: &'a Arc<SourceMap>,
     fixed: Option<Pos>,
     diags: &'a Diagnostics,
-    frames: Vec<Frame>,
+    frames: Vec<OpenCollection>,
     anchors: HashMap<usize, Node>,
     /// Values that may still be made.
     budget: usize,
     root: Option<Node>,
 }
 
-impl Builder<'_> {
-    fn run(mut self) -> Result<Node, Stop> {
+impl TreeBuilder<'_> {
+    fn run(mut self) -> Result<Node, ParseError> {
         let map = Arc::clone(self.map);
         let mut parser = Parser::new_from_str(map.parsed().text());
         let mut documents = 0;
@@ -127,7 +127,7 @@ impl Builder<'_> {
                     documents += 1;
                     if documents > 1 {
                         let message = "a second document starts here; the file must hold only one";
-                        return Err(Stop(pos, message.to_owned()));
+                        return Err(ParseError(pos, message.to_owned()));
                     }
                 }
                 Event::Nothing | Event::StreamStart | Event::DocumentEnd => {}
@@ -135,11 +135,11 @@ impl Builder<'_> {
             }
         }
         let start = self.fixed.unwrap_or(Pos { line: 1, column: 1 });
-        let empty = || Node::scalar(start, Path::default(), Scalar::new("", Meaning::Null));
+        let empty = || Node::scalar(start, NodePath::default(), Scalar::new("", ScalarValue::Null));
         Ok(self.root.unwrap_or_else(empty))
     }
 
-    fn value(&mut self, event: Event<'_>, start: &Marker) -> Result<(), Stop> {
+    fn value(&mut self, event: Event<'_>, start: &Marker) -> Result<(), ParseError> {
         let pos = self.pos(start);
         match event {
             Event::Scalar(text, style, anchor, tag) if self.at_key() => {
@@ -147,7 +147,8 @@ impl Builder<'_> {
                 let key = Key::new(&*text, pos);
                 if anchor > 0 {
                     let scalar = self.scalar(&text, style, anchor, tag.as_deref(), start);
-                    self.anchors.insert(anchor, Node::scalar(pos, Path::default(), scalar));
+                    self.anchors
+                        .insert(anchor, Node::scalar(pos, NodePath::default(), scalar));
                 }
                 self.key(key, plain)
             }
@@ -159,11 +160,11 @@ impl Builder<'_> {
             Event::Alias(id) => self.alias(id, pos),
             Event::SequenceStart(anchor, tag) => {
                 self.check_collection_tag(tag.as_deref(), "seq", pos);
-                self.open(pos, anchor, Content::Seq(Vec::new()))
+                self.open(pos, anchor, CollectionContent::Seq(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
                 self.check_collection_tag(tag.as_deref(), "map", pos);
-                self.open(pos, anchor, Content::Map(OpenMap::default()))
+                self.open(pos, anchor, CollectionContent::Map(OpenMap::default()))
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             _ => Ok(()),
@@ -175,22 +176,22 @@ impl Builder<'_> {
         let open = self.frames.last().map(|frame| &frame.content);
         matches!(
             open,
-            Some(Content::Map(OpenMap {
-                pending: Pending::Key,
+            Some(CollectionContent::Map(OpenMap {
+                pending: PendingValue::Key,
                 ..
             }))
         )
     }
 
-    fn next_path(&self) -> Path {
+    fn next_path(&self) -> NodePath {
         let Some(frame) = self.frames.last() else {
-            return Path::default();
+            return NodePath::default();
         };
         match &frame.content {
-            Content::Seq(items) => frame.path.index(items.len()),
-            Content::Map(open) => match &open.pending {
-                Pending::Value(key) => frame.path.key(key.text()),
-                Pending::Merge | Pending::Discard | Pending::Key => frame.path.key("<<"),
+            CollectionContent::Seq(items) => frame.path.index(items.len()),
+            CollectionContent::Map(open) => match &open.pending {
+                PendingValue::Value(key) => frame.path.key(key.text()),
+                PendingValue::Merge | PendingValue::Discard | PendingValue::Key => frame.path.key("<<"),
             },
         }
     }
@@ -199,15 +200,15 @@ impl Builder<'_> {
         let meaning = match tag {
             Some(tag) => self.tagged_meaning(tag, text, self.pos(start)),
             None if style == ScalarStyle::Plain => resolve(text),
-            None => Meaning::Str,
+            None => ScalarValue::Str,
         };
         let marked = anchor > 0 || tag.is_some();
         let form = match style {
-            ScalarStyle::Literal if marked => Form::MarkedBlock,
-            ScalarStyle::Literal => Form::Block,
-            _ => Form::Flow,
+            ScalarStyle::Literal if marked => ScalarLayout::MarkedBlock,
+            ScalarStyle::Literal => ScalarLayout::Block,
+            _ => ScalarLayout::Flow,
         };
-        let origin = (self.fixed.is_none() && meaning == Meaning::Str).then(|| Origin {
+        let origin = (self.fixed.is_none() && meaning == ScalarValue::Str).then(|| ScalarOrigin {
             map: Arc::clone(self.map),
             offset: self.offset(start),
             form,
@@ -220,17 +221,17 @@ impl Builder<'_> {
         }
     }
 
-    fn tagged_meaning(&self, tag: &Tag, text: &str, pos: Pos) -> Meaning {
+    fn tagged_meaning(&self, tag: &Tag, text: &str, pos: Pos) -> ScalarValue {
         if !tag.is_yaml_core_schema() {
             // A lone `!` means "not resolved": plain text.
             if tag.suffix != "!" && !tag.suffix.is_empty() {
                 self.unknown_tag(tag, pos);
             }
-            return Meaning::Str;
+            return ScalarValue::Str;
         }
         tagged(&tag.suffix, text).unwrap_or_else(|message| {
             self.diags.error_at(pos, message);
-            Meaning::Str
+            ScalarValue::Str
         })
     }
 
@@ -249,12 +250,15 @@ impl Builder<'_> {
         self.diags.error_at(pos, message);
     }
 
-    fn key(&mut self, key: Key, plain: bool) -> Result<(), Stop> {
+    fn key(&mut self, key: Key, plain: bool) -> Result<(), ParseError> {
         if plain && matches!(key.as_str(), "" | "~") {
-            return Err(Stop(key.pos(), "a field needs a name in front of the colon".to_owned()));
+            return Err(ParseError(
+                key.pos(),
+                "a field needs a name in front of the colon".to_owned(),
+            ));
         }
-        let Some(Frame {
-            content: Content::Map(open),
+        let Some(OpenCollection {
+            content: CollectionContent::Map(open),
             path,
             ..
         }) = self.frames.last_mut()
@@ -262,25 +266,25 @@ impl Builder<'_> {
             return Ok(());
         };
         if let Some(first) = open.seen.get(&*key) {
-            let place = Located { path, line: first.line };
+            let place = DuplicateNote { path, line: first.line };
             let message = format!("duplicate field {}{place}", quoted(&key));
             self.diags.error_at(key.pos(), message);
-            open.pending = Pending::Discard;
+            open.pending = PendingValue::Discard;
             return Ok(());
         }
         open.seen.insert(key.text(), key.pos());
         open.pending = if plain && key.as_str() == "<<" {
-            Pending::Merge
+            PendingValue::Merge
         } else {
-            Pending::Value(key)
+            PendingValue::Value(key)
         };
         Ok(())
     }
 
-    fn alias(&mut self, id: usize, pos: Pos) -> Result<(), Stop> {
+    fn alias(&mut self, id: usize, pos: Pos) -> Result<(), ParseError> {
         let Some(target) = self.anchors.get(&id).cloned() else {
             let message = "this alias stands inside the value it refers to";
-            return Err(Stop(pos, message.to_owned()));
+            return Err(ParseError(pos, message.to_owned()));
         };
         if self.at_key() {
             return match target.scalar_text() {
@@ -292,7 +296,7 @@ impl Builder<'_> {
         self.finish_value(node, 0)
     }
 
-    fn copy(&mut self, node: &Node, path: Path, depth: usize, pos: Pos) -> Result<Node, Stop> {
+    fn copy(&mut self, node: &Node, path: NodePath, depth: usize, pos: Pos) -> Result<Node, ParseError> {
         let levels = DEPTH_MAX.saturating_sub(depth) + 1;
         let mut budget = self.budget;
         let copied = node.rebased(path, &mut budget, levels);
@@ -301,7 +305,7 @@ impl Builder<'_> {
         copied.ok_or_else(|| if exhausted { too_many(pos) } else { too_deep(pos) })
     }
 
-    fn open(&mut self, pos: Pos, anchor: usize, content: Content) -> Result<(), Stop> {
+    fn open(&mut self, pos: Pos, anchor: usize, content: CollectionContent) -> Result<(), ParseError> {
         if self.at_key() {
             return Err(name_not_text(pos));
         }
@@ -309,7 +313,7 @@ impl Builder<'_> {
             return Err(too_deep(pos));
         }
         let path = self.next_path();
-        self.frames.push(Frame {
+        self.frames.push(OpenCollection {
             pos,
             path,
             anchor,
@@ -318,8 +322,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), Stop> {
-        let Some(Frame {
+    fn close(&mut self) -> Result<(), ParseError> {
+        let Some(OpenCollection {
             pos,
             path,
             anchor,
@@ -329,14 +333,14 @@ impl Builder<'_> {
             return Ok(());
         };
         let value = match content {
-            Content::Seq(items) => Value::Seq(items),
-            Content::Map(open) => Value::Map(self.merged(open, &path)?),
+            CollectionContent::Seq(items) => NodeValue::Seq(items),
+            CollectionContent::Map(open) => NodeValue::Map(self.merged(open, &path)?),
         };
         self.finish_value(Node::new(pos, path, value), anchor)
     }
 
     /// Adds the fields of `<<` that the mapping itself does not have.
-    fn merged(&mut self, open: OpenMap, path: &Path) -> Result<Mapping, Stop> {
+    fn merged(&mut self, open: OpenMap, path: &NodePath) -> Result<Mapping, ParseError> {
         let OpenMap {
             mut entries,
             mut seen,
@@ -366,18 +370,18 @@ impl Builder<'_> {
     }
 
     /// Puts a complete value where it belongs.
-    fn finish_value(&mut self, node: Node, anchor: usize) -> Result<(), Stop> {
+    fn finish_value(&mut self, node: Node, anchor: usize) -> Result<(), ParseError> {
         self.budget = self.budget.checked_sub(1).ok_or_else(|| too_many(node.pos()))?;
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
         match self.frames.last_mut().map(|frame| &mut frame.content) {
             None => self.root = Some(node),
-            Some(Content::Seq(items)) => items.push(node),
-            Some(Content::Map(open)) => match std::mem::take(&mut open.pending) {
-                Pending::Value(key) => open.entries.push((key, node)),
-                Pending::Merge => open.merges.push(node),
-                Pending::Discard | Pending::Key => {}
+            Some(CollectionContent::Seq(items)) => items.push(node),
+            Some(CollectionContent::Map(open)) => match std::mem::take(&mut open.pending) {
+                PendingValue::Value(key) => open.entries.push((key, node)),
+                PendingValue::Merge => open.merges.push(node),
+                PendingValue::Discard | PendingValue::Key => {}
             },
         }
         Ok(())
@@ -391,7 +395,7 @@ impl Builder<'_> {
         self.fixed.unwrap_or_else(|| self.map.pos(self.offset(marker)))
     }
 
-    fn malformed(&self, error: &ScanError) -> Stop {
+    fn malformed(&self, error: &ScanError) -> ParseError {
         let marker = error.marker();
         let info = error.info();
         if info == "recursion limit exceeded" {
@@ -402,7 +406,7 @@ impl Builder<'_> {
         let indent = line.split(|c: char| !c.is_whitespace()).next().unwrap_or_default();
         if let Some(tab) = indent.find('\t') {
             let pos = self.map.pos(parsed.line_start(marker.line()) + tab);
-            return Stop(pos, format!("malformed YAML: {info}; indent with spaces, not tabs"));
+            return ParseError(pos, format!("malformed YAML: {info}; indent with spaces, not tabs"));
         }
         let cures = [
             (
@@ -424,17 +428,17 @@ impl Builder<'_> {
         ];
         let cure = cures.iter().find(|(part, _)| info.contains(part));
         let cure = cure.map(|(_, cure)| format!("; {cure}")).unwrap_or_default();
-        Stop(self.pos(marker), format!("malformed YAML: {info}{cure}"))
+        ParseError(self.pos(marker), format!("malformed YAML: {info}{cure}"))
     }
 }
 
 /// ` in input.opcua, first given on line 5`.
-struct Located<'a> {
-    path: &'a Path,
+struct DuplicateNote<'a> {
+    path: &'a NodePath,
     line: u32,
 }
 
-impl std::fmt::Display for Located<'_> {
+impl std::fmt::Display for DuplicateNote<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let path = self.path.to_string();
         if !path.is_empty() {
@@ -444,20 +448,20 @@ impl std::fmt::Display for Located<'_> {
     }
 }
 
-fn name_not_text(pos: Pos) -> Stop {
-    Stop(
+fn name_not_text(pos: Pos) -> ParseError {
+    ParseError(
         pos,
         "the name of a field must be a text, not a list or a mapping".to_owned(),
     )
 }
 
-fn too_deep(pos: Pos) -> Stop {
-    Stop(pos, format!("lists and mappings are nested more than {DEPTH_MAX} deep"))
+fn too_deep(pos: Pos) -> ParseError {
+    ParseError(pos, format!("lists and mappings are nested more than {DEPTH_MAX} deep"))
 }
 
-fn too_many(pos: Pos) -> Stop {
+fn too_many(pos: Pos) -> ParseError {
     let message = "more than 1,000,000 values, counting an alias as all the values it stands for";
-    Stop(pos, message.to_owned())
+    ParseError(pos, message.to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 /// The meaning of a scalar; its written text is kept beside it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Meaning {
+pub(crate) enum ScalarValue {
     Null,
     Bool(bool),
     Int(i64),
@@ -14,47 +14,47 @@ pub(crate) enum Meaning {
 }
 
 /// The meaning of a plain (unquoted, untagged) scalar.
-pub(crate) fn resolve(text: &str) -> Meaning {
+pub(crate) fn resolve(text: &str) -> ScalarValue {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Meaning::Null,
-        "true" | "True" | "TRUE" => return Meaning::Bool(true),
-        "false" | "False" | "FALSE" => return Meaning::Bool(false),
+        "" | "~" | "null" | "Null" | "NULL" => return ScalarValue::Null,
+        "true" | "True" | "TRUE" => return ScalarValue::Bool(true),
+        "false" | "False" | "FALSE" => return ScalarValue::Bool(false),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
-            return Meaning::Float(f64::INFINITY);
+            return ScalarValue::Float(f64::INFINITY);
         }
-        "-.inf" | "-.Inf" | "-.INF" => return Meaning::Float(f64::NEG_INFINITY),
-        ".nan" | ".NaN" | ".NAN" => return Meaning::Float(f64::NAN),
+        "-.inf" | "-.Inf" | "-.INF" => return ScalarValue::Float(f64::NEG_INFINITY),
+        ".nan" | ".NaN" | ".NAN" => return ScalarValue::Float(f64::NAN),
         _ => {}
     }
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
-        return Meaning::Str;
+        return ScalarValue::Str;
     }
     let plain: String = text.chars().filter(|&c| c != '_').collect();
     if let Some(number) = integer(&plain) {
-        return Meaning::Int(number);
+        return ScalarValue::Int(number);
     }
     if is_decimal(&plain)
         && let Ok(number) = plain.parse::<f64>()
         && number.is_finite()
     {
-        return Meaning::Float(number);
+        return ScalarValue::Float(number);
     }
-    Meaning::Str
+    ScalarValue::Str
 }
 
 /// The meaning that a `!!tag` of the core schema gives to a scalar, or why it cannot.
-pub(crate) fn tagged(tag: &str, text: &str) -> Result<Meaning, String> {
+pub(crate) fn tagged(tag: &str, text: &str) -> Result<ScalarValue, String> {
     let wrong = |what: &str| Err(format!("!!{tag} needs {what}, got {}", crate::names::quoted(text)));
     match (tag, resolve(text.trim())) {
-        ("str", _) => Ok(Meaning::Str),
-        ("int", number @ Meaning::Int(_)) => Ok(number),
+        ("str", _) => Ok(ScalarValue::Str),
+        ("int", number @ ScalarValue::Int(_)) => Ok(number),
         ("int", _) => wrong("a whole number"),
-        ("float", Meaning::Int(number)) => Ok(Meaning::Float(number as f64)),
-        ("float", number @ Meaning::Float(_)) => Ok(number),
+        ("float", ScalarValue::Int(number)) => Ok(ScalarValue::Float(number as f64)),
+        ("float", number @ ScalarValue::Float(_)) => Ok(number),
         ("float", _) => wrong("a number"),
-        ("bool", truth @ Meaning::Bool(_)) => Ok(truth),
+        ("bool", truth @ ScalarValue::Bool(_)) => Ok(truth),
         ("bool", _) => wrong("true or false"),
-        ("null", Meaning::Null) => Ok(Meaning::Null),
+        ("null", ScalarValue::Null) => Ok(ScalarValue::Null),
         ("null", _) => wrong("no value"),
         _ => Err(format!("unknown tag !!{tag}; use !!str, !!int, !!float or !!bool")),
     }
@@ -100,7 +100,7 @@ fn is_decimal(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Meaning::{Bool, Float, Int, Null, Str};
+    use ScalarValue::{Bool, Float, Int, Null, Str};
 
     #[test]
     fn plain_scalars() {

@@ -8,8 +8,8 @@ use std::io::Read;
 
 use crate::diagnostics::{Diagnostics, UNSET};
 use crate::names::quoted;
-use crate::node::{Mapping, Node, Scalar, Value};
-use crate::scalar::Meaning;
+use crate::node::{Mapping, Node, NodeValue, Scalar};
+use crate::scalar::ScalarValue;
 use crate::source::reason;
 
 /// What stands in place of a secret.
@@ -83,23 +83,23 @@ pub(crate) fn expand_files(node: &Node, diags: &Diagnostics) -> Node {
 /// The changed node, `None` if nothing in it refers to a file.
 fn expanded(node: &Node, diags: &Diagnostics) -> Option<Node> {
     let value = match node.value() {
-        Value::Scalar(scalar) => Value::Scalar(expand_scalar(node, scalar, diags)?),
-        Value::Seq(items) => {
+        NodeValue::Scalar(scalar) => NodeValue::Scalar(expand_scalar(node, scalar, diags)?),
+        NodeValue::Seq(items) => {
             let changed: Vec<_> = items.iter().map(|item| expanded(item, diags)).collect();
             if changed.iter().all(Option::is_none) {
                 return None;
             }
             let pairs = items.iter().zip(changed);
-            Value::Seq(pairs.map(|(old, new)| new.unwrap_or_else(|| old.clone())).collect())
+            NodeValue::Seq(pairs.map(|(old, new)| new.unwrap_or_else(|| old.clone())).collect())
         }
-        Value::Map(mapping) => {
+        NodeValue::Map(mapping) => {
             let changed: Vec<_> = mapping.iter().map(|(_, value)| expanded(value, diags)).collect();
             if changed.iter().all(Option::is_none) {
                 return None;
             }
             let pairs = mapping.iter().zip(changed);
             let entries = pairs.map(|((key, old), new)| (key.clone(), new.unwrap_or_else(|| old.clone())));
-            Value::Map(Mapping::new(entries.collect()))
+            NodeValue::Map(Mapping::new(entries.collect()))
         }
     };
     Some(Node::new(node.pos(), node.steps().clone(), value))
@@ -139,7 +139,7 @@ fn expand_scalar(node: &Node, scalar: &Scalar, diags: &Diagnostics) -> Option<Sc
     Some(Scalar {
         secret,
         origin: None,
-        ..Scalar::new(text, Meaning::Str)
+        ..Scalar::new(text, ScalarValue::Str)
     })
 }
 

@@ -45,27 +45,27 @@ impl fmt::Display for Pos {
 
 /// A configuration text and the name it has in messages.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct SourceText {
     /// The file name as the user typed it.
     pub name: String,
     pub text: String,
 }
 
-impl Source {
+impl SourceText {
     /// Takes the text as it is, without the byte order mark some editors put first.
-    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> SourceText {
         let mut text = text.into();
         if text.starts_with('\u{FEFF}') {
             text.drain(..'\u{FEFF}'.len_utf8());
         }
-        Source {
+        SourceText {
             name: name.into(),
             text,
         }
     }
 
     /// Reads a file of at most 8 MiB of UTF-8.
-    pub fn read(path: &Path) -> Result<Source, Diagnostic> {
+    pub fn read(path: &Path) -> Result<SourceText, Diagnostic> {
         let name = path.display().to_string();
         let fail = |pos, message: String| Diagnostic::error(&name, pos, message);
         let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ impl Source {
             return Err(fail(Pos::WHOLE_FILE, too_large()));
         }
         match String::from_utf8(bytes) {
-            Ok(text) => Ok(Source::new(name, text)),
+            Ok(text) => Ok(SourceText::new(name, text)),
             Err(e) => {
                 let valid = e.utf8_error().valid_up_to();
                 let bytes = e.into_bytes();
@@ -220,7 +220,7 @@ fn begins_char(byte: u8) -> bool {
 
 /// One replaced range: `old` bytes of the original became `new` bytes of the parsed text.
 #[derive(Debug, Clone)]
-pub(crate) struct Edit {
+pub(crate) struct TextEdit {
     pub(crate) old_start: usize,
     pub(crate) old_end: usize,
     pub(crate) new_start: usize,
@@ -232,12 +232,12 @@ pub(crate) struct Edit {
 pub(crate) struct SourceMap {
     original: IndexedText,
     parsed: IndexedText,
-    edits: Vec<Edit>,
+    edits: Vec<TextEdit>,
 }
 
 impl SourceMap {
     /// `edits` are sorted and do not overlap.
-    pub(crate) fn new(original: IndexedText, parsed: String, edits: Vec<Edit>) -> SourceMap {
+    pub(crate) fn new(original: IndexedText, parsed: String, edits: Vec<TextEdit>) -> SourceMap {
         SourceMap {
             original,
             parsed: IndexedText::new(parsed),
@@ -302,7 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bad.yaml");
         std::fs::write(&path, b"input:\n  x: \xff\n").unwrap();
-        let error = Source::read(&path).unwrap_err();
+        let error = SourceText::read(&path).unwrap_err();
         let expected = "bad.yaml:2:6: the file is not UTF-8 text: byte 0xFF here; save it as UTF-8";
         assert!(error.to_string().ends_with(expected), "{error}");
     }
@@ -312,12 +312,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("big.yaml");
         std::fs::write(&path, vec![b' '; TEXT_BYTES_MAX + 1]).unwrap();
-        let error = Source::read(&path).unwrap_err().to_string();
+        let error = SourceText::read(&path).unwrap_err().to_string();
         assert!(
             error.ends_with("big.yaml: the configuration is larger than 8 MiB, the limit"),
             "{error}"
         );
-        let error = Source::read(&folder.path().join("none.yaml")).unwrap_err().to_string();
+        let error = SourceText::read(&folder.path().join("none.yaml"))
+            .unwrap_err()
+            .to_string();
         assert!(
             error.ends_with("none.yaml: cannot be read: No such file or directory"),
             "{error}"

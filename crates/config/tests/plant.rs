@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use thalweg_config::{
-    ComponentKind, Config, Diagnostics, Fields, LoadOptions, Loaded, Node, Pos, Source, load, load_path,
+    ComponentKind, Config, Diagnostics, Fields, LoadOptions, LoadedConfig, Node, Pos, SourceText, load, load_path,
 };
 
 const PLANT: &str = include_str!("data/plant.yaml");
@@ -44,8 +44,8 @@ fn read_opcua(body: &Node, diags: &Diagnostics) -> (String, i64, Vec<String>) {
 
 #[test]
 fn a_file_of_the_reference_system_is_read_whole() {
-    let source = Source::new("plant.yaml", PLANT);
-    let Loaded { config, diagnostics } = load(&source, &environment, &LoadOptions::default());
+    let source = SourceText::new("plant.yaml", PLANT);
+    let LoadedConfig { config, diagnostics } = load(&source, &environment, &LoadOptions::default());
     let flow = &config.flows[0];
     let (endpoint, poll_rate, node_ids) = read_opcua(&flow.input.body, &diagnostics);
     assert_eq!(
@@ -80,8 +80,8 @@ fn a_file_of_the_reference_system_is_read_whole() {
 
 #[test]
 fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
-    let source = Source::new("plant.yaml", MISTAKES);
-    let Loaded { config, diagnostics } = load(&source, &environment, &LoadOptions::default());
+    let source = SourceText::new("plant.yaml", MISTAKES);
+    let LoadedConfig { config, diagnostics } = load(&source, &environment, &LoadOptions::default());
     // The output is missing, so there is no flow to build; its input can be read all the same.
     assert!(config.flows.is_empty());
     let input = config.root.get("input").unwrap();
@@ -108,9 +108,9 @@ plant.yaml:28:46: logger.format: expected one of logfmt, json, got the text \"te
 
 #[test]
 fn what_echo_prints_reads_back_as_the_same_configuration() {
-    let source = Source::new("plant.yaml", PLANT);
+    let source = SourceText::new("plant.yaml", PLANT);
     let first = load(&source, &environment, &LoadOptions::default()).config;
-    let echoed = Source::new("echo.yaml", first.to_yaml());
+    let echoed = SourceText::new("echo.yaml", first.to_yaml());
     // The interpolations and literals of the first file are already in their final form.
     let second = Node::parse(&echoed.text).unwrap();
     assert_eq!(second.get("pipeline"), first.root.get("pipeline"));
@@ -139,7 +139,7 @@ fn overrides_come_after_the_file_and_before_secrets() {
         chilled: true,
     };
     let text = format!("{PLANT}\nunknown: 1\n");
-    let Loaded { config, diagnostics } = load(&Source::new("plant.yaml", text), &environment, &options);
+    let LoadedConfig { config, diagnostics } = load(&SourceText::new("plant.yaml", text), &environment, &options);
     let flow = &config.flows[0];
     let opcua = &flow.input.body;
     assert_eq!(opcua.get("pollRate").unwrap().as_i64(), Some(250));
@@ -179,7 +179,7 @@ fn a_file_that_is_no_configuration_gives_one_error() {
         ),
     ];
     for (text, expected) in cases {
-        let loaded = load(&Source::new("f.yaml", text), &environment, &LoadOptions::default());
+        let loaded = load(&SourceText::new("f.yaml", text), &environment, &LoadOptions::default());
         assert_eq!(loaded.diagnostics.to_string(), expected, "for {text}");
         assert!(loaded.config.flows.is_empty());
     }
@@ -195,16 +195,24 @@ fn a_file_that_is_no_configuration_gives_one_error() {
 #[test]
 fn a_byte_order_mark_and_windows_line_ends_are_no_mistake() {
     let text = format!("\u{FEFF}{}", PLANT.replace('\n', "\r\n"));
-    let loaded = load(&Source::new("plant.yaml", text), &environment, &LoadOptions::default());
+    let loaded = load(
+        &SourceText::new("plant.yaml", text),
+        &environment,
+        &LoadOptions::default(),
+    );
     assert_eq!(loaded.diagnostics.to_string(), "");
     assert_eq!(loaded.config.flows[0].input.name_pos, Pos { line: 4, column: 3 });
-    let plain = load(&Source::new("plant.yaml", PLANT), &environment, &LoadOptions::default());
+    let plain = load(
+        &SourceText::new("plant.yaml", PLANT),
+        &environment,
+        &LoadOptions::default(),
+    );
     assert_eq!(loaded.config.root, plain.config.root);
 }
 
 #[test]
 fn the_default_configuration_is_that_of_an_empty_file() {
-    let empty = load(&Source::new("f.yaml", ""), &environment, &LoadOptions::default());
+    let empty = load(&SourceText::new("f.yaml", ""), &environment, &LoadOptions::default());
     assert_eq!(empty.diagnostics.to_string(), "");
     assert_eq!(empty.config.http.address, Config::default().http.address);
 }

@@ -13,14 +13,14 @@ use axum::routing::post;
 use serde_json::json;
 use thalweg_config::Config;
 use thalweg_console::{ConfigText, Console, ConsoleOptions};
-use thalweg_telemetry::alloc::Counting;
+use thalweg_telemetry::alloc::CountingAllocator;
 use thalweg_telemetry::{
-    Access, BalanceStatus, Detail, FlowStatus, HttpRoutes, Metrics, Mount, NodeKind, NodeStatus, StatusBoard,
+    Access, BalanceStatus, FlowStatus, HttpRoutes, Metrics, Mount, NodeKind, NodeStatus, StatusBoard, StatusDetail,
     StatusSource, TableStatus, register_process_metrics,
 };
 
 #[global_allocator]
-static ALLOCATOR: Counting<tikv_jemallocator::Jemalloc> = Counting(tikv_jemallocator::Jemalloc);
+static ALLOCATOR: CountingAllocator<tikv_jemallocator::Jemalloc> = CountingAllocator(tikv_jemallocator::Jemalloc);
 
 const TICK: Duration = Duration::from_millis(50);
 const AWAY_EVERY_SECONDS: u64 = 90;
@@ -176,11 +176,11 @@ fn tags(counts: &Counts) -> FlowStatus {
     let kept = scripted - balance.filtered - balance.in_flight;
     let mut input = node(NodeKind::Input, "opcua", "root.input", balance.entered, balance.entered);
     input.details = vec![
-        Detail::new("endpoint", "opc.tcp://127.0.0.1:4840"),
-        Detail::new("tags found", 10_000),
-        Detail::new("tags monitored", 9_998),
-        Detail::new("tags failed", 2),
-        Detail::new("security", "SignAndEncrypt, Basic256Sha256"),
+        StatusDetail::new("endpoint", "opc.tcp://127.0.0.1:4840"),
+        StatusDetail::new("tags found", 10_000),
+        StatusDetail::new("tags monitored", 9_998),
+        StatusDetail::new("tags failed", 2),
+        StatusDetail::new("security", "SignAndEncrypt, Basic256Sha256"),
     ];
     let mut script = node(
         NodeKind::Processor,
@@ -200,8 +200,8 @@ fn tags(counts: &Counts) -> FlowStatus {
     sampler.label = "keep changes".to_owned();
     let mut output = node(NodeKind::Output, "lake", "root.output", kept, balance.out);
     output.details = vec![
-        Detail::new("table", "tags"),
-        Detail::new("rows buffered", balance.out % 8_000),
+        StatusDetail::new("table", "tags"),
+        StatusDetail::new("rows buffered", balance.out % 8_000),
     ];
     FlowStatus {
         name: "tags".to_owned(),
@@ -229,7 +229,7 @@ fn orders(counts: &Counts, source_is_away: bool) -> FlowStatus {
     );
     let broker = node(NodeKind::Output, "broker", "root.output", out, out);
     let mut file = node(NodeKind::Output, "file", "root.output.broker.outputs.0", out, out);
-    file.details = vec![Detail::new(
+    file.details = vec![StatusDetail::new(
         "path",
         "/var/lib/plant/orders/2031/archive-of-every-order.jsonl",
     )];

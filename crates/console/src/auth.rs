@@ -8,8 +8,8 @@
 //! gone or empty, or whose line cannot be read, is let in no more, and what he holds open ends.
 
 mod basic;
-mod known;
-pub mod lines;
+pub mod login_file;
+mod login_registry;
 pub mod watch;
 
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::StartError;
-use known::{Flaw, Known};
-use watch::Watch;
+use login_registry::{LoginFileError, LoginRegistry};
+use watch::FileWatch;
 
 /// Password checks at the same time: each takes tens of milliseconds and megabytes by design, so strangers must not be
 /// able to ask for many.
@@ -47,8 +47,8 @@ pub struct Logins(Option<Arc<Credentials>>);
 /// All credentials of the process.
 pub struct Credentials {
     config: Mutex<AuthConfig>,
-    basic: Option<basic::Login>,
-    known: RwLock<Arc<Known>>,
+    basic: Option<basic::BasicLogin>,
+    known: RwLock<Arc<LoginRegistry>>,
     salt: [u8; 32],
     password_checks: Semaphore,
     password_places: Semaphore,
@@ -73,7 +73,7 @@ impl Identity {
 
 /// Why nobody was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum AuthFailure {
     /// The request presents nothing.
     Silent,
     /// It presents something that is wrong.
@@ -106,37 +106,37 @@ impl Logins {
 
     /// Takes another section `auth`, from now on and without a restart. After an error, which is that of a file, the former is in
     /// force.
-    pub fn replace(&self, config: &AuthConfig) -> Result<Replaced, StartError> {
+    pub fn replace(&self, config: &AuthConfig) -> Result<AuthReloadOutcome, StartError> {
         let was_given = self.of_all_listeners().is_some();
         let Some(credentials) = self.0.as_ref().filter(|_| was_given == config.is_given()) else {
             return Ok(match was_given == config.is_given() {
-                true => Replaced::Nothing,
+                true => AuthReloadOutcome::Nothing,
                 // What may be bound depends on it.
-                false => Replaced::NeedsRestart,
+                false => AuthReloadOutcome::NeedsRestart,
             });
         };
         if *credentials.config.lock() == *config {
-            return Ok(Replaced::Nothing);
+            return Ok(AuthReloadOutcome::Nothing);
         }
-        let (known, flaws) = Known::read(config);
-        if let Some(Flaw(error)) = flaws.into_iter().next() {
+        let (known, flaws) = LoginRegistry::read(config);
+        if let Some(LoginFileError(error)) = flaws.into_iter().next() {
             return Err(error);
         }
         *credentials.config.lock() = config.clone();
         credentials.put(known);
-        Ok(Replaced::Done)
+        Ok(AuthReloadOutcome::Done)
     }
 }
 
 /// What is wrong with the files of a section `auth`.
 pub(crate) fn flaws(config: &AuthConfig) -> Vec<StartError> {
-    let (_, flaws) = Known::read(config);
-    flaws.into_iter().map(|Flaw(error)| error).collect()
+    let (_, flaws) = LoginRegistry::read(config);
+    flaws.into_iter().map(|LoginFileError(error)| error).collect()
 }
 
 /// What became of another section `auth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replaced {
+pub enum AuthReloadOutcome {
     /// It is the same.
     Nothing,
     Done,
@@ -150,16 +150,16 @@ impl Credentials {
         if !config.is_given() && basic.is_none() {
             return Ok(None);
         }
-        let watch = Watch::new(known::files(config));
-        let (known, flaws) = Known::read(config);
-        if let Some(Flaw(error)) = flaws.into_iter().next() {
+        let watch = FileWatch::new(login_registry::files(config));
+        let (known, flaws) = LoginRegistry::read(config);
+        if let Some(LoginFileError(error)) = flaws.into_iter().next() {
             return Err(error);
         }
         warn_of_readers(config);
         let looking = CancellationToken::new();
         let credentials = Arc::new(Credentials {
             config: Mutex::new(config.clone()),
-            basic: basic.map(basic::Login::new).transpose()?,
+            basic: basic.map(basic::BasicLogin::new).transpose()?,
             known: RwLock::new(Arc::new(known)),
             salt: random().map_err(|error| StartError::Unreadable {
                 key: "auth",
@@ -184,25 +184,25 @@ impl Credentials {
     }
 
     /// Checks what a request presents.
-    pub async fn identify(&self, headers: &HeaderMap) -> Result<Identity, Stranger> {
+    pub async fn identify(&self, headers: &HeaderMap) -> Result<Identity, AuthFailure> {
         let Some(value) = headers.get(header::AUTHORIZATION) else {
-            return Err(Stranger::Silent);
+            return Err(AuthFailure::Silent);
         };
         let (scheme, rest) = value
             .to_str()
             .ok()
             .and_then(|value| value.split_once(' '))
-            .ok_or(Stranger::Wrong)?;
+            .ok_or(AuthFailure::Wrong)?;
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {
-            return self.known().token(rest, None).ok_or(Stranger::Wrong);
+            return self.known().token(rest, None).ok_or(AuthFailure::Wrong);
         }
         if !scheme.eq_ignore_ascii_case("basic") {
-            return Err(Stranger::Wrong);
+            return Err(AuthFailure::Wrong);
         }
-        let decoded = BASE64_STANDARD.decode(rest).map_err(|_| Stranger::Wrong)?;
-        let decoded = String::from_utf8(decoded).map_err(|_| Stranger::Wrong)?;
-        let (name, password) = decoded.split_once(':').ok_or(Stranger::Wrong)?;
+        let decoded = BASE64_STANDARD.decode(rest).map_err(|_| AuthFailure::Wrong)?;
+        let decoded = String::from_utf8(decoded).map_err(|_| AuthFailure::Wrong)?;
+        let (name, password) = decoded.split_once(':').ok_or(AuthFailure::Wrong)?;
         let known = self.known();
         if let Some(identity) = known.token(password, Some(name)) {
             return Ok(identity);
@@ -213,20 +213,20 @@ impl Credentials {
         self.user(known, name, password).await
     }
 
-    async fn user(&self, known: Arc<Known>, name: &str, password: &str) -> Result<Identity, Stranger> {
+    async fn user(&self, known: Arc<LoginRegistry>, name: &str, password: &str) -> Result<Identity, AuthFailure> {
         let fingerprint = self.fingerprint(name, password);
         if known.remembers(&fingerprint) {
-            return known.user(name).ok_or(Stranger::Wrong);
+            return known.user(name).ok_or(AuthFailure::Wrong);
         }
-        let _place = self.password_places.try_acquire().map_err(|_| Stranger::Busy)?;
-        let _permit = self.password_checks.acquire().await.map_err(|_| Stranger::Busy)?;
+        let _place = self.password_places.try_acquire().map_err(|_| AuthFailure::Busy)?;
+        let _permit = self.password_checks.acquire().await.map_err(|_| AuthFailure::Busy)?;
         let (checked, login, secret) = (known.clone(), name.to_owned(), password.to_owned());
         let right = tokio::task::spawn_blocking(move || checked.check_password(&login, &secret)).await;
         if !right.unwrap_or(false) {
-            return Err(Stranger::Wrong);
+            return Err(AuthFailure::Wrong);
         }
         known.remember(fingerprint);
-        known.user(name).ok_or(Stranger::Wrong)
+        known.user(name).ok_or(AuthFailure::Wrong)
     }
 
     fn fingerprint(&self, name: &str, password: &str) -> [u8; 32] {
@@ -239,11 +239,11 @@ impl Credentials {
             .into()
     }
 
-    fn known(&self) -> Arc<Known> {
+    fn known(&self) -> Arc<LoginRegistry> {
         self.known.read().clone()
     }
 
-    fn put(&self, mut known: Known) {
+    fn put(&self, mut known: LoginRegistry) {
         let mut current = self.known.write();
         known.succeed(&current);
         *current = Arc::new(known);
@@ -251,7 +251,7 @@ impl Credentials {
 }
 
 /// Reads the files when they change, until there is nobody to know of it.
-async fn look(credentials: std::sync::Weak<Credentials>, mut watch: Watch) {
+async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut told: Option<Instant> = None;
@@ -262,12 +262,12 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: Watch) {
         };
         let looked = tokio::task::spawn_blocking(move || {
             let config = credentials.config.lock().clone();
-            let changed = watch.look_at(known::files(&config));
+            let changed = watch.look_at(login_registry::files(&config));
             // A file that has flaws is told of again and again, for somebody is kept out.
             let again = told.is_some_and(|told| told.elapsed() >= TELL_EVERY);
             if changed || again {
-                let (known, flaws) = Known::read(&config);
-                for Flaw(error) in &flaws {
+                let (known, flaws) = LoginRegistry::read(&config);
+                for LoginFileError(error) in &flaws {
                     tracing::error!("nobody is let in by what cannot be read: {error}");
                 }
                 told = (!flaws.is_empty()).then(Instant::now);
@@ -290,7 +290,7 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: Watch) {
 /// belongs to root.
 fn warn_of_readers(config: &AuthConfig) {
     use std::os::unix::fs::MetadataExt as _;
-    for path in known::files(config) {
+    for path in login_registry::files(config) {
         if std::fs::metadata(&path).is_ok_and(|about| about.mode() & 0o007 != 0) {
             let path = path.display();
             tracing::warn!("every user of this machine can read {path}, which has logins; chmod o= {path}");

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use crate::Limits;
+use crate::HttpLimits;
 use crate::refusal::refusal;
 
 /// How long a body that is refused is read on.
@@ -31,25 +31,25 @@ const TOO_SLOW: u8 = 2;
 /// The limits, and the paths that have one of their own on the size of bodies.
 #[derive(Clone)]
 pub struct BodyLimits {
-    pub limits: Limits,
+    pub limits: HttpLimits,
     pub own: Arc<Vec<&'static str>>,
 }
 
 /// What becomes of a body while it is read.
-pub struct Watched {
-    limits: Limits,
+pub struct BodyMonitor {
+    limits: HttpLimits,
     fault: Option<Arc<AtomicU8>>,
 }
 
 impl BodyLimits {
     /// The body with its limits; refused at once if it says that it is larger.
-    pub async fn watch(&self, request: &Parts, body: Body) -> Result<(Body, Watched), Response> {
+    pub async fn watch(&self, request: &Parts, body: Body) -> Result<(Body, BodyMonitor), Response> {
         let mut limits = self.limits;
         if self.own.contains(&request.uri.path()) {
             limits.body_bytes_max = usize::MAX;
         }
         if body.is_end_stream() {
-            return Ok((body, Watched { limits, fault: None }));
+            return Ok((body, BodyMonitor { limits, fault: None }));
         }
         let fault = Arc::new(AtomicU8::new(NONE));
         let mut body = LimitedBody::new(body, limits, fault.clone());
@@ -58,11 +58,11 @@ impl BodyLimits {
             return Err(refused(TOO_LARGE, limits));
         }
         let fault = Some(fault);
-        Ok((Body::new(body), Watched { limits, fault }))
+        Ok((Body::new(body), BodyMonitor { limits, fault }))
     }
 }
 
-impl Watched {
+impl BodyMonitor {
     /// The refusal, if the body was too much, whatever the handler has made of its error.
     pub fn judge(self, response: Response) -> Response {
         match self.fault.map_or(NONE, |fault| fault.load(Relaxed)) {
@@ -76,7 +76,7 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn refused(fault: u8, limits: Limits) -> Response {
+fn refused(fault: u8, limits: HttpLimits) -> Response {
     let (bytes_max, bytes_per_second) = (limits.body_bytes_max, limits.body_bytes_per_second_min);
     let grace = limits.body_grace;
     match fault {
@@ -99,18 +99,18 @@ struct LimitedBody {
     inner: Body,
     bytes_max: u64,
     received: u64,
-    pace: Pace,
+    pace: BodyTimeBudget,
     deadline: Pin<Box<Sleep>>,
     fault: Arc<AtomicU8>,
 }
 
 impl LimitedBody {
-    fn new(inner: Body, limits: Limits, fault: Arc<AtomicU8>) -> LimitedBody {
+    fn new(inner: Body, limits: HttpLimits, fault: Arc<AtomicU8>) -> LimitedBody {
         LimitedBody {
             inner,
             bytes_max: limits.body_bytes_max as u64,
             received: 0,
-            pace: Pace::new(limits),
+            pace: BodyTimeBudget::new(limits),
             deadline: Box::pin(sleep_until(Instant::now())),
             fault,
         }
@@ -179,16 +179,16 @@ impl HttpBody for LimitedBody {
 
 /// How much longer a client may keep the handler waiting: `grace` at first and never more, less the time it has, and with each
 /// byte what that byte may take.
-struct Pace {
+struct BodyTimeBudget {
     grace: Duration,
     left: Duration,
     bytes_per_second_min: u64,
     waiting_since: Option<Instant>,
 }
 
-impl Pace {
-    fn new(limits: Limits) -> Pace {
-        Pace {
+impl BodyTimeBudget {
+    fn new(limits: HttpLimits) -> BodyTimeBudget {
+        BodyTimeBudget {
             grace: limits.body_grace,
             left: limits.body_grace,
             bytes_per_second_min: limits.body_bytes_per_second_min.max(1),
@@ -216,13 +216,13 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn pace() -> (Pace, Instant) {
-        let limits = Limits {
+    fn pace() -> (BodyTimeBudget, Instant) {
+        let limits = HttpLimits {
             body_grace: 20 * SECOND,
             body_bytes_per_second_min: 1000,
-            ..Limits::default()
+            ..HttpLimits::default()
         };
-        (Pace::new(limits), Instant::now())
+        (BodyTimeBudget::new(limits), Instant::now())
     }
 
     #[test]

@@ -67,9 +67,9 @@ fn download(name: &str, gzipped: Vec<u8>) -> Response {
 
 /// Gives back the memory of the debug information that names were looked up in: hundreds of megabytes for a large binary,
 /// which would otherwise stay for good.
-struct Names;
+struct SymbolCacheGuard;
 
-impl Drop for Names {
+impl Drop for SymbolCacheGuard {
     fn drop(&mut self) {
         backtrace::clear_symbol_cache();
     }

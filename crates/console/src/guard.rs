@@ -13,12 +13,12 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use thalweg_config::{Role, is_loopback};
-use thalweg_telemetry::{Access, Origins};
+use thalweg_telemetry::{Access, OriginPolicy};
 
-use crate::auth::{Credentials, Identity, Stranger};
-use crate::listen::Trust;
+use crate::auth::{AuthFailure, Credentials, Identity};
+use crate::listen::ClientTrust;
 use crate::refusal::refusal;
-use crate::revoked;
+use crate::revocation;
 
 /// The other end of the connection, put into each request.
 #[derive(Clone, Copy, Debug)]
@@ -26,37 +26,41 @@ pub struct Peer(pub SocketAddr);
 
 /// What a group of paths asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Demand {
+pub struct AccessRequirement {
     pub access: Access,
     /// The reference system has these paths, too, and gives them to anyone.
     pub of_reference: bool,
 }
 
-pub struct Guard {
+pub struct AccessGuard {
     credentials: Option<Arc<Credentials>>,
-    trust: Trust,
-    origins: Arc<Origins>,
+    trust: ClientTrust,
+    origins: Arc<OriginPolicy>,
 }
 
 /// A refusal: its status and a sentence with the cure.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal(StatusCode, String);
+struct AccessRefusal(StatusCode, String);
 
-impl Guard {
-    pub fn new(credentials: Option<Arc<Credentials>>, trust: Trust, origins: Arc<Origins>) -> Arc<Guard> {
-        Arc::new(Guard {
+impl AccessGuard {
+    pub fn new(
+        credentials: Option<Arc<Credentials>>,
+        trust: ClientTrust,
+        origins: Arc<OriginPolicy>,
+    ) -> Arc<AccessGuard> {
+        Arc::new(AccessGuard {
             credentials,
             trust,
             origins,
         })
     }
 
-    pub fn origins(&self) -> &Origins {
+    pub fn origins(&self) -> &OriginPolicy {
         &self.origins
     }
 
     /// Middleware around the paths of one demand.
-    pub async fn check(self: Arc<Guard>, demand: Demand, request: Request, next: Next) -> Response {
+    pub async fn check(self: Arc<AccessGuard>, demand: AccessRequirement, request: Request, next: Next) -> Response {
         let (parts, body) = request.into_parts();
         let identity = match self.judge(&parts, demand).await {
             Ok(identity) => identity,
@@ -67,25 +71,25 @@ impl Guard {
             return answer.await;
         };
         tokio::select! {
-            response = answer => revoked::until(ended, response),
+            response = answer => revocation::until(ended, response),
             () = ended.cancelled() => {
                 let text = "the token or user of this request was revoked".to_owned();
-                Refusal(StatusCode::UNAUTHORIZED, text).into_response()
+                AccessRefusal(StatusCode::UNAUTHORIZED, text).into_response()
             }
         }
     }
 
     /// Who it is, where somebody has to say so.
-    async fn judge(&self, request: &Parts, demand: Demand) -> Result<Option<Identity>, Refusal> {
+    async fn judge(&self, request: &Parts, demand: AccessRequirement) -> Result<Option<Identity>, AccessRefusal> {
         let open_to_all = demand.of_reference && demand.access != Access::Admin;
         let limited = match demand.access {
-            Access::Own => matches!(self.trust, Trust::Unencrypted | Trust::ThisMachine),
-            _ => self.trust == Trust::Unencrypted,
+            Access::Own => matches!(self.trust, ClientTrust::Unencrypted | ClientTrust::ThisMachine),
+            _ => self.trust == ClientTrust::Unencrypted,
         };
         // A proxy on this machine may have ended TLS.
         if limited && !open_to_all && !is_from_loopback(request) {
             let text = "this path is open to other hosts only over TLS; add http.cert_file and http.key_file, or allow it in the clear with http.insecure: true";
-            return Err(Refusal(StatusCode::FORBIDDEN, text.to_owned()));
+            return Err(AccessRefusal(StatusCode::FORBIDDEN, text.to_owned()));
         }
         match &self.credentials {
             _ if demand.access == Access::Own => Ok(None),
@@ -95,20 +99,25 @@ impl Guard {
         }
     }
 
-    async fn permit(&self, credentials: &Credentials, request: &Parts, access: Access) -> Result<Identity, Refusal> {
+    async fn permit(
+        &self,
+        credentials: &Credentials,
+        request: &Parts,
+        access: Access,
+    ) -> Result<Identity, AccessRefusal> {
         let identity = credentials.identify(&request.headers).await.map_err(|stranger| {
             let (status, text) = match stranger {
-                Stranger::Silent => (
+                AuthFailure::Silent => (
                     StatusCode::UNAUTHORIZED,
                     "this path needs a login; send a token of auth.tokens (Authorization: Bearer …) or a user of auth.users_file",
                 ),
-                Stranger::Wrong => (StatusCode::UNAUTHORIZED, "the token, or the user and password, are wrong"),
-                Stranger::Busy => (
+                AuthFailure::Wrong => (StatusCode::UNAUTHORIZED, "the token, or the user and password, are wrong"),
+                AuthFailure::Busy => (
                     StatusCode::TOO_MANY_REQUESTS,
                     "many passwords are being checked; try again, or use a token",
                 ),
             };
-            Refusal(status, text.to_owned())
+            AccessRefusal(status, text.to_owned())
         })?;
         let role = match access {
             Access::Admin => Role::Admin,
@@ -120,17 +129,17 @@ impl Guard {
             return Ok(identity);
         }
         let (name, role) = (identity.name, role.as_str());
-        Err(Refusal(
+        Err(AccessRefusal(
             StatusCode::FORBIDDEN,
             format!("\"{name}\" lacks the role {role} that this request needs; add it in auth"),
         ))
     }
 
-    fn permit_without_login(&self, request: &Parts, demand: Demand) -> Result<(), Refusal> {
-        if self.trust == Trust::Everyone {
+    fn permit_without_login(&self, request: &Parts, demand: AccessRequirement) -> Result<(), AccessRefusal> {
+        if self.trust == ClientTrust::Everyone {
             return Ok(());
         }
-        let refused = |text: &str| Err(Refusal(StatusCode::FORBIDDEN, text.to_owned()));
+        let refused = |text: &str| Err(AccessRefusal(StatusCode::FORBIDDEN, text.to_owned()));
         let local = is_local(request);
         let open_to_all = demand.of_reference && demand.access != Access::Admin;
         match self.trust {
@@ -146,9 +155,9 @@ impl Guard {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AccessRefusal {
     fn into_response(self) -> Response {
-        let Refusal(status, text) = self;
+        let AccessRefusal(status, text) = self;
         let code = match status {
             StatusCode::UNAUTHORIZED => "not_authenticated",
             StatusCode::TOO_MANY_REQUESTS => "too_many_pending",

@@ -9,11 +9,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
-use crate::pieces;
-use crate::status::State;
+use crate::chunked_body;
+use crate::status::ConsoleState;
 
 /// What anyone who can connect may ask.
-pub fn open(state: &Arc<State>) -> Router {
+pub fn open(state: &Arc<ConsoleState>) -> Router {
     Router::new()
         .route("/ping", get(async || "pong"))
         .route("/ready", get(ready))
@@ -21,7 +21,7 @@ pub fn open(state: &Arc<State>) -> Router {
         .with_state(state.clone())
 }
 
-pub fn readable(state: &Arc<State>) -> Router {
+pub fn readable(state: &Arc<ConsoleState>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/stats", get(metrics))
@@ -29,7 +29,7 @@ pub fn readable(state: &Arc<State>) -> Router {
         .with_state(state.clone())
 }
 
-async fn ready(Shared(state): Shared<Arc<State>>) -> Response {
+async fn ready(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     let not_ready = state.board.not_ready();
     if !not_ready.is_empty() {
         return (StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n") + "\n").into_response();
@@ -41,7 +41,7 @@ async fn ready(Shared(state): Shared<Arc<State>>) -> Response {
     }
 }
 
-async fn version(Shared(state): Shared<Arc<State>>) -> Response {
+async fn version(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     #[derive(Serialize)]
     struct Version<'a> {
         version: &'a str,
@@ -54,16 +54,16 @@ async fn version(Shared(state): Shared<Arc<State>>) -> Response {
     .into_response()
 }
 
-async fn endpoints(Shared(state): Shared<Arc<State>>) -> Response {
+async fn endpoints(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     Json(&state.endpoints).into_response()
 }
 
 /// Made aside, since there are the more of them the more flows, queues and namespaces there are: whoever asks whether the process
 /// lives does not wait for it.
-async fn metrics(Shared(state): Shared<Arc<State>>) -> Response {
+async fn metrics(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     let Some(text) = state.metrics.text_aside().await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, pieces::in_pieces(text)).into_response()
+    (kind, chunked_body::in_pieces(text)).into_response()
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use thalweg_telemetry::StatusBoard;
 
-use crate::status::State;
+use crate::status::ConsoleState;
 
 const EVERY: Duration = Duration::from_secs(2);
 const SAMPLES_MAX: usize = 150;
@@ -44,7 +44,7 @@ impl History {
 }
 
 /// Takes samples until the future is dropped.
-pub async fn record(state: &State) {
+pub async fn record(state: &ConsoleState) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {

@@ -1,32 +1,32 @@
 //! The one HTTP listener of the process: health, metrics, profiles, the status page, and whatever paths other components
 //! bring along.
 //!
-//! In come a [`StatusBoard`], the metrics and the components' [`HttpRoutes`]; out goes a [`Running`] listener. Nothing is
+//! In come a [`StatusBoard`], the metrics and the components' [`HttpRoutes`]; out goes a [`RunningListener`] listener. Nothing is
 //! served to anyone before its [`Access`](thalweg_telemetry::Access) was checked, and every resource that a client can
 //! hold (connections, bytes, time) has a limit.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auth;
 mod body;
+mod bound_listener;
+mod chunked_body;
+mod connection_slots;
 mod debug;
-mod door;
 mod error;
-mod exchange;
+mod event_stream;
 mod guard;
 mod health;
 mod history;
+mod http1_exchange;
+mod http2_streams;
 mod listen;
 mod options;
 mod page;
-mod pieces;
-mod places;
-mod push;
 mod refusal;
-mod revoked;
+mod revocation;
 mod routes;
 mod serve;
 mod status;
-mod streams;
 mod tls;
 mod transport;
 mod verify;
@@ -35,29 +35,29 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
-use thalweg_telemetry::{HttpRoutes, Metrics, Origins, StatusBoard};
+use thalweg_telemetry::{HttpRoutes, Metrics, OriginPolicy, StatusBoard};
 
 use tokio::net::TcpListener;
 
-pub use auth::{Logins, Replaced, lines as login_lines};
-pub use door::{Admission, Denied, Door};
+pub use auth::{AuthReloadOutcome, Logins, login_file as login_lines};
+pub use bound_listener::{AuthorizationError, Authorizer, BoundListener};
 pub use error::StartError;
-pub use options::{ConfigText, ConsoleOptions, Limits, Manners, Refusal};
-pub use serve::Running;
+pub use options::{ConfigText, ConsoleOptions, HttpLimits, RefusalFn, ResponseStyle};
+pub use serve::RunningListener;
 pub use tls::{Tls, TlsFiles, TlsNames};
-pub use verify::{Place, Refused, verify};
+pub use verify::{ConfigLocation, VerifyError, verify};
 
 /// The HTTP side of a process.
 pub struct Console;
 
 impl Console {
-    /// Binds the address and serves until [`Running::stop`]. Must be called on a tokio runtime.
+    /// Binds the address and serves until [`RunningListener::stop`]. Must be called on a tokio runtime.
     pub async fn start(
         options: ConsoleOptions,
         metrics: Arc<Metrics>,
         board: StatusBoard,
         routes: Vec<Arc<dyn HttpRoutes>>,
-    ) -> Result<Running, StartError> {
+    ) -> Result<RunningListener, StartError> {
         let logins = match &options.logins {
             Some(logins) => logins.clone(),
             None => Logins::load(&options.auth, options.http.basic_auth.as_ref())?,
@@ -67,11 +67,11 @@ impl Console {
         let (listener, address) = listen::bind("http", &options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
         let origins = Arc::new(routes::origins(&options.http, &routes)?);
-        let guard = guard::Guard::new(credentials, trust, origins.clone());
-        let state = status::State::new(&options, board, metrics, &routes)?;
+        let guard = guard::AccessGuard::new(credentials, trust, origins.clone());
+        let state = status::ConsoleState::new(&options, board, metrics, &routes)?;
         let router = routes::build(&options, &state, guard, &routes)?;
-        let meters = serve::Meters::register(&state.metrics);
-        Ok(Running::begin(serve::Listener {
+        let meters = serve::ListenerMetrics::register(&state.metrics);
+        Ok(RunningListener::begin(serve::HttpListener {
             listener,
             address,
             tls,
@@ -80,7 +80,7 @@ impl Console {
             manners: options.manners,
             meters,
             origins,
-            places: places::Places::new(options.limits.connections_max),
+            places: connection_slots::ConnectionSlots::new(options.limits.connections_max),
             state: Some(state),
         }))
     }
@@ -91,15 +91,18 @@ impl Console {
         tls: Option<Arc<Tls>>,
         listeners: Vec<TcpListener>,
         router: &Router,
-        limits: Limits,
-        manners: &Manners,
-        origins: Origins,
+        limits: HttpLimits,
+        manners: &ResponseStyle,
+        origins: OriginPolicy,
         metrics: &Metrics,
-    ) -> io::Result<Vec<Running>> {
-        let meters = serve::Meters::register(metrics);
-        let (origins, places) = (Arc::new(origins), places::Places::new(limits.connections_max));
+    ) -> io::Result<Vec<RunningListener>> {
+        let meters = serve::ListenerMetrics::register(metrics);
+        let (origins, places) = (
+            Arc::new(origins),
+            connection_slots::ConnectionSlots::new(limits.connections_max),
+        );
         let begin = |listener: TcpListener| {
-            Ok(Running::begin(serve::Listener {
+            Ok(RunningListener::begin(serve::HttpListener {
                 address: listener.local_addr()?,
                 listener,
                 tls: tls.clone(),
@@ -118,22 +121,22 @@ impl Console {
     /// Serves paths at doors, all of them counted under one name.
     pub fn serve_doors(
         name: &'static str,
-        doors: Vec<(Door, Router)>,
-        limits: Limits,
+        doors: Vec<(BoundListener, Router)>,
+        limits: HttpLimits,
         metrics: &Metrics,
-    ) -> Vec<Running> {
-        let meters = serve::Meters::named(name, metrics);
-        let begin = |(door, router): (Door, Router)| {
-            Running::begin(serve::Listener {
+    ) -> Vec<RunningListener> {
+        let meters = serve::ListenerMetrics::named(name, metrics);
+        let begin = |(door, router): (BoundListener, Router)| {
+            RunningListener::begin(serve::HttpListener {
                 listener: door.listener,
                 address: door.address,
                 tls: door.tls,
                 router,
                 limits,
-                manners: Manners::default(),
+                manners: ResponseStyle::default(),
                 meters: meters.clone(),
                 origins: door.origins,
-                places: places::Places::new(limits.connections_max.min(door.connections_max)),
+                places: connection_slots::ConnectionSlots::new(limits.connections_max.min(door.connections_max)),
                 state: None,
             })
         };

@@ -10,7 +10,7 @@ use crate::StartError;
 
 /// What a client may do before it proves anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum ClientTrust {
     /// Nothing: there are credentials.
     Nobody,
     /// The same, but other hosts come in the clear, and get only the paths of the reference system with them.
@@ -49,20 +49,20 @@ pub async fn bind(section: &'static str, address: &str) -> Result<(TcpListener, 
 
 /// What other hosts reach needs TLS and a login ([`exposure`]). All addresses at once are bound without, too, because the
 /// reference system listens that way by default, but then other hosts get no more than they got there.
-pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Result<Trust, StartError> {
+pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Result<ClientTrust, StartError> {
     check_address(http, bound, login, tls)?;
     match exposure(bound.ip(), protection_of(http, login, tls)) {
-        Ok(()) if login => Ok(Trust::Nobody),
-        Ok(()) if http.insecure => Ok(Trust::Everyone),
-        Ok(()) => Ok(Trust::ThisMachine),
+        Ok(()) if login => Ok(ClientTrust::Nobody),
+        Ok(()) if http.insecure => Ok(ClientTrust::Everyone),
+        Ok(()) => Ok(ClientTrust::ThisMachine),
         Err(_) => {
             tracing::warn!(
                 address = %bound,
                 "other hosts can connect without TLS and a login and get only /ping, /ready, /version, /endpoints, /metrics and /stats; add http.cert_file, http.key_file and auth.tokens, or set http.insecure: true, for more"
             );
             Ok(match login {
-                true => Trust::Unencrypted,
-                false => Trust::ThisMachine,
+                true => ClientTrust::Unencrypted,
+                false => ClientTrust::ThisMachine,
             })
         }
     }
@@ -110,23 +110,23 @@ mod tests {
     #[test]
     fn nothing_but_loopback_is_open_without_protection() {
         let cases = [
-            ("127.0.0.1:1", false, false, false, Some(Trust::ThisMachine)),
-            ("[::1]:1", false, false, false, Some(Trust::ThisMachine)),
-            ("127.0.0.1:1", false, true, false, Some(Trust::Nobody)),
-            ("127.0.0.1:1", false, false, true, Some(Trust::ThisMachine)),
-            ("0.0.0.0:1", false, false, false, Some(Trust::ThisMachine)),
-            ("[::]:1", false, false, false, Some(Trust::ThisMachine)),
-            ("[::]:1", false, false, true, Some(Trust::ThisMachine)),
-            ("[::]:1", false, true, false, Some(Trust::Unencrypted)),
-            ("[::]:1", false, true, true, Some(Trust::Nobody)),
-            ("[::]:1", true, true, false, Some(Trust::Nobody)),
-            ("[::]:1", true, false, false, Some(Trust::Everyone)),
+            ("127.0.0.1:1", false, false, false, Some(ClientTrust::ThisMachine)),
+            ("[::1]:1", false, false, false, Some(ClientTrust::ThisMachine)),
+            ("127.0.0.1:1", false, true, false, Some(ClientTrust::Nobody)),
+            ("127.0.0.1:1", false, false, true, Some(ClientTrust::ThisMachine)),
+            ("0.0.0.0:1", false, false, false, Some(ClientTrust::ThisMachine)),
+            ("[::]:1", false, false, false, Some(ClientTrust::ThisMachine)),
+            ("[::]:1", false, false, true, Some(ClientTrust::ThisMachine)),
+            ("[::]:1", false, true, false, Some(ClientTrust::Unencrypted)),
+            ("[::]:1", false, true, true, Some(ClientTrust::Nobody)),
+            ("[::]:1", true, true, false, Some(ClientTrust::Nobody)),
+            ("[::]:1", true, false, false, Some(ClientTrust::Everyone)),
             ("192.0.2.7:1", false, false, false, None),
             ("192.0.2.7:1", false, true, false, None),
             ("192.0.2.7:1", false, false, true, None),
-            ("192.0.2.7:1", false, true, true, Some(Trust::Nobody)),
-            ("192.0.2.7:1", true, false, false, Some(Trust::Everyone)),
-            ("192.0.2.7:1", true, true, true, Some(Trust::Nobody)),
+            ("192.0.2.7:1", false, true, true, Some(ClientTrust::Nobody)),
+            ("192.0.2.7:1", true, false, false, Some(ClientTrust::Everyone)),
+            ("192.0.2.7:1", true, true, true, Some(ClientTrust::Nobody)),
         ];
         for (address, insecure, login, tls, expected) in cases {
             let trust = trust(&http(insecure), address.parse().unwrap(), login, tls);

@@ -19,8 +19,8 @@ pub struct ConsoleOptions {
     pub built: String,
     /// Shown by `/debug/config/…`.
     pub config: ConfigText,
-    pub limits: Limits,
-    pub manners: Manners,
+    pub limits: HttpLimits,
+    pub manners: ResponseStyle,
 }
 
 /// The effective configuration, with secrets masked already.
@@ -39,15 +39,15 @@ impl ConsoleOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             built: String::new(),
             config: ConfigText::default(),
-            limits: Limits::default(),
-            manners: Manners::default(),
+            limits: HttpLimits::default(),
+            manners: ResponseStyle::default(),
         }
     }
 }
 
 /// What one client, and all of them together, can hold.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct HttpLimits {
     /// Open connections. One more is told so with status 503 and closed.
     pub connections_max: usize,
     /// Connections take no file descriptor from this one on: what is left is for files. The system gives the lowest that is
@@ -76,13 +76,13 @@ pub struct Limits {
     pub tls_handshake_timeout: Duration,
     /// Requests at the same time on one HTTP/2 connection.
     pub http2_streams_max: u32,
-    /// How long running requests may take after [`Running::stop`](crate::Running::stop).
+    /// How long running requests may take after [`RunningListener::stop`](crate::RunningListener::stop).
     pub stop_grace: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for HttpLimits {
+    fn default() -> HttpLimits {
+        HttpLimits {
             connections_max: 1024,
             descriptors_max: None,
             header_bytes_max: 64 << 10,
@@ -103,12 +103,12 @@ impl Default for Limits {
 
 /// What a listener says by itself.
 #[derive(Clone, Debug, Default)]
-pub struct Manners {
+pub struct ResponseStyle {
     /// The header `Server` of every answer.
     pub server: Option<HeaderValue>,
     /// JSON in place of a sentence for what is refused before any path sees it.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<RefusalFn>,
 }
 
 /// Makes JSON of a status, and of what is to be said of it if that is known.
-pub type Refusal = fn(StatusCode, Option<&str>) -> String;
+pub type RefusalFn = fn(StatusCode, Option<&str>) -> String;

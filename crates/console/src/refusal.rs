@@ -16,7 +16,7 @@ const API: &str = "/api/v1";
 
 /// Kept beside a refusal until its form is known.
 #[derive(Clone)]
-struct Refused {
+struct RefusalDetail {
     code: &'static str,
     text: String,
 }
@@ -24,7 +24,7 @@ struct Refused {
 /// A refusal as text.
 pub fn refusal(status: StatusCode, code: &'static str, text: String) -> Response {
     let mut response = (status, format!("{text}\n")).into_response();
-    response.extensions_mut().insert(Refused { code, text });
+    response.extensions_mut().insert(RefusalDetail { code, text });
     response
 }
 
@@ -49,7 +49,7 @@ impl ProblemPaths {
 }
 
 /// Of a request whose refusal may have to be a problem, what that depends on.
-pub struct Form {
+pub struct RefusalContext {
     method: Method,
     uri: Uri,
     is_problem: bool,
@@ -57,10 +57,10 @@ pub struct Form {
 
 impl ProblemPaths {
     /// `None`: whatever is refused is told as text.
-    pub fn form(&self, request: &Parts) -> Option<Form> {
+    pub fn form(&self, request: &Parts) -> Option<RefusalContext> {
         let path = request.uri.path();
         let is_problem = self.has(path);
-        (is_problem || ProblemPaths::has_unknown(path)).then(|| Form {
+        (is_problem || ProblemPaths::has_unknown(path)).then(|| RefusalContext {
             method: request.method.clone(),
             uri: request.uri.clone(),
             is_problem,
@@ -69,8 +69,8 @@ impl ProblemPaths {
 }
 
 /// The answer as it goes out, whoever has refused something.
-pub fn in_form(form: Option<Form>, mut response: Response) -> Response {
-    let refused = response.extensions_mut().remove::<Refused>();
+pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response {
+    let refused = response.extensions_mut().remove::<RefusalDetail>();
     let Some(form) = form else { return response };
     let is_unknown = response.status() == StatusCode::NOT_FOUND && refused.is_some();
     if !form.is_problem && !is_unknown {
@@ -79,7 +79,7 @@ pub fn in_form(form: Option<Form>, mut response: Response) -> Response {
     let refused = match refused {
         Some(refused) => refused,
         // The router's own, which says nothing but the methods there are.
-        None if response.status() == StatusCode::METHOD_NOT_ALLOWED => Refused {
+        None if response.status() == StatusCode::METHOD_NOT_ALLOWED => RefusalDetail {
             code: "method_not_allowed",
             text: format!(
                 "there is no {}; see the header Allow, or /api/v1/openapi.json",

@@ -11,13 +11,13 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use thalweg_config::HttpConfig;
-use thalweg_telemetry::{Access, ActingReads, HttpRoutes, Links, Mount, Names, Origins, host_of};
+use thalweg_telemetry::{Access, ActingPaths, HostNames, HttpRoutes, LinkablePaths, Mount, OriginPolicy, host_of};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::body::BodyLimits;
-use crate::guard::{Demand, Guard};
+use crate::guard::{AccessGuard, AccessRequirement};
 use crate::refusal::{ProblemPaths, refusal};
 use crate::{ConsoleOptions, StartError, debug, health, page, refusal, status};
 
@@ -35,8 +35,8 @@ const ACTING: [&str; 1] = ["/debug/pprof/profile"];
 
 pub fn build(
     options: &ConsoleOptions,
-    state: &Arc<status::State>,
-    guard: Arc<Guard>,
+    state: &Arc<status::ConsoleState>,
+    guard: Arc<AccessGuard>,
     others: &[Arc<dyn HttpRoutes>],
 ) -> Result<Router, StartError> {
     let own = own(options, state).into_iter().map(|mount| (mount, None));
@@ -67,7 +67,9 @@ pub fn build(
                 .as_ref()
                 .and_then(|owner: &Arc<dyn HttpRoutes>| owner.access(request.method(), request.uri().path()));
             let access = own.unwrap_or(access);
-            guard.clone().check(Demand { access, of_reference }, request, next)
+            guard
+                .clone()
+                .check(AccessRequirement { access, of_reference }, request, next)
         }));
         if of_reference {
             under_root_path = merge(under_root_path, guarded.clone())?;
@@ -78,7 +80,7 @@ pub fn build(
         Some(path) => all.nest(&path, under_root_path),
         None => all,
     };
-    let rules = Arc::new(Rules { problems, limits });
+    let rules = Arc::new(RequestRules { problems, limits });
     // In one, since each would have a copy made of all below it for every request.
     let all = all
         .fallback(not_found)
@@ -90,7 +92,7 @@ pub fn build(
 }
 
 /// Whose pages may send requests, and what a link on any page may open.
-pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Origins, StartError> {
+pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<OriginPolicy, StartError> {
     let allowed = match http.cors.enabled {
         true => http.cors.allowed_origins.clone(),
         false => Vec::new(),
@@ -105,11 +107,11 @@ pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Orig
         .chain(&PLAIN)
         .copied()
         .chain(under_root.iter().map(String::as_str));
-    Ok(Origins {
+    Ok(OriginPolicy {
         allowed,
         own_name: host_of(&http.address).map(str::to_ascii_lowercase),
-        links: Links::new(links),
-        acting: ActingReads::new(
+        links: LinkablePaths::new(links),
+        acting: ActingPaths::new(
             ACTING
                 .iter()
                 .map(|path| (*path).to_owned())
@@ -122,11 +124,11 @@ pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Orig
                 .chain(others.iter().flat_map(|other| other.acting_reads())),
         ),
         tokens_in_address: others.iter().flat_map(|other| other.tokens_in_address()).collect(),
-        names: Names::Any,
+        names: HostNames::Any,
     })
 }
 
-fn own(options: &ConsoleOptions, state: &Arc<status::State>) -> Vec<Mount> {
+fn own(options: &ConsoleOptions, state: &Arc<status::ConsoleState>) -> Vec<Mount> {
     let compress = || CompressionLayer::new().compress_when(SizeAbove::new(COMPRESS_ABOVE_BYTES));
     let mut mounts = vec![
         Mount {
@@ -270,13 +272,13 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
 }
 
 /// What holds for every path.
-struct Rules {
+struct RequestRules {
     problems: ProblemPaths,
     limits: BodyLimits,
 }
 
 /// Middleware around everything that reads a body or refuses something.
-async fn around(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
+async fn around(State(rules): State<Arc<RequestRules>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let form = rules.problems.form(&parts);
     let response = match rules.limits.watch(&parts, body).await {

@@ -23,7 +23,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
-use thalweg_telemetry::{Foreign, LogLimiter, Metrics, Origins, Verdict};
+use thalweg_telemetry::{LogDecision, LogLimiter, Metrics, OriginPolicy, OriginRefusal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -31,17 +31,17 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::exchange;
+use crate::connection_slots::{ActiveRequest, ConnectionPermit, ConnectionSlots, EvictionReason};
+use crate::event_stream::{Handover, push};
 use crate::guard::Peer;
-use crate::options::Refusal;
-use crate::places::{Held, Places, Serving, Why};
-use crate::push::{Handover, push};
+use crate::http1_exchange;
+use crate::http2_streams::{CloseReason, Http2Streams};
+use crate::options::RefusalFn;
 use crate::refusal::problem;
-use crate::status::State;
-use crate::streams::{Close, Streams};
+use crate::status::ConsoleState;
 use crate::tls::Tls;
-use crate::transport::{Patience, Protocol, Refuse, Transport, detect};
-use crate::{Limits, Manners, history, listen};
+use crate::transport::{Protocol, RefusalEncoder, StallTimeouts, Transport, detect};
+use crate::{HttpLimits, ResponseStyle, history, listen};
 
 /// Below it refusals are problems.
 const API: &str = "/api/";
@@ -61,8 +61,8 @@ const REFUSALS_BEYOND: u64 = 16;
 
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
-/// A listener that serves. Dropping it stops it at once, [`Running::stop`] with care.
-pub struct Running {
+/// A listener that serves. Dropping it stops it at once, [`RunningListener::stop`] with care.
+pub struct RunningListener {
     address: SocketAddr,
     tls: bool,
     stop: CancellationToken,
@@ -73,24 +73,24 @@ pub struct Running {
 }
 
 /// Everything that accepting needs.
-pub struct Listener {
+pub struct HttpListener {
     pub listener: TcpListener,
     pub address: SocketAddr,
     pub tls: Option<Arc<Tls>>,
     pub router: Router,
-    pub limits: Limits,
-    pub manners: Manners,
-    pub meters: Meters,
+    pub limits: HttpLimits,
+    pub manners: ResponseStyle,
+    pub meters: ListenerMetrics,
     /// Whose pages may send requests.
-    pub origins: Arc<Origins>,
+    pub origins: Arc<OriginPolicy>,
     /// Its own, or those of several.
-    pub places: Arc<Places>,
+    pub places: Arc<ConnectionSlots>,
     /// Whose past is recorded while it serves.
-    pub state: Option<Arc<State>>,
+    pub state: Option<Arc<ConsoleState>>,
 }
 
-impl Running {
-    pub(crate) fn begin(listener: Listener) -> Running {
+impl RunningListener {
+    pub(crate) fn begin(listener: HttpListener) -> RunningListener {
         let (stop, cut, tasks) = (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
         let (address, tls) = (listener.address, listener.tls.is_some());
         let stop_grace = listener.limits.stop_grace;
@@ -99,7 +99,7 @@ impl Running {
             .manners
             .refusal
             .map(|refusal| refuser(refusal, &listener.manners));
-        let server = Arc::new(Server {
+        let server = Arc::new(HttpServer {
             tls: listener.tls,
             router: listener.router,
             limits: listener.limits,
@@ -110,7 +110,7 @@ impl Running {
             stop: stop.clone(),
             cut: cut.clone(),
             places: listener.places,
-            passing: Places::passing(PASSING_MAX),
+            passing: ConnectionSlots::passing(PASSING_MAX),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             log: LogLimiter::default(),
             tasks: tasks.clone(),
@@ -126,7 +126,7 @@ impl Running {
                 }
             });
         }
-        Running {
+        RunningListener {
             address,
             tls,
             stop,
@@ -171,7 +171,7 @@ impl Running {
 
 /// Counts of the listener.
 #[derive(Clone)]
-pub struct Meters {
+pub struct ListenerMetrics {
     connections: IntGauge,
     refused: IntCounter,
     /// By why somebody had to leave.
@@ -197,13 +197,13 @@ const REFUSED: [StatusCode; 12] = [
     StatusCode::INSUFFICIENT_STORAGE,
 ];
 
-impl Meters {
-    pub fn register(metrics: &Metrics) -> Meters {
-        Meters::named("thalweg_http", metrics)
+impl ListenerMetrics {
+    pub fn register(metrics: &Metrics) -> ListenerMetrics {
+        ListenerMetrics::named("thalweg_http", metrics)
     }
 
     /// Of listeners that are counted by themselves.
-    pub fn named(name: &'static str, metrics: &Metrics) -> Meters {
+    pub fn named(name: &'static str, metrics: &Metrics) -> ListenerMetrics {
         let connections = IntGauge::new(format!("{name}_connections"), "Open connections of the listener.");
         let refused = IntCounter::new(
             format!("{name}_connections_refused_total"),
@@ -228,14 +228,14 @@ impl Meters {
             &["code"],
         );
         let valid = "the name is a valid constant";
-        let meters = Meters {
+        let meters = ListenerMetrics {
             connections: connections.expect(valid),
             refused: refused.expect(valid),
             made_room: made_room.expect(valid),
             passed: passed.expect(valid),
             refusals: refusals.expect(valid),
         };
-        for why in [Why::HalfOpen, Why::Slow, Why::Idle] {
+        for why in [EvictionReason::HalfOpen, EvictionReason::Slow, EvictionReason::Idle] {
             meters.made_room.with_label_values(&[why.as_str()]);
         }
         metrics.register(meters.connections.clone());
@@ -256,28 +256,28 @@ impl Meters {
     }
 }
 
-struct Server {
+struct HttpServer {
     tls: Option<Arc<Tls>>,
     router: Router,
-    limits: Limits,
-    manners: Manners,
+    limits: HttpLimits,
+    manners: ResponseStyle,
     /// Makes the answers that the protocol would give by itself.
-    refuse: Option<Refuse>,
-    meters: Meters,
-    origins: Arc<Origins>,
+    refuse: Option<RefusalEncoder>,
+    meters: ListenerMetrics,
+    origins: Arc<OriginPolicy>,
     stop: CancellationToken,
     /// Ends connections that did not end by themselves.
     cut: CancellationToken,
-    places: Arc<Places>,
-    passing: Arc<Places>,
+    places: Arc<ConnectionSlots>,
+    passing: Arc<ConnectionSlots>,
     refusals: Arc<Semaphore>,
     /// So that whoever knocks often does not fill it.
     log: LogLimiter,
     tasks: TaskTracker,
 }
 
-impl Server {
-    async fn accept(self: Arc<Server>, listener: TcpListener) {
+impl HttpServer {
+    async fn accept(self: Arc<HttpServer>, listener: TcpListener) {
         loop {
             let accepted = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -287,7 +287,7 @@ impl Server {
             match accepted {
                 Ok((stream, peer)) => self.admit(stream, peer),
                 Err(error) => {
-                    if let Verdict::Log { held_back } = self.log.check("accept", 1) {
+                    if let LogDecision::Log { held_back } = self.log.check("accept", 1) {
                         tracing::warn!(%error, held_back, "the HTTP listener could not accept a connection; raise the limit of open files if this goes on");
                     }
                     // Usually out of file descriptors: trying at once again would only burn the processor.
@@ -297,7 +297,7 @@ impl Server {
         }
     }
 
-    fn admit(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
+    fn admit(self: &Arc<HttpServer>, stream: TcpStream, peer: SocketAddr) {
         let descriptor = u64::try_from(stream.as_raw_fd()).unwrap_or(0);
         let is_files = self.limits.descriptors_max.is_some_and(|max| descriptor >= max);
         // Nor may many words be said with what is kept for files.
@@ -344,7 +344,7 @@ impl Server {
     }
 
     /// Serves until one of both sides ends it.
-    fn hold(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr, held: Held, passes: bool) {
+    fn hold(self: &Arc<HttpServer>, stream: TcpStream, peer: SocketAddr, held: ConnectionPermit, passes: bool) {
         let server = self.clone();
         self.tasks.spawn(async move {
             server.meters.connections.inc();
@@ -370,7 +370,7 @@ impl Server {
         });
     }
 
-    fn listen(self: &Arc<Server>, stream: Listening, peer: SocketAddr, held: Held) {
+    fn listen(self: &Arc<HttpServer>, stream: EventStreamFuture, peer: SocketAddr, held: ConnectionPermit) {
         let meters = self.meters.connections.clone();
         self.tasks.spawn(async move {
             tokio::select! {
@@ -383,7 +383,7 @@ impl Server {
 
     fn tell_full(&self, is_files: bool) {
         let connections_max = self.places.most();
-        if let Verdict::Log { held_back } = self.log.check("connections", 1) {
+        if let LogDecision::Log { held_back } = self.log.check("connections", 1) {
             tracing::warn!(
                 connections_max,
                 open = self.meters.connections.get(),
@@ -398,12 +398,12 @@ impl Server {
     }
 
     async fn serve(
-        self: &Arc<Server>,
+        self: &Arc<HttpServer>,
         stream: TcpStream,
         peer: SocketAddr,
-        held: &Held,
+        held: &ConnectionPermit,
         passes: bool,
-    ) -> io::Result<Option<Listening>> {
+    ) -> io::Result<Option<EventStreamFuture>> {
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
             return self.speak(stream, peer, held, passes).await;
@@ -427,12 +427,12 @@ impl Server {
 
     /// Until the connection ends, or a stream of events is all that is left of it.
     async fn speak<S>(
-        self: &Arc<Server>,
+        self: &Arc<HttpServer>,
         mut stream: S,
         peer: SocketAddr,
-        held: &Held,
+        held: &ConnectionPermit,
         passes: bool,
-    ) -> io::Result<Option<Listening>>
+    ) -> io::Result<Option<EventStreamFuture>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -451,7 +451,7 @@ impl Server {
         let Some((protocol, first)) = detected else {
             return Ok(None);
         };
-        let patience = Patience {
+        let patience = StallTimeouts {
             write_stall_max: self.limits.write_stall_max,
             push_stall_max: self.limits.push_stall_max,
             request_stall_max: self.limits.request_stall_max,
@@ -462,7 +462,7 @@ impl Server {
             Protocol::Http1 => (self.refuse.clone(), patience.request_stall_max),
             Protocol::Http2 => (None, None),
         };
-        let of_bytes = Patience {
+        let of_bytes = StallTimeouts {
             request_stall_max,
             ..patience
         };
@@ -481,8 +481,8 @@ impl Server {
                     let form = server.form(&request);
                     let refused = server.refuses(&request, form, passes);
                     let waits = request.headers().contains_key(header::EXPECT);
-                    let mut request =
-                        request.map(|body| exchange::Incoming::new(body, exchange.clone(), waits, receiving));
+                    let mut request = request
+                        .map(|body| http1_exchange::Http1RequestBody::new(body, exchange.clone(), waits, receiving));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = match refused {
                         Some(refused) => Err(refused),
@@ -499,7 +499,7 @@ impl Server {
                             response.headers_mut().insert(header::CONNECTION, close);
                         }
                         let is_taken = is_first
-                            && exchange::is_push(&response)
+                            && http1_exchange::is_push(&response)
                             && response
                                 .headers()
                                 .get(header::CONNECTION)
@@ -518,12 +518,12 @@ impl Server {
                 }
                 let taken = served.map_err(io::Error::other)?;
                 Ok(taken.map(|(io, (answer, version))| {
-                    let listening: Listening = Box::pin(push(io.into_inner(), answer, version));
+                    let listening: EventStreamFuture = Box::pin(push(io.into_inner(), answer, version));
                     listening
                 }))
             }
             Protocol::Http2 => {
-                let streams = Streams::new(patience, header_timeout);
+                let streams = Http2Streams::new(patience, header_timeout);
                 let opened = streams.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (stream, server) = (opened.open(), server.clone());
@@ -550,16 +550,16 @@ impl Server {
         }
     }
 
-    fn form<B>(&self, request: &Request<B>) -> Form {
+    fn form<B>(&self, request: &Request<B>) -> RefusalFormat {
         match self.manners.refusal {
-            _ if request.uri().path().starts_with(API) => Form::Problem,
-            Some(refusal) => Form::Json(refusal),
-            None => Form::Text,
+            _ if request.uri().path().starts_with(API) => RefusalFormat::Problem,
+            Some(refusal) => RefusalFormat::Json(refusal),
+            None => RefusalFormat::Text,
         }
     }
 
     /// What no path sees.
-    fn refuses<B>(&self, request: &Request<B>, form: Form, passes: bool) -> Option<Response<Body>> {
+    fn refuses<B>(&self, request: &Request<B>, form: RefusalFormat, passes: bool) -> Option<Response<Body>> {
         // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
         let is_http1 = request.version() < Version::HTTP_2;
         if let Some(refusal) = self.manners.refusal.filter(|_| is_http1)
@@ -573,7 +573,7 @@ impl Server {
         }
         let foreign = self.origins.judge(request, self.tls.is_some()).err()?;
         let (status, code) = match foreign {
-            Foreign::Host(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+            OriginRefusal::Host(_) => (StatusCode::BAD_REQUEST, "bad_request"),
             _ => (StatusCode::FORBIDDEN, "not_authorized"),
         };
         let mut response = form.refusal(status, code, &foreign.to_string());
@@ -585,15 +585,20 @@ impl Server {
     }
 
     /// A stream of events needs a place among those.
-    fn answered(&self, mut response: Response<Body>, form: Form, serving: &mut Serving) -> Response<Body> {
-        if !exchange::is_push(&response) {
+    fn answered(
+        &self,
+        mut response: Response<Body>,
+        form: RefusalFormat,
+        serving: &mut ActiveRequest,
+    ) -> Response<Body> {
+        if !http1_exchange::is_push(&response) {
             return response;
         }
         if !serving.becomes_stream() {
             let most = self.places.streams_most();
             let text = format!("{most} streams of events are open already, which is the limit; try again later");
             self.meters.refused.inc();
-            if let Verdict::Log { held_back } = self.log.check("streams", 1) {
+            if let LogDecision::Log { held_back } = self.log.check("streams", 1) {
                 tracing::warn!(
                     streams_max = most,
                     held_back,
@@ -657,7 +662,7 @@ impl Server {
         Ok(Some((connection.into_parts().io, taken)))
     }
 
-    async fn http2<I, S>(&self, io: I, service: S, streams: &Streams) -> io::Result<()>
+    async fn http2<I, S>(&self, io: I, service: S, streams: &Http2Streams) -> io::Result<()>
     where
         I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
         S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
@@ -678,8 +683,8 @@ impl Server {
                 connection.await
             }
             close = streams.closed() => match close {
-                Close::Stalled(how) => return Err(io::Error::new(io::ErrorKind::TimedOut, how)),
-                Close::Idle => {
+                CloseReason::Stalled(how) => return Err(io::Error::new(io::ErrorKind::TimedOut, how)),
+                CloseReason::Idle => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
@@ -690,7 +695,7 @@ impl Server {
 }
 
 /// A stream of events that goes on.
-type Listening = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+type EventStreamFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 fn told(peer: SocketAddr, outcome: io::Result<()>) {
     if let Err(error) = outcome {
@@ -708,7 +713,7 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
     request.method().as_str().len() + uri + "  HTTP/1.1\r\n\r\n".len() + headers
 }
 
-fn head_too_large(refusal: Refusal) -> Response<Body> {
+fn head_too_large(refusal: RefusalFn) -> Response<Body> {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     let mut response = Response::new(Body::from(refusal(status, None)));
     *response.status_mut() = status;
@@ -720,18 +725,18 @@ fn head_too_large(refusal: Refusal) -> Response<Body> {
 
 /// As what serves a path tells of a refusal.
 #[derive(Clone, Copy)]
-enum Form {
+enum RefusalFormat {
     Problem,
-    Json(Refusal),
+    Json(RefusalFn),
     Text,
 }
 
-impl Form {
+impl RefusalFormat {
     fn refusal(self, status: StatusCode, code: &str, text: &str) -> Response<Body> {
         let (kind, body) = match self {
-            Form::Problem => ("application/problem+json", problem(status, code, text)),
-            Form::Json(refusal) => ("application/json", refusal(status, Some(text))),
-            Form::Text => ("text/plain; charset=utf-8", format!("{text}\n")),
+            RefusalFormat::Problem => ("application/problem+json", problem(status, code, text)),
+            RefusalFormat::Json(refusal) => ("application/json", refusal(status, Some(text))),
+            RefusalFormat::Text => ("text/plain; charset=utf-8", format!("{text}\n")),
         };
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
@@ -749,7 +754,7 @@ fn full(connections_max: usize) -> String {
 }
 
 /// Makes whole answers of the JSON that a component has for what nobody but the listener sees.
-fn refuser(refusal: Refusal, manners: &Manners) -> Refuse {
+fn refuser(refusal: RefusalFn, manners: &ResponseStyle) -> RefusalEncoder {
     let server = manners.server.as_ref().and_then(|server| server.to_str().ok());
     let server = server.map_or_else(String::new, |server| format!("server: {server}\r\n"));
     Arc::new(move |status| {

@@ -13,12 +13,12 @@ use axum::routing::get;
 use serde::Serialize;
 use thalweg_telemetry::{FlowStatus, HttpRoutes, Metrics, StatusBoard, TableStatus, aside};
 
+use crate::chunked_body::in_pieces;
 use crate::history::History;
-use crate::pieces::in_pieces;
 use crate::{ConsoleOptions, StartError, routes};
 
 /// What the handlers share.
-pub struct State {
+pub struct ConsoleState {
     pub board: StatusBoard,
     pub metrics: Arc<Metrics>,
     pub history: History,
@@ -30,15 +30,15 @@ pub struct State {
     cores: usize,
 }
 
-impl State {
+impl ConsoleState {
     pub fn new(
         options: &ConsoleOptions,
         board: StatusBoard,
         metrics: Arc<Metrics>,
         others: &[Arc<dyn HttpRoutes>],
-    ) -> Result<Arc<State>, StartError> {
+    ) -> Result<Arc<ConsoleState>, StartError> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Arc::new(State {
+        Ok(Arc::new(ConsoleState {
             board,
             metrics,
             history: History::default(),
@@ -58,13 +58,13 @@ impl State {
 }
 
 #[derive(Serialize)]
-struct Look<'a> {
+struct StatusSnapshot<'a> {
     version: &'a str,
     built: &'a str,
     /// Tells one run of the process from the next.
     started_unix_ms: u64,
     uptime_ms: u64,
-    process: Process,
+    process: ProcessSnapshot,
     not_ready: Vec<String>,
     /// What is wrong while data flows all the same.
     degraded: Vec<String>,
@@ -75,7 +75,7 @@ struct Look<'a> {
 }
 
 #[derive(Serialize)]
-struct Process {
+struct ProcessSnapshot {
     cores: usize,
     cpu_seconds: f64,
     resident_bytes: u64,
@@ -83,7 +83,7 @@ struct Process {
     allocated_bytes: u64,
 }
 
-pub fn router(state: &Arc<State>) -> Router {
+pub fn router(state: &Arc<ConsoleState>) -> Router {
     Router::new()
         .route("/api/v1/status", get(look))
         .route("/api/v1/status/history", get(history))
@@ -91,13 +91,13 @@ pub fn router(state: &Arc<State>) -> Router {
 }
 
 /// Made aside: it has every flow and every table.
-async fn look(Shared(state): Shared<Arc<State>>) -> Response {
+async fn look(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     aside(move || look_of(&state)).await
 }
 
-fn look_of(state: &State) -> Response {
+fn look_of(state: &ConsoleState) -> Response {
     let (allocations, allocated_bytes) = thalweg_telemetry::alloc::allocated();
-    let look = Look {
+    let look = StatusSnapshot {
         version: &state.version,
         built: &state.built,
         started_unix_ms: state.started_unix_ms,
@@ -107,7 +107,7 @@ fn look_of(state: &State) -> Response {
         tables: state.board.tables(),
         not_ready: state.board.not_ready(),
         degraded: state.board.degraded(),
-        process: Process {
+        process: ProcessSnapshot {
             cores: state.cores,
             cpu_seconds: thalweg_telemetry::cpu_time().as_secs_f64(),
             resident_bytes: thalweg_telemetry::resident_bytes(),
@@ -119,7 +119,7 @@ fn look_of(state: &State) -> Response {
     fresh(&look)
 }
 
-async fn history(Shared(state): Shared<Arc<State>>) -> Response {
+async fn history(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     aside(move || fresh(&state.history.samples())).await
 }
 

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::StartError;
-use crate::auth::watch::Watch;
+use crate::auth::watch::FileWatch;
 
 /// Where the certificate of a listener is, and whose clients may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +38,12 @@ pub struct TlsNames {
 
 pub struct Tls {
     files: TlsFiles,
-    current: Mutex<Current>,
+    current: Mutex<LoadedTls>,
 }
 
-struct Current {
+struct LoadedTls {
     acceptor: TlsAcceptor,
-    watch: Watch,
+    watch: FileWatch,
 }
 
 impl Tls {
@@ -70,11 +70,11 @@ impl Tls {
     /// TLS 1.2 and later. Reads the files.
     pub fn open(files: TlsFiles) -> Result<Tls, StartError> {
         let all = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
-        let watch = Watch::new(all.into_iter().flatten().cloned().collect());
+        let watch = FileWatch::new(all.into_iter().flatten().cloned().collect());
         let acceptor = acceptor(&files)?;
         Ok(Tls {
             files,
-            current: Mutex::new(Current { acceptor, watch }),
+            current: Mutex::new(LoadedTls { acceptor, watch }),
         })
     }
 

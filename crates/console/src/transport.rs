@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::exchange::Exchange;
+use crate::http1_exchange::Http1Exchange;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// So long a refused client is read on, because closing with bytes unread would take the answer away from it.
@@ -43,7 +43,7 @@ pub async fn detect<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<(
 
 /// How long a client may do nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct StallTimeouts {
     /// Take nothing of an answer.
     pub write_stall_max: Duration,
     /// The same of a stream of events.
@@ -53,26 +53,26 @@ pub struct Patience {
 }
 
 /// A whole answer with this status, for a request whose head cannot be taken.
-pub type Refuse = Arc<dyn Fn(StatusCode) -> Bytes + Send + Sync>;
+pub type RefusalEncoder = Arc<dyn Fn(StatusCode) -> Bytes + Send + Sync>;
 
 /// A stream with bytes put back in front, whose writes fail after the client took nothing for too long, and whose reads
 /// do after it left a request unfinished for too long.
 pub struct Transport<S> {
     stream: S,
     first: Bytes,
-    patience: Patience,
-    exchange: Arc<Exchange>,
+    patience: StallTimeouts,
+    exchange: Arc<Http1Exchange>,
     stalled: Option<Pin<Box<Sleep>>>,
     /// Since when nothing came of a begun request, with what wakes when it is too long.
     silent: Option<Pin<Box<Sleep>>>,
-    refuse: Option<Refuse>,
+    refuse: Option<RefusalEncoder>,
     /// What is not written yet of a refusal that goes out in place of the protocol's own.
     refusal: Option<Bytes>,
     drained_by: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Transport<S> {
-    pub fn new(stream: S, first: Bytes, patience: Patience, exchange: Arc<Exchange>) -> Transport<S> {
+    pub fn new(stream: S, first: Bytes, patience: StallTimeouts, exchange: Arc<Http1Exchange>) -> Transport<S> {
         if !first.is_empty() {
             exchange.came();
         }
@@ -90,7 +90,7 @@ impl<S> Transport<S> {
     }
 
     /// What the protocol refuses by itself is told in other words.
-    pub fn refusing(mut self, refuse: Option<Refuse>) -> Transport<S> {
+    pub fn refusing(mut self, refuse: Option<RefusalEncoder>) -> Transport<S> {
         self.refuse = refuse;
         self
     }
@@ -251,8 +251,8 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
 
-    fn patience(stall_max: Duration) -> Patience {
-        Patience {
+    fn patience(stall_max: Duration) -> StallTimeouts {
+        StallTimeouts {
             write_stall_max: stall_max,
             push_stall_max: stall_max,
             request_stall_max: Some(stall_max),
@@ -294,13 +294,13 @@ mod tests {
     #[tokio::test]
     async fn a_stream_of_events_may_be_left_alone_for_longer() {
         for (kind, given_up) in [("text/event-stream", false), ("application/json", true)] {
-            let exchange = Arc::new(Exchange::default());
+            let exchange = Arc::new(Http1Exchange::default());
             let response = axum::http::Response::builder().header("content-type", kind);
             let _response = exchange
                 .clone()
                 .answer(response.body(axum::body::Body::empty()).unwrap(), None);
             let (server, _client) = tokio::io::duplex(16);
-            let patience = Patience {
+            let patience = StallTimeouts {
                 push_stall_max: Duration::MAX,
                 ..patience(Duration::from_millis(1))
             };
@@ -326,10 +326,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_protocol_refuses_is_told_in_other_words_and_what_the_service_says_is_not() {
-        let refuse: Refuse = Arc::new(|status| Bytes::from(format!("instead of {status}")));
+        let refuse: RefusalEncoder = Arc::new(|status| Bytes::from(format!("instead of {status}")));
         let own: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n";
         for answering in [false, true] {
-            let exchange = Arc::new(Exchange::default());
+            let exchange = Arc::new(Http1Exchange::default());
             exchange.came();
             if answering {
                 drop(

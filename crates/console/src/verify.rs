@@ -12,13 +12,13 @@ use crate::{StartError, listen, routes};
 
 /// What is refused, in one sentence with the cure.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refused {
-    pub place: Place,
+pub struct VerifyError {
+    pub place: ConfigLocation,
     pub text: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ConfigLocation {
     /// As `http.cors.allowed_origins`.
     Field(String),
     Pos(Pos),
@@ -26,7 +26,7 @@ pub enum Place {
 
 /// The listener of the section `http`, if it is enabled, those beside it, and whoever may use them. An address that is a name
 /// is judged when it is bound.
-pub fn verify(http: &HttpConfig, auth: &AuthConfig, doors: &[&ListenerConfig]) -> Vec<Refused> {
+pub fn verify(http: &HttpConfig, auth: &AuthConfig, doors: &[&ListenerConfig]) -> Vec<VerifyError> {
     let mut found = verify_logins(http, auth);
     if http.enabled {
         found.extend(verify_http(http, auth));
@@ -37,16 +37,16 @@ pub fn verify(http: &HttpConfig, auth: &AuthConfig, doors: &[&ListenerConfig]) -
     found
 }
 
-fn at(field: &str) -> impl Fn(StartError) -> Refused {
-    let place = Place::Field(field.to_owned());
-    move |error| Refused {
+fn at(field: &str) -> impl Fn(StartError) -> VerifyError {
+    let place = ConfigLocation::Field(field.to_owned());
+    move |error| VerifyError {
         place: place.clone(),
         text: error.to_string(),
     }
 }
 
 /// Each file by itself, so that every mistake is told at its place.
-fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
+fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     let nobody = AuthConfig::default;
     let mut found = Vec::new();
     for token in &auth.tokens {
@@ -54,8 +54,8 @@ fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
             tokens: vec![token.clone()],
             ..nobody()
         };
-        found.extend(flaws(&only).into_iter().map(|error| Refused {
-            place: Place::Pos(token.pos),
+        found.extend(flaws(&only).into_iter().map(|error| VerifyError {
+            place: ConfigLocation::Pos(token.pos),
             text: error.to_string(),
         }));
     }
@@ -74,7 +74,7 @@ fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
     found
 }
 
-fn verify_http(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
+fn verify_http(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     let mut found = Vec::new();
     if let Err(error) = Tls::load(http) {
         let field = match &error {
@@ -98,7 +98,7 @@ fn verify_http(http: &HttpConfig, auth: &AuthConfig) -> Vec<Refused> {
     found
 }
 
-fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<Refused> {
+fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     let section = door.section;
     let mut found = Vec::new();
     if let (Some(cert), Some(key)) = (door.cert_file.clone(), door.key_file.clone()) {
@@ -118,8 +118,8 @@ fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<Refused> {
                 StartError::Unreadable { key, .. } => key,
                 _ => "cert_file",
             };
-            found.push(Refused {
-                place: Place::Field(format!("{section}.{field}")),
+            found.push(VerifyError {
+                place: ConfigLocation::Field(format!("{section}.{field}")),
                 text: format!("{section}.{error}"),
             });
         }
@@ -131,8 +131,8 @@ fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<Refused> {
             is_insecure: door.insecure,
         };
         if let Err(exposed) = exposure(address.ip(), protection) {
-            found.push(Refused {
-                place: Place::Field(format!("{section}.address")),
+            found.push(VerifyError {
+                place: ConfigLocation::Field(format!("{section}.address")),
                 text: exposed.explain(address, &ListenerNames::of_section(section)),
             });
         }

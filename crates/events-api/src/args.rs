@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use thalweg_events::json::{Json, Kind};
-use thalweg_events::names::Member;
-use thalweg_events::{Direction, Expected, MessageId, NewEvent, Uuid};
+use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::names::GroupMember;
+use thalweg_events::{Direction, ExpectedVersion, MessageId, NewEvent, Uuid};
 
 use crate::problem::{Problem, Result};
 
@@ -19,13 +19,13 @@ pub(crate) const TYPES_MAX: usize = 255;
 
 /// Behind the name of the method.
 #[derive(Clone, Copy)]
-pub(crate) struct Args<'a>(pub &'a [Json<'a>]);
+pub(crate) struct CallArgs<'a>(pub &'a [Json<'a>]);
 
 /// An object with options, or none.
 #[derive(Clone, Copy)]
-pub(crate) struct Options<'a>(Option<Json<'a>>);
+pub(crate) struct CallOptions<'a>(Option<Json<'a>>);
 
-impl<'a> Args<'a> {
+impl<'a> CallArgs<'a> {
     pub fn at_least(self, count: usize, message: &str) -> Result<()> {
         match self.0.len() >= count {
             true => Ok(()),
@@ -59,23 +59,23 @@ impl<'a> Args<'a> {
     }
 
     pub fn object(self, n: usize, message: &str) -> Result<Json<'a>> {
-        let found = self.get(n).filter(|json| json.kind() == Kind::Object);
+        let found = self.get(n).filter(|json| json.kind() == JsonKind::Object);
         found.ok_or_else(|| Problem::invalid(message))
     }
 
     /// `null` is no object either.
-    pub fn options(self, n: usize) -> Result<Options<'a>> {
+    pub fn options(self, n: usize) -> Result<CallOptions<'a>> {
         match self.get(n) {
-            None => Ok(Options(None)),
-            Some(_) => Ok(Options(Some(self.object(n, "options must be an object")?))),
+            None => Ok(CallOptions(None)),
+            Some(_) => Ok(CallOptions(Some(self.object(n, "options must be an object")?))),
         }
     }
 }
 
-impl<'a> Options<'a> {
+impl<'a> CallOptions<'a> {
     /// Of an object.
-    pub fn of(object: Json<'a>) -> Options<'a> {
-        Options(Some(object))
+    pub fn of(object: Json<'a>) -> CallOptions<'a> {
+        CallOptions(Some(object))
     }
 
     pub fn get(self, name: &str) -> Option<Json<'a>> {
@@ -109,7 +109,7 @@ impl<'a> Options<'a> {
     pub fn object(self, name: &str) -> Result<Option<Json<'a>>> {
         match self.get(name) {
             None => Ok(None),
-            Some(json) if json.kind() == Kind::Object => Ok(Some(json)),
+            Some(json) if json.kind() == JsonKind::Object => Ok(Some(json)),
             Some(_) => Err(Problem::invalid(format!("options.{name} must be an object"))),
         }
     }
@@ -156,12 +156,12 @@ impl<'a> Options<'a> {
         Ok(types)
     }
 
-    pub fn member(self) -> Result<Option<Member>> {
+    pub fn member(self) -> Result<Option<GroupMember>> {
         let wrong = |what: &str| Err(Problem::invalid(format!("options.consumerGroup{what}")));
         let Some(group) = self.object("consumerGroup")? else {
             return Ok(None);
         };
-        let group = Options::of(group);
+        let group = CallOptions::of(group);
         let number = group.number_named("member", "options.consumerGroup.member")?;
         let size = group.number_named("size", "options.consumerGroup.size")?;
         if number.is_some_and(|number| number < 0) {
@@ -173,7 +173,7 @@ impl<'a> Options<'a> {
         match (number, size) {
             (None, None) => Ok(None),
             (Some(number), Some(size)) if number >= size => wrong(".member must be < size"),
-            (Some(number), Some(size)) => Ok(Some(Member {
+            (Some(number), Some(size)) => Ok(Some(GroupMember {
                 number: number.unsigned_abs(),
                 of: size.unsigned_abs(),
             })),
@@ -188,7 +188,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    pub fn expected(self) -> Result<Expected> {
+    pub fn expected(self) -> Result<ExpectedVersion> {
         expected(self.get("expectedVersion"))
     }
 }
@@ -198,39 +198,41 @@ fn uuid(id: &str, told: &str) -> Result<MessageId> {
     uuid.ok_or_else(|| Problem::invalid(format!("{told} must be a valid UUID")))
 }
 
-fn expected(json: Option<Json<'_>>) -> Result<Expected> {
-    let Some(json) = json else { return Ok(Expected::Any) };
+fn expected(json: Option<Json<'_>>) -> Result<ExpectedVersion> {
+    let Some(json) = json else {
+        return Ok(ExpectedVersion::Any);
+    };
     match (json.integer(), json.string().as_deref()) {
-        (Some(version), _) => Ok(Expected::Version(version)),
-        (None, Some("any")) => Ok(Expected::Any),
-        (None, Some("exists")) => Ok(Expected::Exists),
-        (None, Some("noStream")) => Ok(Expected::NoStream),
+        (Some(version), _) => Ok(ExpectedVersion::Version(version)),
+        (None, Some("any")) => Ok(ExpectedVersion::Any),
+        (None, Some("exists")) => Ok(ExpectedVersion::Exists),
+        (None, Some("noStream")) => Ok(ExpectedVersion::NoStream),
         _ => Err(Problem::invalid("options.expectedVersion must be a number")),
     }
 }
 
 /// A message as it is to be stored, with its type, which may not be a part of the request.
-pub(crate) struct Message<'a> {
+pub(crate) struct MessageArg<'a> {
     kind: Cow<'a, str>,
     data: &'a str,
     metadata: Option<&'a str>,
 }
 
-impl<'a> Message<'a> {
+impl<'a> MessageArg<'a> {
     /// `told` is what mistakes call it.
-    pub fn read(json: Json<'a>, told: &str) -> Result<Message<'a>> {
+    pub fn read(json: Json<'a>, told: &str) -> Result<MessageArg<'a>> {
         let wrong = |what: &str| Problem::invalid(format!("{told}{what}"));
         let kind = json.get("type").and_then(Json::string).filter(|kind| !kind.is_empty());
         let kind = kind.ok_or_else(|| wrong(".type must be a non-empty string"))?;
-        let data = json.get("data").filter(|data| data.kind() == Kind::Object);
+        let data = json.get("data").filter(|data| data.kind() == JsonKind::Object);
         let data = data.ok_or_else(|| wrong(".data must be an object"))?.text();
         let metadata = match json.get("metadata") {
             None => None,
             Some(metadata) if metadata.is_null() => None,
-            Some(metadata) if metadata.kind() == Kind::Object => Some(metadata.text()),
+            Some(metadata) if metadata.kind() == JsonKind::Object => Some(metadata.text()),
             Some(_) => return Err(wrong(".metadata must be an object")),
         };
-        Ok(Message { kind, data, metadata })
+        Ok(MessageArg { kind, data, metadata })
     }
 
     pub fn within(&self, bytes_max: usize, told: &str) -> Result<()> {

@@ -11,7 +11,7 @@ use thalweg_events::{DEFAULT, EventsError, Namespace, Scopes, Store, Token, time
 use tokio::sync::watch;
 
 use crate::problem::{Problem, Result};
-use crate::{Server, query_value};
+use crate::{EventsApiServer, query_value};
 
 /// A token that has expired is noticed at most so late.
 const LOOK: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ pub(crate) struct Caller {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum RequiredScope {
     /// Any valid token does.
     Nothing,
     Read,
@@ -38,12 +38,12 @@ pub(crate) enum Need {
 }
 
 impl Caller {
-    pub fn may(&self, need: Need) -> Result<()> {
+    pub fn may(&self, need: RequiredScope) -> Result<()> {
         let (has, name) = match need {
-            Need::Nothing => return Ok(()),
-            Need::Read => (self.scopes.read, "read"),
-            Need::Write => (self.scopes.write, "write"),
-            Need::Admin => (self.scopes.admin, "admin"),
+            RequiredScope::Nothing => return Ok(()),
+            RequiredScope::Read => (self.scopes.read, "read"),
+            RequiredScope::Write => (self.scopes.write, "write"),
+            RequiredScope::Admin => (self.scopes.admin, "admin"),
         };
         if has {
             return Ok(());
@@ -94,7 +94,7 @@ async fn expired(expires: Option<i64>) {
 }
 
 /// Who sends this, if it is somebody, and if the path takes the method.
-pub(crate) async fn admit(server: &Server, request: &Parts, method: &Method) -> Result<Caller> {
+pub(crate) async fn admit(server: &EventsApiServer, request: &Parts, method: &Method) -> Result<Caller> {
     server.must_go_on()?;
     let token = query_value(request.uri.query(), "token");
     let store = server.store()?.as_ref();

@@ -14,21 +14,21 @@ use futures::stream;
 use thalweg_events::{BackupPieces, EventsError};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::Server;
+use crate::EventsApiServer;
 use crate::auth::admit;
 use crate::problem::{Problem, Result};
 
 pub(crate) const PATH: &str = "/api/v1/events/backup";
 
 /// A backup that is on its way to a client.
-struct Sending {
+struct BackupDownload {
     pieces: Box<dyn BackupPieces>,
     /// The token is not valid any more, or the server stops.
     ended: Pin<Box<dyn Future<Output = &'static str> + Send>>,
     _memory: OwnedSemaphorePermit,
 }
 
-pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
+pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
     match begin(&server, &parts).await {
         Ok(response) => response,
@@ -36,7 +36,7 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
     }
 }
 
-async fn begin(server: &Arc<Server>, request: &Parts) -> Result<Response<Body>> {
+async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Result<Response<Body>> {
     let caller = admit(server, request, &Method::GET).await?;
     caller.may(server.admin())?;
     let (revoked, stopping) = (caller.ended(), server.stopping.clone());
@@ -49,7 +49,7 @@ async fn begin(server: &Arc<Server>, request: &Parts) -> Result<Response<Body>> 
         begun = begun => begun?,
         () = server.stopping.cancelled() => return Err(Problem::stopping()),
     };
-    let sending = Sending {
+    let sending = BackupDownload {
         pieces,
         ended: Box::pin(async move {
             tokio::select! {
@@ -73,7 +73,7 @@ async fn begin(server: &Arc<Server>, request: &Parts) -> Result<Response<Body>> 
     Ok(response)
 }
 
-impl Sending {
+impl BackupDownload {
     /// An error ends the body before its end.
     async fn piece(&mut self) -> std::result::Result<Option<Bytes>, EventsError> {
         let piece = tokio::select! {

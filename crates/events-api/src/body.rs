@@ -7,10 +7,10 @@ use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::http::StatusCode;
 use futures::{StreamExt as _, TryStreamExt as _};
 use thalweg_events::json;
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::memory::{Memory, SMALL_MAX};
+use crate::memory::{MemoryBudget, SMALL_MAX};
 use crate::problem::{Problem, Result};
 
 /// Bytes of a request.
@@ -19,13 +19,13 @@ const BODY_MAX: usize = 100 << 20;
 /// see the answer.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The text of a call without white space, as long as its share of the memory is held.
-pub(crate) struct Text {
+pub(crate) struct CallBody {
     pub text: String,
     _held: Option<OwnedSemaphorePermit>,
 }
 
 /// Reads all of a call.
-pub(crate) async fn read(memory: &Memory, body: Body) -> Result<Text> {
+pub(crate) async fn read(memory: &MemoryBudget, body: Body) -> Result<CallBody> {
     let declared = body.size_hint().exact();
     let mut stream = body.into_data_stream();
     if declared.is_some_and(|bytes| bytes > BODY_MAX as u64) {
@@ -41,7 +41,7 @@ pub(crate) async fn read(memory: &Memory, body: Body) -> Result<Text> {
     };
     let Some(second) = stream.try_next().await.map_err(gone)? else {
         let text = compact(&first)?;
-        return Ok(Text { text, _held: held });
+        return Ok(CallBody { text, _held: held });
     };
     let mut whole = Vec::with_capacity(declared.map_or(0, |bytes| bytes as usize));
     whole.extend_from_slice(&first);
@@ -58,7 +58,7 @@ pub(crate) async fn read(memory: &Memory, body: Body) -> Result<Text> {
         next = stream.try_next().await.map_err(gone)?;
     }
     let text = compact(&whole)?;
-    Ok(Text { text, _held: held })
+    Ok(CallBody { text, _held: held })
 }
 
 async fn too_large(stream: &mut BodyDataStream) -> Problem {
@@ -73,7 +73,7 @@ pub(crate) async fn drain(stream: &mut BodyDataStream) {
 }
 
 fn compact(bytes: &[u8]) -> Result<String> {
-    long::work(bytes.len(), || {
+    blocking::work(bytes.len(), || {
         let mut text = String::with_capacity(bytes.len());
         json::compact(bytes, &mut text).map_err(|error| Problem::malformed(&error.to_string()))?;
         Ok(text)
@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_larger_than_the_limit_is_told_so_whether_it_says_so_before_or_not() {
-        let memory = Memory::new(1 << 30, 1 << 20);
+        let memory = MemoryBudget::new(1 << 30, 1 << 20);
         for (body, fits) in [
             (of_pieces(99, 1 << 20), true),
             (of_pieces(100, 1 << 20), false),
@@ -116,7 +116,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_waits_until_there_is_memory_for_it() {
-        let memory = Memory::new(4 << 20, 1 << 20);
+        let memory = MemoryBudget::new(4 << 20, 1 << 20);
         let body = |bytes: usize| Body::from(vec![b' '; bytes].into_iter().chain(*b"[]").collect::<Vec<u8>>());
         let first = read(&memory, body(400 << 10)).await.unwrap();
         let mut second = std::pin::pin!(read(&memory, body(400 << 10)));

@@ -8,20 +8,20 @@ use axum::http::{Method, Response};
 use futures::StreamExt as _;
 
 use crate::import::check_lines;
-use crate::{Server, import, rpc, subscribe};
+use crate::{EventsApiServer, import, rpc, subscribe};
 
 /// Status and body of a call.
-pub async fn call(server: &Arc<Server>, body: &[u8]) -> (u16, Vec<u8>) {
+pub async fn call(server: &Arc<EventsApiServer>, body: &[u8]) -> (u16, Vec<u8>) {
     whole(rpc::answer(server.clone(), request(Method::POST, "/rpc", body)).await).await
 }
 
 /// Of an import of these lines.
-pub async fn import(server: &Arc<Server>, body: &[u8]) -> (u16, Vec<u8>) {
+pub async fn import(server: &Arc<EventsApiServer>, body: &[u8]) -> (u16, Vec<u8>) {
     whole(import::answer(server.clone(), request(Method::POST, "/import", body)).await).await
 }
 
 /// The status of a subscription with this query, and its first event, or what is wrong. `None` for what no address can have.
-pub async fn subscribe(server: &Arc<Server>, query: &str) -> Option<(u16, Vec<u8>)> {
+pub async fn subscribe(server: &Arc<EventsApiServer>, query: &str) -> Option<(u16, Vec<u8>)> {
     let path = format!("/subscribe?{query}");
     path.parse::<axum::http::Uri>().ok()?;
     let response = subscribe::answer(server.clone(), request(Method::GET, &path, b"")).await;

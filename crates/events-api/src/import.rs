@@ -15,15 +15,15 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use bytes::Bytes;
 use futures::stream;
-use thalweg_events::{EventsError, Import, Namespace};
+use thalweg_events::{EventsError, ImportRecord, Namespace};
 use tokio::sync::watch;
 
-use crate::auth::{Need, admit};
+use crate::auth::{RequiredScope, admit};
 use crate::body::drain;
+use crate::json_text::{number, text};
 use crate::problem::{Problem, Result};
-use crate::write::{number, text};
-use crate::{Server, log_answer, query_value};
-use lines::Lines;
+use crate::{EventsApiServer, log_answer, query_value};
+use lines::LineReader;
 use record::{bytes_of, record};
 
 /// A batch ends at each multiple of so many records, or with so many bytes.
@@ -37,7 +37,7 @@ const CHECKED_LINE_MAX: usize = 1024;
 
 /// What ends an import before its end.
 #[derive(Debug, PartialEq, Eq)]
-struct Failed {
+struct ImportError {
     code: &'static str,
     message: String,
     /// From 1; 0 where it is of no line.
@@ -53,7 +53,7 @@ struct Progress {
     end: Option<String>,
 }
 
-pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
+pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
     let method = request.method().clone();
     let response = match begin(&server, request).await {
         Ok(response) => response,
@@ -63,10 +63,10 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
     response
 }
 
-async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>> {
+async fn begin(server: &Arc<EventsApiServer>, request: Request) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
     let caller = admit(server, &parts, &Method::POST).await?;
-    caller.may(Need::Write)?;
+    caller.may(RequiredScope::Write)?;
     let namespace = caller.namespace()?.clone();
     let memory = tokio::select! {
         memory = server.memory.for_import() => memory?,
@@ -76,7 +76,7 @@ async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>>
         clear(server, &namespace).await?;
     }
     let (tell, told) = watch::channel(Progress::default());
-    let lines = Lines::new(body.into_data_stream(), server.options.message_bytes_max + LINE_MORE);
+    let lines = LineReader::new(body.into_data_stream(), server.options.message_bytes_max + LINE_MORE);
     let (own, ended) = (server.clone(), caller.ended());
     // As long as the client sends, whether it reads or not.
     tokio::spawn(async move {
@@ -101,7 +101,7 @@ async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>>
 }
 
 /// To its end, also when the client leaves meanwhile.
-async fn clear(server: &Server, namespace: &Arc<dyn Namespace>) -> Result<()> {
+async fn clear(server: &EventsApiServer, namespace: &Arc<dyn Namespace>) -> Result<()> {
     let (namespace, running) = (namespace.clone(), server.running.token());
     let cleared = tokio::spawn(async move {
         let cleared = namespace.clear().await;
@@ -133,14 +133,14 @@ fn event(progress: &Progress) -> Bytes {
 }
 
 async fn run(
-    server: Arc<Server>,
+    server: Arc<EventsApiServer>,
     namespace: Arc<dyn Namespace>,
-    mut lines: Lines,
+    mut lines: LineReader,
     ended: impl Future<Output = ()>,
     tell: watch::Sender<Progress>,
 ) {
     let began = Instant::now();
-    let mut importing = Importing {
+    let mut importing = Importer {
         server: &server,
         namespace: namespace.as_ref(),
         tell: &tell,
@@ -150,7 +150,7 @@ async fn run(
         read: 0,
         imported: 0,
     };
-    let stopped = |message: &str| Failed {
+    let stopped = |message: &str| ImportError {
         code: "IMPORT_FAILED",
         message: message.to_owned(),
         line: 0,
@@ -202,7 +202,7 @@ async fn run(
     }
 }
 
-impl Failed {
+impl ImportError {
     /// With how many records were imported, of how many that were read, where there was an import.
     fn told(&self, imported: Option<(u64, u64)>) -> String {
         let mut out = String::from("{\"error\":");
@@ -230,7 +230,7 @@ pub(crate) async fn check_lines(pieces: &[&[u8]]) -> Vec<String> {
         .iter()
         .map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece)))
         .collect();
-    let mut lines = Lines::new(
+    let mut lines = LineReader::new(
         Body::from_stream(stream::iter(pieces)).into_data_stream(),
         CHECKED_LINE_MAX,
     );
@@ -248,11 +248,11 @@ pub(crate) async fn check_lines(pieces: &[&[u8]]) -> Vec<String> {
     }
 }
 
-struct Importing<'a> {
-    server: &'a Server,
+struct Importer<'a> {
+    server: &'a EventsApiServer,
     namespace: &'a dyn Namespace,
     tell: &'a watch::Sender<Progress>,
-    batch: Vec<Import>,
+    batch: Vec<ImportRecord>,
     /// The line of each.
     places: Vec<u64>,
     bytes: usize,
@@ -261,9 +261,9 @@ struct Importing<'a> {
     imported: u64,
 }
 
-impl Importing<'_> {
+impl Importer<'_> {
     /// The next line, or the end: then all is stored.
-    async fn take(&mut self, line: Option<&[u8]>, number: u64) -> std::result::Result<bool, Failed> {
+    async fn take(&mut self, line: Option<&[u8]>, number: u64) -> std::result::Result<bool, ImportError> {
         let Some(line) = line else {
             self.store().await?;
             return Ok(true);
@@ -286,7 +286,7 @@ impl Importing<'_> {
         Ok(false)
     }
 
-    async fn store(&mut self) -> std::result::Result<(), Failed> {
+    async fn store(&mut self) -> std::result::Result<(), ImportError> {
         let Some(global) = self.batch.last().map(|last| last.global) else {
             return Ok(());
         };
@@ -294,12 +294,12 @@ impl Importing<'_> {
         let stored = self.namespace.import(&self.batch).await;
         drop(running);
         stored.map_err(|error| match error {
-            EventsError::Taken { what, record } => Failed {
+            EventsError::Taken { what, record } => ImportError {
                 code: "POSITION_EXISTS",
                 message: what,
                 line: self.places.get(record).copied().unwrap_or(0),
             },
-            other => Failed {
+            other => ImportError {
                 code: "IMPORT_FAILED",
                 message: other.to_string(),
                 line: 0,

@@ -7,18 +7,18 @@ mod args;
 mod auth;
 mod backup;
 mod body;
-mod figures;
 #[doc(hidden)]
 pub mod fuzz;
 mod import;
+mod json_text;
 mod memory;
-mod meters;
+mod metrics;
+mod mounted;
 mod problem;
 mod rpc;
+mod store_metrics;
 mod subscribe;
 mod subscribe_persistent;
-mod within;
-mod write;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,13 +34,13 @@ use thalweg_telemetry::Metrics;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use auth::Need;
-use memory::Memory;
-use meters::Meters;
+use auth::RequiredScope;
+use memory::MemoryBudget;
+use metrics::ApiMetrics;
 use problem::{Problem, Result};
-use subscribe::Feeds;
+use subscribe::NamespaceTailers;
 
-pub use within::routes_within;
+pub use mounted::routes_within;
 
 /// How a server answers.
 #[derive(Clone, Debug)]
@@ -83,14 +83,14 @@ impl Default for EventsApiOptions {
 }
 
 /// What all requests share.
-pub struct Server {
+pub struct EventsApiServer {
     /// Empty until it is recovered.
     store: OnceLock<Arc<dyn Store>>,
     options: EventsApiOptions,
     metrics: Arc<Metrics>,
-    meters: Arc<Meters>,
-    feeds: Feeds,
-    memory: Arc<Memory>,
+    meters: Arc<ApiMetrics>,
+    feeds: NamespaceTailers,
+    memory: Arc<MemoryBudget>,
     stopping: CancellationToken,
     /// Calls and imports that the store is doing something for.
     running: TaskTracker,
@@ -98,21 +98,21 @@ pub struct Server {
     subscriptions: Arc<Subscriptions>,
 }
 
-impl Server {
+impl EventsApiServer {
     /// Of a store that is open.
-    pub fn new(store: Arc<dyn Store>, options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<Server> {
-        let server = Server::starting(options, metrics);
+    pub fn new(store: Arc<dyn Store>, options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<EventsApiServer> {
+        let server = EventsApiServer::starting(options, metrics);
         server.open(store);
         server
     }
 
-    /// Until [`Server::open`] it answers that the store is recovering.
-    pub fn starting(options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<Server> {
-        let meters = Meters::register(&metrics, options.metrics_per_namespace);
-        Arc::new(Server {
+    /// Until [`EventsApiServer::open`] it answers that the store is recovering.
+    pub fn starting(options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<EventsApiServer> {
+        let meters = ApiMetrics::register(&metrics, options.metrics_per_namespace);
+        Arc::new(EventsApiServer {
             store: OnceLock::new(),
-            feeds: Feeds::new(&options),
-            memory: Arc::new(Memory::new(options.memory_bytes, options.message_bytes_max)),
+            feeds: NamespaceTailers::new(&options),
+            memory: Arc::new(MemoryBudget::new(options.memory_bytes, options.message_bytes_max)),
             options,
             metrics,
             meters,
@@ -124,14 +124,14 @@ impl Server {
     }
 
     /// From now on calls are done. A second store is ignored.
-    pub fn open(self: &Arc<Server>, store: Arc<dyn Store>) {
+    pub fn open(self: &Arc<EventsApiServer>, store: Arc<dyn Store>) {
         if self.store.set(store.clone()).is_ok() {
-            figures::register(self, &store);
+            store_metrics::register(self, &store);
         }
     }
 
     /// Who knows how many connections are open, as `sys.health` tells it.
-    pub fn count_connections(self: &Arc<Server>, count: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn count_connections(self: &Arc<EventsApiServer>, count: impl Fn() -> u64 + Send + Sync + 'static) {
         let count: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(count);
         if self.connections.set(count.clone()).is_ok() {
             self.metrics.tell("thalweg_events_connections", move |to| {
@@ -146,7 +146,7 @@ impl Server {
         self.running.close();
     }
 
-    /// After [`Server::stop`]: returns when everything that was being stored is, and can be answered.
+    /// After [`EventsApiServer::stop`]: returns when everything that was being stored is, and can be answered.
     pub async fn settled(&self) {
         self.running.wait().await;
     }
@@ -164,10 +164,10 @@ impl Server {
     }
 
     /// What it takes to administer namespaces.
-    fn admin(&self) -> Need {
+    fn admin(&self) -> RequiredScope {
         match self.options.open_admin {
-            true => Need::Nothing,
-            false => Need::Admin,
+            true => RequiredScope::Nothing,
+            false => RequiredScope::Admin,
         }
     }
 
@@ -192,7 +192,7 @@ impl Server {
     }
 
     /// All paths of a server of its own.
-    pub fn router(self: &Arc<Server>) -> Router {
+    pub fn router(self: &Arc<EventsApiServer>) -> Router {
         let (rpc, subscribe, import, backup) = (self.clone(), self.clone(), self.clone(), self.clone());
         let (ready, metrics, unknown) = (self.clone(), self.clone(), self.clone());
         let version = format!("{{\"version\":\"{}\"}}\n", self.options.version);

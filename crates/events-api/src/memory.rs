@@ -21,24 +21,24 @@ const IMPORT_MESSAGES: usize = 4;
 /// What all requests and answers together may take, in quarters: for small calls, so that these wait for nothing large; for
 /// large ones; for imports, which take long; and, again in halves, for answers and events on their way to clients, which may
 /// be slow.
-pub(crate) struct Memory {
-    small: Share,
-    large: Share,
-    imports: Share,
-    small_answers: Share,
-    large_answers: Share,
+pub(crate) struct MemoryBudget {
+    small: PermitPool,
+    large: PermitPool,
+    imports: PermitPool,
+    small_answers: PermitPool,
+    large_answers: PermitPool,
     import_bytes: usize,
 }
 
-struct Share {
+struct PermitPool {
     units: usize,
     free: Arc<Semaphore>,
 }
 
-impl Share {
-    fn new(bytes: usize) -> Share {
+impl PermitPool {
+    fn new(bytes: usize) -> PermitPool {
         let units = (bytes / UNIT).clamp(1, u32::MAX as usize);
-        Share {
+        PermitPool {
             units,
             free: Arc::new(Semaphore::new(units)),
         }
@@ -61,14 +61,14 @@ impl Share {
     }
 }
 
-impl Memory {
-    pub fn new(bytes: usize, message_bytes_max: usize) -> Memory {
-        Memory {
-            small: Share::new(bytes / 4),
-            large: Share::new(bytes / 4),
-            imports: Share::new(bytes / 4),
-            small_answers: Share::new(bytes / 8),
-            large_answers: Share::new(bytes / 8),
+impl MemoryBudget {
+    pub fn new(bytes: usize, message_bytes_max: usize) -> MemoryBudget {
+        MemoryBudget {
+            small: PermitPool::new(bytes / 4),
+            large: PermitPool::new(bytes / 4),
+            imports: PermitPool::new(bytes / 4),
+            small_answers: PermitPool::new(bytes / 8),
+            large_answers: PermitPool::new(bytes / 8),
             import_bytes: IMPORT_MESSAGES * message_bytes_max.max(16 << 20),
         }
     }
@@ -89,23 +89,23 @@ impl Memory {
     }
 
     /// For an answer of so many bytes and what it is made of, if there is room now.
-    pub fn room_now(&self, bytes: usize) -> Option<Room> {
+    pub fn room_now(&self, bytes: usize) -> Option<ResponsePermit> {
         if bytes <= ANSWER_FREE_MAX {
-            return Some(Room::default());
+            return Some(ResponsePermit::default());
         }
         let permit = self.answers(bytes).take_now(2 * bytes)?;
-        Some(Room::new(permit, bytes))
+        Some(ResponsePermit::new(permit, bytes))
     }
 
     /// The same as soon as there is. Whoever waits for it has nothing in memory that needs it.
-    pub async fn room(&self, bytes: usize) -> Result<Room> {
+    pub async fn room(&self, bytes: usize) -> Result<ResponsePermit> {
         match self.room_now(bytes) {
             Some(room) => Ok(room),
-            None => Ok(Room::new(self.answers(bytes).take(2 * bytes).await?, bytes)),
+            None => Ok(ResponsePermit::new(self.answers(bytes).take(2 * bytes).await?, bytes)),
         }
     }
 
-    fn answers(&self, bytes: usize) -> &Share {
+    fn answers(&self, bytes: usize) -> &PermitPool {
         match bytes > ANSWER_SMALL_MAX {
             true => &self.large_answers,
             false => &self.small_answers,
@@ -113,11 +113,11 @@ impl Memory {
     }
 
     /// What is read, and room for it. What there is no room for is given up, and read again when there is.
-    pub async fn read<T, F>(&self, read: impl Fn() -> F, bytes_of: impl Fn(&T) -> usize) -> Result<(T, Room)>
+    pub async fn read<T, F>(&self, read: impl Fn() -> F, bytes_of: impl Fn(&T) -> usize) -> Result<(T, ResponsePermit)>
     where
         F: Future<Output = Result<T>>,
     {
-        let mut room = Room::default();
+        let mut room = ResponsePermit::default();
         loop {
             let found = read().await?;
             let bytes = bytes_of(&found);
@@ -137,21 +137,21 @@ impl Memory {
 
 /// Room that answers have until they are sent.
 #[derive(Clone, Default)]
-pub(crate) struct Room(Option<Arc<Held>>);
+pub(crate) struct ResponsePermit(Option<Arc<HeldPermit>>);
 
-struct Held {
+struct HeldPermit {
     permit: OwnedSemaphorePermit,
     is_large: bool,
 }
 
-impl Room {
-    fn new(permit: OwnedSemaphorePermit, bytes: usize) -> Room {
+impl ResponsePermit {
+    fn new(permit: OwnedSemaphorePermit, bytes: usize) -> ResponsePermit {
         let is_large = bytes > ANSWER_SMALL_MAX;
-        Room(Some(Arc::new(Held { permit, is_large })))
+        ResponsePermit(Some(Arc::new(HeldPermit { permit, is_large })))
     }
 
     /// Whether it is room for so much, and not for something of another kind.
-    pub fn is_for(&self, memory: &Memory, bytes: usize) -> bool {
+    pub fn is_for(&self, memory: &MemoryBudget, bytes: usize) -> bool {
         let is_free = bytes <= ANSWER_FREE_MAX;
         match &self.0 {
             None => is_free,
@@ -166,7 +166,7 @@ impl Room {
     pub fn hold(&self, text: String) -> Bytes {
         match &self.0 {
             None => Bytes::from(text),
-            Some(held) => Bytes::from_owner(Sent {
+            Some(held) => Bytes::from_owner(ResponseText {
                 text,
                 _held: held.clone(),
             }),
@@ -174,12 +174,12 @@ impl Room {
     }
 }
 
-struct Sent {
+struct ResponseText {
     text: String,
-    _held: Arc<Held>,
+    _held: Arc<HeldPermit>,
 }
 
-impl AsRef<[u8]> for Sent {
+impl AsRef<[u8]> for ResponseText {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
@@ -194,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_has_its_room_until_the_last_of_it_is_gone() {
-        let memory = Memory::new(8 << 20, 1 << 20);
+        let memory = MemoryBudget::new(8 << 20, 1 << 20);
         let room = memory.room_now(400 << 10).unwrap();
         let mut sent = room.hold("x".repeat(400 << 10));
         drop(room);
@@ -210,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_there_is_no_room_for_is_read_again_when_there_is() {
-        let memory = Memory::new(8 << 20, 1 << 20);
+        let memory = MemoryBudget::new(8 << 20, 1 << 20);
         let held = memory.room_now(400 << 10).unwrap().hold("x".to_owned());
         let reads = AtomicUsize::new(0);
         let read = || async {

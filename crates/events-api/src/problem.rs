@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, Response, StatusCode};
-use thalweg_events::{EventsError, Expected};
+use thalweg_events::{EventsError, ExpectedVersion};
 
-use crate::write::text;
+use crate::json_text::text;
 
 /// `{"error":{"code":…,"message":…,"details":…}}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl From<EventsError> for Problem {
             EventsError::VersionConflict { expected, actual, .. } => {
                 let mut details = format!("\"actual\":{actual},\"expected\":");
                 match expected {
-                    Expected::Version(version) => {
+                    ExpectedVersion::Version(version) => {
                         let _ = write!(details, "{version}");
                     }
                     named => text(&mut details, &named.to_string()),

@@ -24,19 +24,19 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use thalweg_events::EventsError;
 use thalweg_events::json::Json;
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 
-use crate::args::Args;
+use crate::args::CallArgs;
 use crate::auth::{Caller, admit};
-use crate::memory::Room;
+use crate::memory::ResponsePermit;
 use crate::problem::{Problem, Result};
-use crate::{Server, body, log_answer};
+use crate::{EventsApiServer, body, log_answer};
 
 /// No method looks at more; what else there is of an array is left alone.
 const ELEMENTS_MAX: usize = 8;
 
 /// What a method answers with.
-pub(crate) enum Answer {
+pub(crate) enum RpcResponse {
     /// The whole of it.
     Text(String),
     /// The same, with the room that it has.
@@ -47,20 +47,20 @@ pub(crate) enum Answer {
 
 /// The caller and what it asks, as all methods get it.
 #[derive(Clone, Copy)]
-pub(crate) struct Call<'a> {
-    pub server: &'a Arc<Server>,
+pub(crate) struct RpcCall<'a> {
+    pub server: &'a Arc<EventsApiServer>,
     pub caller: &'a Caller,
-    pub args: Args<'a>,
+    pub args: CallArgs<'a>,
 }
 
-pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
+pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
     server.meters.request();
     let method = request.method().clone();
     let done = AssertUnwindSafe(respond(&server, request)).catch_unwind().await;
     let response = match done.unwrap_or_else(|_| Err(Problem::bug())) {
-        Ok(Answer::Text(text)) => json_body(Body::from(text)),
-        Ok(Answer::Held(text)) => json_body(Body::from(text)),
-        Ok(Answer::Stream(body)) => json_body(body),
+        Ok(RpcResponse::Text(text)) => json_body(Body::from(text)),
+        Ok(RpcResponse::Held(text)) => json_body(Body::from(text)),
+        Ok(RpcResponse::Stream(body)) => json_body(body),
         Err(problem) => server.refuse(&problem),
     };
     log_answer(&method, "/rpc", &response);
@@ -74,7 +74,7 @@ fn json_body(body: Body) -> Response<Body> {
     response
 }
 
-async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
+async fn respond(server: &Arc<EventsApiServer>, request: Request) -> Result<RpcResponse> {
     let (parts, body) = request.into_parts();
     let caller = admit(server, &parts, &Method::POST).await?;
     let read = tokio::select! {
@@ -84,23 +84,23 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
     // What is begun from here on is brought to its end when the server stops.
     let _running = server.running.token();
     server.must_go_on()?;
-    let elements = long::work(read.text.len(), || elements(&read.text))?;
+    let elements = blocking::work(read.text.len(), || elements(&read.text))?;
     let Some((method, args)) = elements.split_first() else {
         return Err(Problem::invalid("Missing method name"));
     };
     let method = method
         .string()
         .ok_or_else(|| Problem::invalid("Method name must be a string"))?;
-    let call = Call {
+    let call = RpcCall {
         server,
         caller: &caller,
-        args: Args(args),
+        args: CallArgs(args),
     };
-    let mut room = Room::default();
+    let mut room = ResponsePermit::default();
     loop {
         // The first step of a method reads its arguments.
-        let mut text = match long::begin(read.text.len(), run(&method, call)).await? {
-            Answer::Text(text) => text,
+        let mut text = match blocking::begin(read.text.len(), run(&method, call)).await? {
+            RpcResponse::Text(text) => text,
             other => return Ok(other),
         };
         text.push('\n');
@@ -123,7 +123,7 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
                 continue;
             }
         }
-        return Ok(Answer::Held(room.hold(text)));
+        return Ok(RpcResponse::Held(room.hold(text)));
     }
 }
 
@@ -139,7 +139,7 @@ fn elements(text: &str) -> Result<Vec<Json<'_>>> {
     }
 }
 
-async fn run(method: &str, call: Call<'_>) -> Result<Answer> {
+async fn run(method: &str, call: RpcCall<'_>) -> Result<RpcResponse> {
     let unknown = || {
         let message = format!("Unknown method: {method}");
         Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message)
@@ -186,7 +186,7 @@ fn only_reads(method: &str) -> bool {
 }
 
 /// What the storage makes of a namespace that was deleted meanwhile is nobody's failure: it is not there any more.
-async fn told(call: &Call<'_>, problem: Problem) -> Problem {
+async fn told(call: &RpcCall<'_>, problem: Problem) -> Problem {
     if !problem.status.is_server_error() {
         return problem;
     }

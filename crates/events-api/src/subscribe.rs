@@ -1,16 +1,16 @@
 //! `GET /subscribe`: a message is told as soon as it can be read. What is asked for stands in the address; what is told is
-//! the business of a [`Subscription`](cursor::Subscription), which reads by itself until it is at the live end and from
-//! then on takes what the namespace's [`Feed`](feed::Feed) has read for everybody.
+//! the business of a [`SubscriberCursor`](cursor::SubscriberCursor), which reads by itself until it is at the live end and from
+//! then on takes what the namespace's [`NamespaceTailer`](feed::NamespaceTailer) has read for everybody.
 
+mod coalesce;
 mod cursor;
 #[cfg(test)]
 mod deleted_tests;
-mod feed;
 mod frame;
 mod gaps;
-mod newest;
-mod ready;
-mod wanted;
+mod outbound;
+mod request;
+mod tailer;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,27 +22,27 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use futures::stream;
 
-pub(crate) use feed::Feeds;
+pub(crate) use tailer::NamespaceTailers;
 
-use crate::auth::{Need, admit};
+use crate::auth::{RequiredScope, admit};
 use crate::problem::Problem;
-use crate::{Server, log_answer, subscribe_persistent};
-use cursor::Subscription;
-use wanted::Wanted;
+use crate::{EventsApiServer, log_answer, subscribe_persistent};
+use cursor::SubscriberCursor;
+use request::SubscribeRequest;
 
 /// Mistakes in the address are told as plain text, which clients show as it is.
-enum Refused {
+enum SubscribeError {
     Plain(&'static str),
     Problem(Problem),
 }
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Refused {
-        Refused::Problem(problem)
+impl From<Problem> for SubscribeError {
+    fn from(problem: Problem) -> SubscribeError {
+        SubscribeError::Problem(problem)
     }
 }
 
-pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
+pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
     let response = match subscribe_persistent::named(&parts) {
         Some(name) => subscribe_persistent::answer(&server, &parts, name).await,
@@ -52,7 +52,7 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
     response
 }
 
-async fn begin(server: &Arc<Server>, request: &Parts) -> Response<Body> {
+async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Response<Body> {
     match subscribe(server, request).await {
         Ok(subscription) => {
             // In a box, because it is moved in and out with each chunk.
@@ -62,7 +62,7 @@ async fn begin(server: &Arc<Server>, request: &Parts) -> Response<Body> {
             });
             event_stream(Body::from_stream(chunks))
         }
-        Err(Refused::Plain(message)) => {
+        Err(SubscribeError::Plain(message)) => {
             server.meters.refused("INVALID_REQUEST");
             let mut response = Response::new(Body::from(message));
             *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -70,7 +70,7 @@ async fn begin(server: &Arc<Server>, request: &Parts) -> Response<Body> {
             response.headers_mut().insert(CONTENT_TYPE, plain);
             response
         }
-        Err(Refused::Problem(problem)) => server.refuse(&problem),
+        Err(SubscribeError::Problem(problem)) => server.refuse(&problem),
     }
 }
 
@@ -89,10 +89,10 @@ pub(crate) fn event_stream(body: Body) -> Response<Body> {
     response
 }
 
-async fn subscribe(server: &Arc<Server>, request: &Parts) -> Result<Subscription, Refused> {
+async fn subscribe(server: &Arc<EventsApiServer>, request: &Parts) -> Result<SubscriberCursor, SubscribeError> {
     let caller = admit(server, request, &Method::GET).await?;
-    let wanted = Wanted::read(request).map_err(Refused::Plain)?;
-    caller.may(Need::Read)?;
+    let wanted = SubscribeRequest::read(request).map_err(SubscribeError::Plain)?;
+    caller.may(RequiredScope::Read)?;
     let namespace = caller.namespace()?;
-    Ok(Subscription::begin(server, namespace, wanted, caller.ended()))
+    Ok(SubscriberCursor::begin(server, namespace, wanted, caller.ended()))
 }

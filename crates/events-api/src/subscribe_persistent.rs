@@ -13,16 +13,16 @@ use axum::http::{Method, Response};
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::subscription::{Lease, NAME_BYTES_MAX, Nack};
-use thalweg_events::{Ask, EventsError, Fetched, Message, Namespace};
+use thalweg_events::{DeliveredMessage, EventsError, FetchRequest, FetchedMessages, Namespace};
 use tokio::time::Instant;
 
 use crate::args::name_within;
-use crate::auth::{Need, admit};
-use crate::memory::Room;
+use crate::auth::{RequiredScope, admit};
+use crate::memory::ResponsePermit;
 use crate::problem::{Problem, Result};
 use crate::rpc::write_message;
 use crate::subscribe::event_stream;
-use crate::{Server, query_value};
+use crate::{EventsApiServer, query_value};
 
 /// So long nothing comes before it is said that the connection stands.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
@@ -32,16 +32,16 @@ const MAX_MAX: usize = 1000;
 
 /// A consumer and what it has.
 struct Consumer {
-    server: Arc<Server>,
+    server: Arc<EventsApiServer>,
     namespace: Arc<dyn Namespace>,
     subscription: String,
     name: Arc<str>,
     max: usize,
     held: Vec<Lease>,
     /// Handed out and not sent yet.
-    waiting: VecDeque<Message>,
+    waiting: VecDeque<DeliveredMessage>,
     /// What those have.
-    room: Room,
+    room: ResponsePermit,
     /// The token is not valid any more, or the server stops.
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     begun: bool,
@@ -52,7 +52,7 @@ pub(crate) fn named(request: &Parts) -> Option<String> {
     query_value(request.uri.query(), "subscription").filter(|name| !name.is_empty())
 }
 
-pub(crate) async fn answer(server: &Arc<Server>, request: &Parts, subscription: String) -> Response<Body> {
+pub(crate) async fn answer(server: &Arc<EventsApiServer>, request: &Parts, subscription: String) -> Response<Body> {
     match open(server, request, subscription).await {
         Ok(consumer) => {
             let chunks = stream::unfold(consumer, |mut consumer| async move {
@@ -65,7 +65,7 @@ pub(crate) async fn answer(server: &Arc<Server>, request: &Parts, subscription: 
     }
 }
 
-async fn open(server: &Arc<Server>, request: &Parts, subscription: String) -> Result<Consumer> {
+async fn open(server: &Arc<EventsApiServer>, request: &Parts, subscription: String) -> Result<Consumer> {
     let caller = admit(server, request, &Method::GET).await?;
     let value = |name: &str| query_value(request.uri.query(), name).filter(|value| !value.is_empty());
     if ["stream", "category", "all"].iter().any(|other| value(other).is_some()) {
@@ -79,8 +79,8 @@ async fn open(server: &Arc<Server>, request: &Parts, subscription: String) -> Re
     let max = max.ok_or_else(|| Problem::invalid(format!("max must be between 1 and {MAX_MAX}")))?;
     name_within(&subscription, NAME_BYTES_MAX, "subscription")?;
     name_within(&name, NAME_BYTES_MAX, "consumer")?;
-    caller.may(Need::Read)?;
-    caller.may(Need::Write)?;
+    caller.may(RequiredScope::Read)?;
+    caller.may(RequiredScope::Write)?;
     let namespace = caller.namespace()?.clone();
     let known = server.subscriptions.info(&namespace, &subscription).await;
     known.map_err(Problem::of("get subscription"))?;
@@ -92,7 +92,7 @@ async fn open(server: &Arc<Server>, request: &Parts, subscription: String) -> Re
         max,
         held: Vec::new(),
         waiting: VecDeque::new(),
-        room: Room::default(),
+        room: ResponsePermit::default(),
         ended: {
             let (ended, stopping) = (caller.ended(), server.stopping.clone());
             Box::pin(async move {
@@ -128,7 +128,7 @@ impl Consumer {
 
     /// Waits for messages until something has to be said.
     async fn fetch(&mut self) -> Option<()> {
-        let ask = Ask {
+        let ask = FetchRequest {
             consumer: self.name.clone(),
             max: self.max,
             held: self.held.clone(),
@@ -164,7 +164,11 @@ impl Consumer {
     }
 
     /// What was fetched, if there is room for it now; else it goes back, and whoever asks next waits until there may be.
-    async fn with_room(&mut self, mut fetched: Fetched, until: Instant) -> std::result::Result<Fetched, EventsError> {
+    async fn with_room(
+        &mut self,
+        mut fetched: FetchedMessages,
+        until: Instant,
+    ) -> std::result::Result<FetchedMessages, EventsError> {
         let bytes = bytes_of(&fetched.messages);
         let memory = &self.server.memory;
         match memory.room_now(bytes) {
@@ -180,16 +184,16 @@ impl Consumer {
 }
 
 /// About as much as messages are as text.
-pub(crate) fn bytes_of(messages: &[Message]) -> usize {
+pub(crate) fn bytes_of(messages: &[DeliveredMessage]) -> usize {
     messages.iter().map(|message| message.stored.bytes() + 200).sum()
 }
 
 /// What there is no room for is handed out again as if it never had been.
 pub(crate) async fn give_back(
-    server: &Server,
+    server: &EventsApiServer,
     namespace: &Arc<dyn Namespace>,
     subscription: &str,
-    messages: Vec<Message>,
+    messages: Vec<DeliveredMessage>,
 ) -> std::result::Result<(), EventsError> {
     let leases = messages.iter().map(|message| message.lease).collect();
     drop(messages);
@@ -216,7 +220,7 @@ impl Drop for Consumer {
 }
 
 /// One event, in one piece.
-fn event(message: &Message) -> String {
+fn event(message: &DeliveredMessage) -> String {
     let mut out = String::with_capacity(message.stored.bytes() + 160);
     out.push_str("event: message\nid: ");
     out.push_str(&message.lease.global.to_string());

@@ -11,8 +11,8 @@ use futures::StreamExt as _;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use thalweg_events::{DEFAULT, EmbeddedStore, EventsOptions, NewNamespace, Scopes, Store as _, Token};
-use thalweg_events_api::{EventsApiOptions, Server};
-use thalweg_log::disk::Ram;
+use thalweg_events_api::{EventsApiOptions, EventsApiServer};
+use thalweg_log::disk::RamDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_telemetry::Metrics;
 
@@ -48,7 +48,7 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
         min_free_bytes: Some(0),
         ..LogOptions::default()
     };
-    let log = EmbeddedLog::open(Arc::new(Ram::new(1 << 30)), 1, &settings).unwrap();
+    let log = EmbeddedLog::open(Arc::new(RamDisk::new(1 << 30)), 1, &settings).unwrap();
     let in_memory = EventsOptions {
         durability: Durability::Os,
         in_memory: true,
@@ -70,7 +70,7 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
         test_mode: true,
         ..EventsApiOptions::default()
     };
-    let server = Server::new(store, options, Arc::new(Metrics::new(false)));
+    let server = EventsApiServer::new(store, options, Arc::new(Metrics::new(false)));
     let router = TowerToHyperService::new(server.router());
     let mut open = Vec::with_capacity(SUBSCRIBERS as usize);
     let before = HELD.load(Relaxed);

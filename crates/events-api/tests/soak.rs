@@ -13,17 +13,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use thalweg_events::{DEFAULT, EmbeddedStore, EventsOptions, NewNamespace, Scopes, Store as _, Token};
-use thalweg_events_api::{EventsApiOptions, Server};
-use thalweg_log::disk::Folder;
+use thalweg_events_api::{EventsApiOptions, EventsApiServer};
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_telemetry::Metrics;
-use thalweg_telemetry::alloc::{Counting, live};
+use thalweg_telemetry::alloc::{CountingAllocator, live};
 use thalweg_tests::Api;
 use thalweg_tests::soak::{Kind, covers, soak};
 use tokio::runtime::Runtime;
 
 #[global_allocator]
-static ALLOCATOR: Counting<System> = Counting(System);
+static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
 const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
 const SUBSCRIBE: &str = "GET /subscribe";
@@ -125,7 +125,7 @@ impl Scene {
         let disk = |name: &str| {
             let folder = folder.join(name);
             std::fs::create_dir_all(&folder).unwrap();
-            Arc::new(Folder::open(&folder).unwrap())
+            Arc::new(FolderDisk::open(&folder).unwrap())
         };
         let settings = LogOptions {
             file_bytes: 4 << 20,
@@ -159,7 +159,7 @@ impl Scene {
         let server = {
             // It starts tasks.
             let _within = runtime.enter();
-            Server::new(
+            EventsApiServer::new(
                 store.clone(),
                 EventsApiOptions::default(),
                 Arc::new(Metrics::new(false)),

@@ -17,27 +17,27 @@ pub struct Checkpoint {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct CheckpointDocument {
     of: String,
     next: u64,
 }
 
-pub enum Failed {
+pub enum CheckpointError {
     /// Trying again may help.
     Store(EventsError),
     /// Somebody has to change the configuration.
     Mistaken(String),
 }
 
-impl From<EventsError> for Failed {
-    fn from(error: EventsError) -> Failed {
-        Failed::Store(error)
+impl From<EventsError> for CheckpointError {
+    fn from(error: EventsError) -> CheckpointError {
+        CheckpointError::Store(error)
     }
 }
 
 impl Checkpoint {
     /// Finds out where an earlier run has come to.
-    pub async fn open(namespace: &dyn Namespace, name: &str, of: String) -> Result<Checkpoint, Failed> {
+    pub async fn open(namespace: &dyn Namespace, name: &str, of: String) -> Result<Checkpoint, CheckpointError> {
         let mut checkpoint = Checkpoint {
             name: name.to_owned(),
             of,
@@ -48,11 +48,11 @@ impl Checkpoint {
         let Some(document) = namespace.document(&checkpoint.document()).await? else {
             return Ok(checkpoint);
         };
-        let content: Content = serde_json::from_slice(&document.content)
-            .map_err(|error| Failed::Mistaken(format!("the checkpoint {name} is damaged: {error}")))?;
+        let content: CheckpointDocument = serde_json::from_slice(&document.content)
+            .map_err(|error| CheckpointError::Mistaken(format!("the checkpoint {name} is damaged: {error}")))?;
         if content.of != checkpoint.of {
             let (was, is) = (&content.of, &checkpoint.of);
-            return Err(Failed::Mistaken(format!(
+            return Err(CheckpointError::Mistaken(format!(
                 "the checkpoint {name} is of {was}, and this input reads {is}; give it another name with the field checkpoint"
             )));
         }
@@ -66,8 +66,9 @@ impl Checkpoint {
     }
 
     /// Whoever gives up waiting, or gets an error, may save again.
-    pub async fn save(&mut self, namespace: &dyn Namespace, next: u64) -> Result<(), Failed> {
-        let text = serde_json::to_vec(&self.content(next)).map_err(|error| Failed::Mistaken(error.to_string()))?;
+    pub async fn save(&mut self, namespace: &dyn Namespace, next: u64) -> Result<(), CheckpointError> {
+        let text =
+            serde_json::to_vec(&self.content(next)).map_err(|error| CheckpointError::Mistaken(error.to_string()))?;
         let name = self.document();
         // Until it is known to be stored or not it may be either. One that is asked for again and again stands there once.
         if self.unknown.last() != Some(&next) {
@@ -90,7 +91,7 @@ impl Checkpoint {
                 (Some(_), Some(found)) => self.revision = found.revision,
                 _ => {
                     let shown = &self.name;
-                    return Err(Failed::Mistaken(format!(
+                    return Err(CheckpointError::Mistaken(format!(
                         "another input moves the checkpoint {shown}; give each a name of its own with the field checkpoint"
                     )));
                 }
@@ -103,8 +104,8 @@ impl Checkpoint {
         Err(EventsError::Unavailable(what).into())
     }
 
-    fn content(&self, next: u64) -> Content {
-        Content {
+    fn content(&self, next: u64) -> CheckpointDocument {
+        CheckpointDocument {
             of: self.of.clone(),
             next,
         }
@@ -117,7 +118,7 @@ impl Checkpoint {
 
     /// Where a document says to go on, if it may be one that was to be stored here.
     fn is_own(&self, content: &[u8]) -> Option<u64> {
-        let content: Content = serde_json::from_slice(content).ok()?;
+        let content: CheckpointDocument = serde_json::from_slice(content).ok()?;
         (content.of == self.of && self.unknown.contains(&content.next)).then_some(content.next)
     }
 
@@ -134,27 +135,27 @@ mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
 
-    use thalweg_events::test_double::Double;
+    use thalweg_events::test_double::NamespaceDouble;
 
     use super::*;
 
-    async fn opened(namespace: &Double) -> Checkpoint {
+    async fn opened(namespace: &NamespaceDouble) -> Checkpoint {
         let opened = Checkpoint::open(namespace, "c", "category order".to_owned()).await;
         opened.ok().unwrap()
     }
 
-    fn message(failed: Result<(), Failed>) -> String {
+    fn message(failed: Result<(), CheckpointError>) -> String {
         match failed {
             Ok(()) => String::new(),
-            Err(Failed::Store(error)) => format!("store: {error}"),
-            Err(Failed::Mistaken(what)) => format!("mistaken: {what}"),
+            Err(CheckpointError::Store(error)) => format!("store: {error}"),
+            Err(CheckpointError::Mistaken(what)) => format!("mistaken: {what}"),
         }
     }
 
     #[tokio::test]
     async fn a_write_whose_answer_was_lost_is_no_other_input() {
         for lost in 1..4 {
-            let namespace = Double::new("a");
+            let namespace = NamespaceDouble::new("a");
             let mut checkpoint = opened(&namespace).await;
             namespace.lose_answers(lost);
             for next in 0..lost as u64 {
@@ -168,7 +169,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_input_is_told_from_an_own_write_also_behind_a_lost_answer() {
-        let namespace = Double::new("a");
+        let namespace = NamespaceDouble::new("a");
         let (mut one, mut other) = (opened(&namespace).await, opened(&namespace).await);
         namespace.lose_answers(1);
         assert!(message(one.save(&namespace, 3).await).starts_with("store: "));
@@ -184,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn a_save_that_nobody_waits_for_leaves_the_next_one_right() {
         for case in 0..10_000_u64 {
-            let namespace = Double::new("a");
+            let namespace = NamespaceDouble::new("a");
             let mut checkpoint = opened(&namespace).await;
             let (mut case, mut last) = (case, None);
             for next in 1..6_u64 {

@@ -10,17 +10,17 @@
 use std::collections::VecDeque;
 
 #[derive(Debug)]
-pub struct Cursor {
+pub struct InputCursor {
     next: u64,
     floor: u64,
     /// Sent, and not below the floor; in the order of their places.
-    open: VecDeque<Sent>,
+    open: VecDeque<InFlightBatch>,
     /// Of the batch that was sent last.
     number: u64,
 }
 
 #[derive(Debug)]
-struct Sent {
+struct InFlightBatch {
     number: u64,
     from: u64,
     /// Exclusive.
@@ -28,9 +28,9 @@ struct Sent {
     confirmed: bool,
 }
 
-impl Cursor {
-    pub fn new(at: u64) -> Cursor {
-        Cursor {
+impl InputCursor {
+    pub fn new(at: u64) -> InputCursor {
+        InputCursor {
             next: at,
             floor: at,
             open: VecDeque::new(),
@@ -81,7 +81,7 @@ impl Cursor {
     fn add(&mut self, to: u64, confirmed: bool) -> u64 {
         self.number += 1;
         let to = to.max(self.next);
-        self.open.push_back(Sent {
+        self.open.push_back(InFlightBatch {
             number: self.number,
             from: self.next,
             to,
@@ -127,7 +127,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_floor_never_rises_above_what_is_not_confirmed(steps in proptest::collection::vec(step(), 0..60)) {
-            let mut cursor = Cursor::new(1);
+            let mut cursor = InputCursor::new(1);
             // Places that the flow has confirmed, and batches that it may still settle.
             let (mut done, mut sent) = (BTreeSet::new(), Vec::new());
             for step in steps {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_floor_waits_for_the_first_batch_and_then_rises_over_all() {
-        let mut cursor = Cursor::new(5);
+        let mut cursor = InputCursor::new(5);
         let (first, second) = (cursor.sent(7), cursor.sent(9));
         cursor.passed(12);
         cursor.confirmed(second);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_read_again_with_all_behind_it() {
-        let mut cursor = Cursor::new(0);
+        let mut cursor = InputCursor::new(0);
         let (first, second) = (cursor.sent(2), cursor.sent(4));
         assert!(cursor.given_back(first));
         assert_eq!(cursor.next(), 0);

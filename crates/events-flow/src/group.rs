@@ -3,25 +3,25 @@
 
 use std::collections::HashMap;
 
-use thalweg_events::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Expected, NewEvent};
+use thalweg_events::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, ExpectedVersion, NewEvent};
 
-use crate::prepare::Prepared;
+use crate::prepare::PreparedEvent;
 
 /// What a message has beside type, data and metadata, at most, without the name of its stream.
 const MESSAGE_BYTES: usize = 128;
 
 /// Messages of one stream, in order; never empty.
-pub type Group = Vec<Prepared>;
+pub type StreamGroup = Vec<PreparedEvent>;
 
 /// Appends that are done one after the other; each stores all of it or nothing.
-pub fn appends(messages: Vec<Prepared>) -> Vec<Vec<Group>> {
-    let mut all: Vec<Building> = Vec::new();
+pub fn appends(messages: Vec<PreparedEvent>) -> Vec<Vec<StreamGroup>> {
+    let mut all: Vec<AppendBuilder> = Vec::new();
     for message in messages {
         let bytes = message.bytes() + message.stream.len() + MESSAGE_BYTES;
         match all.last_mut().filter(|last| last.takes(&message, bytes)) {
             Some(last) => last.add(message, bytes),
             None => {
-                let mut next = Building::default();
+                let mut next = AppendBuilder::default();
                 next.add(message, bytes);
                 all.push(next);
             }
@@ -31,16 +31,16 @@ pub fn appends(messages: Vec<Prepared>) -> Vec<Vec<Group>> {
 }
 
 #[derive(Default)]
-struct Building {
-    groups: Vec<Group>,
+struct AppendBuilder {
+    groups: Vec<StreamGroup>,
     /// Where each stream is.
     places: HashMap<String, usize>,
     count: usize,
     bytes: usize,
 }
 
-impl Building {
-    fn takes(&self, message: &Prepared, bytes: usize) -> bool {
+impl AppendBuilder {
+    fn takes(&self, message: &PreparedEvent, bytes: usize) -> bool {
         if self.count == APPEND_MESSAGES_MAX || self.bytes + bytes > APPEND_BYTES_MAX {
             return false;
         }
@@ -50,7 +50,7 @@ impl Building {
         }
     }
 
-    fn add(&mut self, message: Prepared, bytes: usize) {
+    fn add(&mut self, message: PreparedEvent, bytes: usize) {
         self.count += 1;
         self.bytes += bytes;
         let next = self.groups.len();
@@ -64,11 +64,11 @@ impl Building {
 
 /// Whether what a message expects is so once the others of its group are stored. If not, it is an append of its own, which the
 /// store refuses or not.
-fn follows(group: &Group, message: &Prepared) -> bool {
-    let first = group.first().map_or(Expected::Any, |first| first.expected);
+fn follows(group: &StreamGroup, message: &PreparedEvent) -> bool {
+    let first = group.first().map_or(ExpectedVersion::Any, |first| first.expected);
     match (first, message.expected) {
-        (_, Expected::Any | Expected::Exists) => true,
-        (Expected::Version(first), Expected::Version(expected)) => {
+        (_, ExpectedVersion::Any | ExpectedVersion::Exists) => true,
+        (ExpectedVersion::Version(first), ExpectedVersion::Version(expected)) => {
             i64::try_from(group.len()).is_ok_and(|count| first.checked_add(count) == Some(expected))
         }
         _ => false,
@@ -76,11 +76,11 @@ fn follows(group: &Group, message: &Prepared) -> bool {
 }
 
 /// As the store wants it.
-pub fn borrowed(groups: &[Group]) -> Vec<Append<'_>> {
+pub fn borrowed(groups: &[StreamGroup]) -> Vec<Append<'_>> {
     groups.iter().filter_map(append_of).collect()
 }
 
-fn append_of(group: &Group) -> Option<Append<'_>> {
+fn append_of(group: &StreamGroup) -> Option<Append<'_>> {
     let first = group.first()?;
     let events = group.iter().map(|message| NewEvent {
         id: message.id.clone(),
@@ -101,8 +101,8 @@ mod tests {
 
     use super::*;
 
-    fn message(index: usize, stream: &str, expected: Expected) -> Prepared {
-        Prepared {
+    fn message(index: usize, stream: &str, expected: ExpectedVersion) -> PreparedEvent {
+        PreparedEvent {
             index,
             stream: stream.to_owned(),
             kind: "t".to_owned(),
@@ -113,31 +113,31 @@ mod tests {
         }
     }
 
-    fn shape(messages: Vec<Prepared>) -> Vec<Vec<Vec<usize>>> {
-        let indices = |group: Group| group.into_iter().map(|message| message.index).collect();
-        let append = |groups: Vec<Group>| groups.into_iter().map(indices).collect();
+    fn shape(messages: Vec<PreparedEvent>) -> Vec<Vec<Vec<usize>>> {
+        let indices = |group: StreamGroup| group.into_iter().map(|message| message.index).collect();
+        let append = |groups: Vec<StreamGroup>| groups.into_iter().map(indices).collect();
         appends(messages).into_iter().map(append).collect()
     }
 
     #[test]
     fn a_write_is_one_append_by_stream() {
-        let any = |index, stream| message(index, stream, Expected::Any);
+        let any = |index, stream| message(index, stream, ExpectedVersion::Any);
         let found = shape(vec![any(0, "a"), any(1, "b"), any(2, "a")]);
         assert_eq!(found, [vec![vec![0, 2], vec![1]]]);
     }
 
     #[test]
     fn versions_that_follow_each_other_go_together_and_others_do_not() {
-        let at = |index, version| message(index, "a", Expected::Version(version));
+        let at = |index, version| message(index, "a", ExpectedVersion::Version(version));
         assert_eq!(shape(vec![at(0, -1), at(1, 0), at(2, 1)]), [vec![vec![0, 1, 2]]]);
         assert_eq!(shape(vec![at(0, 3), at(1, 3)]), [vec![vec![0]], vec![vec![1]]]);
-        let twice = |index| message(index, "a", Expected::NoStream);
+        let twice = |index| message(index, "a", ExpectedVersion::NoStream);
         assert_eq!(shape(vec![twice(0), twice(1)]), [vec![vec![0]], vec![vec![1]]]);
     }
 
     #[test]
     fn an_append_has_no_more_streams_than_the_store_takes() {
-        let messages = (0..APPEND_STREAMS_MAX + 1).map(|n| message(n, &format!("s-{n}"), Expected::Any));
+        let messages = (0..APPEND_STREAMS_MAX + 1).map(|n| message(n, &format!("s-{n}"), ExpectedVersion::Any));
         let found = appends(messages.collect());
         assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [APPEND_STREAMS_MAX, 1]);
     }
@@ -147,11 +147,11 @@ mod tests {
         fn every_message_is_in_one_append_in_the_order_of_its_stream(
             wanted in proptest::collection::vec((0..4_u8, -2..6_i64), 0..60),
         ) {
-            let messages: Vec<Prepared> = wanted
+            let messages: Vec<PreparedEvent> = wanted
                 .iter()
                 .enumerate()
                 .map(|(index, (stream, version))| {
-                    let expected = if *version < -1 { Expected::Any } else { Expected::Version(*version) };
+                    let expected = if *version < -1 { ExpectedVersion::Any } else { ExpectedVersion::Version(*version) };
                     message(index, &stream.to_string(), expected)
                 })
                 .collect();

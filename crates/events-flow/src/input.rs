@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use thalweg_config::{ComponentNode, Fields};
-use thalweg_events::names::Member;
+use thalweg_events::names::GroupMember;
 use thalweg_events::{
-    CategoryRead, Direction, EventsError, From, MessageId, Namespace, Page, Stored, StreamRead, Visible, time,
+    CategoryRead, Direction, EventsError, MessageId, Namespace, NamespaceWatermark, Page, StoredEvent, StreamPosition,
+    StreamRead, time,
 };
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext, Registry,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, Input, InputContext, InputError, InputSpec, ParseContext,
 };
-use thalweg_record::{Batch, Message, Outcome};
+use thalweg_record::{AckResult, Batch, Message};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::SharedStore;
-use crate::checkpoint::{Checkpoint, Failed, NAME_BYTES_MAX};
-use crate::cursor::Cursor;
+use crate::checkpoint::{Checkpoint, CheckpointError, NAME_BYTES_MAX};
+use crate::cursor::InputCursor;
 
 /// After an error it is tried again so soon.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,39 +30,39 @@ const BATCH: i64 = 500;
 const BATCH_MAX: i64 = 10_000;
 const MEMBERS_MAX: i64 = 1 << 20;
 
-pub(crate) fn register(registry: &mut Registry, store: Arc<SharedStore>) {
+pub(crate) fn register(registry: &mut ComponentRegistry, store: Arc<SharedStore>) {
     registry.input("events", move |node, context| parse(node, context, &store));
 }
 
 #[derive(Clone)]
-struct Options {
+struct EventsInputOptions {
     namespace: String,
-    of: Of,
-    start: Start,
+    of: InputSource,
+    start: InputStart,
     types: Vec<String>,
-    member: Option<Member>,
+    member: Option<GroupMember>,
     checkpoint: Option<String>,
     batch: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Of {
+enum InputSource {
     Stream(String),
     Category(String),
     All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
+enum InputStart {
     First,
     /// What is stored from now on.
     End,
     At(u64),
 }
 
-struct Spec {
+struct EventsInputSpec {
     store: Arc<SharedStore>,
-    options: Options,
+    options: EventsInputOptions,
 }
 
 fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<SharedStore>) -> Option<Arc<dyn InputSpec>> {
@@ -73,7 +74,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Share
     let start = start(&mut fields);
     let types = fields.string_list("types");
     let member = fields.opt_fields("consumer_group").map(member);
-    if member.is_some() && !matches!(of, Of::Category(_)) {
+    if member.is_some() && !matches!(of, InputSource::Category(_)) {
         fields.error("consumer_group", "a consumer group shares a category; set category");
     }
     let checkpoint = fields.opt_string("checkpoint");
@@ -84,7 +85,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Share
     }
     let batch = fields.int_in("batch_size", BATCH, 1..=BATCH_MAX);
     fields.finish();
-    let options = Options {
+    let options = EventsInputOptions {
         namespace,
         of,
         start,
@@ -93,19 +94,19 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Share
         checkpoint,
         batch: usize::try_from(batch).unwrap_or(1),
     };
-    Some(Arc::new(Spec {
+    Some(Arc::new(EventsInputSpec {
         store: store.clone(),
         options,
     }))
 }
 
-fn of(fields: &mut Fields<'_>) -> Of {
+fn of(fields: &mut Fields<'_>) -> InputSource {
     let (stream, category) = (fields.opt_string("stream"), fields.opt_string("category"));
     let all = fields.bool("all", false);
     let (of, given) = match (stream, category, all) {
-        (Some(stream), None, false) => (Of::Stream(stream), "stream"),
-        (None, Some(category), false) => (Of::Category(category), "category"),
-        (None, None, true) => (Of::All, "all"),
+        (Some(stream), None, false) => (InputSource::Stream(stream), "stream"),
+        (None, Some(category), false) => (InputSource::Category(category), "category"),
+        (None, None, true) => (InputSource::All, "all"),
         (stream, category, _) => {
             let place = match (stream.is_some(), category.is_some()) {
                 (_, true) => "category",
@@ -113,12 +114,14 @@ fn of(fields: &mut Fields<'_>) -> Of {
                 (false, false) => "all",
             };
             fields.error(place, "give one of stream, category and all: true");
-            return Of::All;
+            return InputSource::All;
         }
     };
     match &of {
-        Of::Stream(name) | Of::Category(name) if name.is_empty() => fields.error(given, "it is empty"),
-        Of::Category(name) if name.contains('-') => {
+        InputSource::Stream(name) | InputSource::Category(name) if name.is_empty() => {
+            fields.error(given, "it is empty")
+        }
+        InputSource::Category(name) if name.contains('-') => {
             fields.error(given, "a category has no '-', which ends it in the name of a stream");
         }
         _ => {}
@@ -126,35 +129,35 @@ fn of(fields: &mut Fields<'_>) -> Of {
     of
 }
 
-fn start(fields: &mut Fields<'_>) -> Start {
+fn start(fields: &mut Fields<'_>) -> InputStart {
     let text = fields.string("from", "start");
     match text.as_str() {
-        "start" => Start::First,
-        "end" => Start::End,
+        "start" => InputStart::First,
+        "end" => InputStart::End,
         other => match other.parse() {
-            Ok(at) => Start::At(at),
+            Ok(at) => InputStart::At(at),
             Err(_) => {
                 fields.error("from", format!("expected start, end or a position, got \"{other}\""));
-                Start::First
+                InputStart::First
             }
         },
     }
 }
 
-fn member(mut fields: Fields<'_>) -> Member {
+fn member(mut fields: Fields<'_>) -> GroupMember {
     let of = fields.int_in("size", 1, 1..=MEMBERS_MAX);
     let number = fields.required_int("member");
     if !(0..of).contains(&number) {
         fields.error("member", format!("members of a group of {of} are 0 to {}", of - 1));
     }
     fields.finish();
-    Member {
+    GroupMember {
         number: number.unsigned_abs(),
         of: of.unsigned_abs().max(1),
     }
 }
 
-impl InputSpec for Spec {
+impl InputSpec for EventsInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         let name = self.options.checkpoint.clone();
         Ok(Box::new(EventsInput {
@@ -167,44 +170,44 @@ impl InputSpec for Spec {
 
 struct EventsInput {
     store: Arc<SharedStore>,
-    options: Options,
+    options: EventsInputOptions,
     checkpoint: String,
 }
 
 /// Why reading ended.
-enum Ended {
+enum SessionEnd {
     Stopped,
     /// It begins again after a pause.
     Lost(String),
     Failed(String),
 }
 
-impl std::convert::From<EventsError> for Ended {
-    fn from(error: EventsError) -> Ended {
-        Ended::Lost(error.to_string())
+impl std::convert::From<EventsError> for SessionEnd {
+    fn from(error: EventsError) -> SessionEnd {
+        SessionEnd::Lost(error.to_string())
     }
 }
 
-impl std::convert::From<Failed> for Ended {
-    fn from(failed: Failed) -> Ended {
+impl std::convert::From<CheckpointError> for SessionEnd {
+    fn from(failed: CheckpointError) -> SessionEnd {
         match failed {
-            Failed::Store(error) => error.into(),
-            Failed::Mistaken(what) => Ended::Failed(what),
+            CheckpointError::Store(error) => error.into(),
+            CheckpointError::Mistaken(what) => SessionEnd::Failed(what),
         }
     }
 }
 
 /// What was sent to the flow, and what became of it.
-type Settled = (u64, Outcome);
+type BatchSettlement = (u64, AckResult);
 
 impl Input for EventsInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             loop {
                 match self.session(&context).await {
-                    Ended::Stopped => return Ok(()),
-                    Ended::Failed(what) => return Err(InputError(what)),
-                    Ended::Lost(why) => context.connection.failed(&why),
+                    SessionEnd::Stopped => return Ok(()),
+                    SessionEnd::Failed(what) => return Err(InputError(what)),
+                    SessionEnd::Lost(why) => context.connection.failed(&why),
                 }
                 tokio::select! {
                     () = context.stop.cancelled() => return Ok(()),
@@ -217,9 +220,9 @@ impl Input for EventsInput {
 
 impl EventsInput {
     /// From the namespace's opening, which may be made while the process runs, to its end.
-    async fn session(&self, context: &InputContext) -> Ended {
+    async fn session(&self, context: &InputContext) -> SessionEnd {
         let Some(opened) = self.store.get() else {
-            return Ended::Lost("the event store is not open yet".to_owned());
+            return SessionEnd::Lost("the event store is not open yet".to_owned());
         };
         let namespace = match opened.store.namespace(&self.options.namespace).await {
             Ok(namespace) => namespace,
@@ -231,13 +234,13 @@ impl EventsInput {
         }
     }
 
-    async fn begin(&self, namespace: Arc<dyn Namespace>) -> Result<Reading<'_>, Ended> {
+    async fn begin(&self, namespace: Arc<dyn Namespace>) -> Result<InputSession<'_>, SessionEnd> {
         let options = &self.options;
         let checkpoint = Checkpoint::open(namespace.as_ref(), &self.checkpoint, options.of.name()).await?;
         let visible = namespace.watch();
         let end = match &options.of {
-            Of::Stream(stream) => u64::try_from(namespace.version(stream).await? + 1).unwrap_or(0),
-            Of::Category(_) | Of::All => visible.borrow().last + 1,
+            InputSource::Stream(stream) => u64::try_from(namespace.version(stream).await? + 1).unwrap_or(0),
+            InputSource::Category(_) | InputSource::All => visible.borrow().last + 1,
         };
         let at = match (checkpoint.saved(), options.start) {
             (Some(saved), _) if saved <= end => saved,
@@ -251,53 +254,53 @@ impl EventsInput {
                 );
                 0
             }
-            (None, Start::First) => 0,
-            (None, Start::End) => end,
-            (None, Start::At(at)) => at,
+            (None, InputStart::First) => 0,
+            (None, InputStart::End) => end,
+            (None, InputStart::At(at)) => at,
         };
         let (tell, settled) = mpsc::unbounded_channel();
         let cleared = visible.borrow().cleared;
-        Ok(Reading {
+        Ok(InputSession {
             options,
             namespace,
             cleared,
             visible,
             checkpoint,
-            cursor: Cursor::new(at),
+            cursor: InputCursor::new(at),
             tell,
             settled,
         })
     }
 }
 
-impl Of {
+impl InputSource {
     fn name(&self) -> String {
         match self {
-            Of::Stream(stream) => format!("stream {stream}"),
-            Of::Category(category) => format!("category {category}"),
-            Of::All => "all".to_owned(),
+            InputSource::Stream(stream) => format!("stream {stream}"),
+            InputSource::Category(category) => format!("category {category}"),
+            InputSource::All => "all".to_owned(),
         }
     }
 }
 
 /// While a namespace is read.
-struct Reading<'i> {
-    options: &'i Options,
+struct InputSession<'i> {
+    options: &'i EventsInputOptions,
     namespace: Arc<dyn Namespace>,
-    visible: watch::Receiver<Visible>,
+    visible: watch::Receiver<NamespaceWatermark>,
     /// How often all messages had been removed.
     cleared: u64,
     checkpoint: Checkpoint,
-    cursor: Cursor,
-    tell: mpsc::UnboundedSender<Settled>,
-    settled: mpsc::UnboundedReceiver<Settled>,
+    cursor: InputCursor,
+    tell: mpsc::UnboundedSender<BatchSettlement>,
+    settled: mpsc::UnboundedReceiver<BatchSettlement>,
 }
 
-impl Reading<'_> {
-    async fn run(mut self, context: &InputContext) -> Ended {
+impl InputSession<'_> {
+    async fn run(mut self, context: &InputContext) -> SessionEnd {
         context.connection.up();
         let ended = match self.read(context).await {
-            Ok(()) => Ended::Stopped,
+            Ok(()) => SessionEnd::Stopped,
             Err(ended) => ended,
         };
         // What the flow still has is settled before the checkpoint moves for the last time.
@@ -306,8 +309,8 @@ impl Reading<'_> {
             self.settle(settled);
         }
         match (self.save().await, &ended) {
-            (Err(Ended::Failed(what)), Ended::Stopped) => return Ended::Failed(what),
-            (Err(Ended::Lost(why)), Ended::Stopped) => {
+            (Err(SessionEnd::Failed(what)), SessionEnd::Stopped) => return SessionEnd::Failed(what),
+            (Err(SessionEnd::Lost(why)), SessionEnd::Stopped) => {
                 context.component.warn_limited("checkpoint", 1, || {
                     format!("the checkpoint was not stored, so the next start repeats some messages: {why}")
                 });
@@ -317,7 +320,7 @@ impl Reading<'_> {
         ended
     }
 
-    async fn read(&mut self, context: &InputContext) -> Result<(), Ended> {
+    async fn read(&mut self, context: &InputContext) -> Result<(), SessionEnd> {
         let mut save = interval(SAVE);
         save.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // All that could be read was read.
@@ -333,13 +336,13 @@ impl Reading<'_> {
                     }
                 }
                 _ = save.tick() => match self.save().await {
-                    Err(Ended::Lost(why)) => context.component.warn_limited("checkpoint", 1, || {
+                    Err(SessionEnd::Lost(why)) => context.component.warn_limited("checkpoint", 1, || {
                         format!("the checkpoint was not stored and is tried again: {why}")
                     }),
                     other => other?,
                 },
                 changed = self.visible.changed(), if is_idle => {
-                    changed.map_err(|_| Ended::Lost("the namespace was deleted".to_owned()))?;
+                    changed.map_err(|_| SessionEnd::Lost("the namespace was deleted".to_owned()))?;
                     is_idle = false;
                 }
                 () = room(context, paused_until), if !is_idle => is_idle = self.pass_on(context).await?,
@@ -348,11 +351,11 @@ impl Reading<'_> {
     }
 
     /// Reads a page and gives it to the flow. `true`: there is no more for now.
-    async fn pass_on(&mut self, context: &InputContext) -> Result<bool, Ended> {
+    async fn pass_on(&mut self, context: &InputContext) -> Result<bool, SessionEnd> {
         let visible = *self.visible.borrow_and_update();
         if visible.cleared != self.cleared {
             self.cleared = visible.cleared;
-            self.cursor = Cursor::new(0);
+            self.cursor = InputCursor::new(0);
             // Those of the removed messages are of no cursor any more.
             (self.tell, self.settled) = mpsc::unbounded_channel();
         }
@@ -387,18 +390,18 @@ impl Reading<'_> {
     async fn page(&self) -> Result<Page, EventsError> {
         let (options, from) = (self.options, self.cursor.next());
         let category = match &options.of {
-            Of::Stream(stream) => {
+            InputSource::Stream(stream) => {
                 let read = StreamRead {
                     stream,
-                    from: Some(From::Position(from)),
+                    from: Some(StreamPosition::Position(from)),
                     direction: Direction::Forward,
                     max: options.batch,
                     types: &options.types,
                 };
                 return self.namespace.read_stream(read).await;
             }
-            Of::Category(category) => Some(category.as_str()),
-            Of::All => None,
+            InputSource::Category(category) => Some(category.as_str()),
+            InputSource::All => None,
         };
         let read = CategoryRead {
             category,
@@ -413,10 +416,10 @@ impl Reading<'_> {
     }
 
     /// Where to go on after a page.
-    fn behind(&self, page: &Page, visible: Visible) -> u64 {
-        let last = page.events.last().map(Stored::event);
+    fn behind(&self, page: &Page, visible: NamespaceWatermark) -> u64 {
+        let last = page.events.last().map(StoredEvent::event);
         let behind = match (&self.options.of, last) {
-            (Of::Stream(_), last) => last.map_or(0, |last| last.position + 1),
+            (InputSource::Stream(_), last) => last.map_or(0, |last| last.position + 1),
             // Nothing of what was passed over is looked at again.
             (_, last) => last.map_or(0, |last| last.global).max(visible.last) + 1,
         };
@@ -424,17 +427,17 @@ impl Reading<'_> {
     }
 
     /// `true`: something is to be read again.
-    fn settle(&mut self, (number, outcome): Settled) -> bool {
+    fn settle(&mut self, (number, outcome): BatchSettlement) -> bool {
         match outcome {
-            Outcome::Acked => {
+            AckResult::Acked => {
                 self.cursor.confirmed(number);
                 false
             }
-            Outcome::Nacked => self.cursor.given_back(number),
+            AckResult::Nacked => self.cursor.given_back(number),
         }
     }
 
-    async fn save(&mut self) -> Result<(), Ended> {
+    async fn save(&mut self) -> Result<(), SessionEnd> {
         let floor = self.cursor.floor();
         if self.checkpoint.saved() == Some(floor) {
             return Ok(());
@@ -450,7 +453,7 @@ async fn room(context: &InputContext, not_before: Instant) {
 }
 
 /// The data as it is; what else is known of the message becomes metadata.
-fn message(stored: &Stored) -> Message {
+fn message(stored: &StoredEvent) -> Message {
     let event = stored.event();
     let mut out = Message::raw(Bytes::copy_from_slice(event.data.as_bytes()));
     let (meta, id): (_, MessageId) = (&mut out.meta, event.id.into());

@@ -15,17 +15,17 @@ use std::sync::{Arc, OnceLock};
 
 use thalweg_config::{Diagnostics, Pos, is_slip};
 use thalweg_events::Store;
-use thalweg_flow::Registry;
+use thalweg_flow::ComponentRegistry;
 
 /// The store of the process, which is opened after its configuration was read.
 #[derive(Default)]
 pub struct SharedStore {
     wanted: AtomicBool,
-    opened: OnceLock<Opened>,
+    opened: OnceLock<OpenStore>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Opened {
+pub(crate) struct OpenStore {
     pub store: Arc<dyn Store>,
     /// Type, data and metadata of one message.
     pub message_bytes_max: usize,
@@ -39,13 +39,13 @@ impl SharedStore {
 
     /// From now on the components use it. Of several the first stays.
     pub fn open(&self, store: Arc<dyn Store>, message_bytes_max: usize) {
-        let _ = self.opened.set(Opened {
+        let _ = self.opened.set(OpenStore {
             store,
             message_bytes_max,
         });
     }
 
-    pub(crate) fn get(&self) -> Option<Opened> {
+    pub(crate) fn get(&self) -> Option<OpenStore> {
         self.opened.get().cloned()
     }
 
@@ -55,7 +55,7 @@ impl SharedStore {
 }
 
 /// Names the components.
-pub fn register(registry: &mut Registry, store: &Arc<SharedStore>) {
+pub fn register(registry: &mut ComponentRegistry, store: &Arc<SharedStore>) {
     input::register(registry, store.clone());
     output::register(registry, store.clone());
 }

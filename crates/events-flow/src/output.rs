@@ -7,28 +7,28 @@ use std::sync::Arc;
 use thalweg_config::{ComponentNode, Fields as ConfigFields, Node};
 use thalweg_events::{EventsError, Namespace};
 use thalweg_flow::{
-    Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
-    Registry, Rejection, WriteError, all_but,
+    Batching, BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec,
+    ParseContext, Rejection, WriteError, all_but,
 };
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message};
 use tokio::sync::OnceCell;
 
 use crate::SharedStore;
-use crate::group::{Group, appends, borrowed};
-use crate::prepare::{Fields, Metadata, STREAM_BYTES_MAX, TYPE_BYTES_MAX, expected_of, named};
+use crate::group::{StreamGroup, appends, borrowed};
+use crate::prepare::{EventFields, Metadata, STREAM_BYTES_MAX, TYPE_BYTES_MAX, expected_of, named};
 
 /// Batches that share one append, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 256;
 
-pub(crate) fn register(registry: &mut Registry, store: Arc<SharedStore>) {
+pub(crate) fn register(registry: &mut ComponentRegistry, store: Arc<SharedStore>) {
     registry.output("events", move |node, context| parse(node, context, &store));
 }
 
-struct Spec {
+struct EventsOutputSpec {
     store: Arc<SharedStore>,
     namespace: String,
-    fields: Arc<Fields>,
+    fields: Arc<EventFields>,
     batching: Option<Batching>,
 }
 
@@ -52,14 +52,14 @@ fn parse(
     let metadata = metadata.map(|node| members(&node, context));
     let id = id.map(|node| context.interpolation(&node));
     let expected = expected.map(|node| checked(&node, context, |text| expected_of(&text)));
-    let fields = Fields {
+    let fields = EventFields {
         stream: stream?,
         kind: kind?,
         metadata: given(metadata)?,
         id: given(id)?,
         expected: given(expected)?,
     };
-    Some(Arc::new(Spec {
+    Some(Arc::new(EventsOutputSpec {
         store: store.clone(),
         namespace,
         fields: Arc::new(fields),
@@ -100,7 +100,7 @@ fn members(node: &Node, context: &mut ParseContext<'_>) -> Option<Metadata> {
     map.iter().map(member).collect::<Option<_>>().map(Metadata::Members)
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for EventsOutputSpec {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         Ok(Arc::new(EventsOutput {
             store: self.store.clone(),
@@ -115,10 +115,10 @@ impl OutputSpec for Spec {
 struct EventsOutput {
     store: Arc<SharedStore>,
     namespace: String,
-    fields: Arc<Fields>,
+    fields: Arc<EventFields>,
     batching: Option<Batching>,
     /// The store is there, and so was the namespace.
-    opened: OnceCell<crate::Opened>,
+    opened: OnceCell<crate::OpenStore>,
 }
 
 impl Output for EventsOutput {
@@ -180,7 +180,7 @@ fn temporary(error: EventsError) -> WriteError {
 /// tried again.
 async fn append(
     namespace: &dyn Namespace,
-    groups: Vec<Group>,
+    groups: Vec<StreamGroup>,
     refused: &mut Vec<Rejection>,
 ) -> Result<(), EventsError> {
     let mut waiting = VecDeque::from([groups]);
@@ -193,7 +193,8 @@ async fn append(
             EventsError::VersionConflict { stream, .. } | EventsError::StreamDeleted(stream)
                 if has(&groups, &stream) =>
             {
-                let (bad, rest): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|group| is_of(group, &stream));
+                let (bad, rest): (Vec<StreamGroup>, Vec<StreamGroup>) =
+                    groups.into_iter().partition(|group| is_of(group, &stream));
                 refuse(bad, DropReason::OutputRejected, &text, refused);
                 if !rest.is_empty() {
                     waiting.push_front(rest);
@@ -215,15 +216,15 @@ async fn append(
     Ok(())
 }
 
-fn is_of(group: &Group, stream: &str) -> bool {
+fn is_of(group: &StreamGroup, stream: &str) -> bool {
     group.first().is_some_and(|first| first.stream == stream)
 }
 
-fn has(groups: &[Group], stream: &str) -> bool {
+fn has(groups: &[StreamGroup], stream: &str) -> bool {
     groups.iter().any(|group| is_of(group, stream))
 }
 
-fn refuse(groups: Vec<Group>, reason: DropReason, error: &str, refused: &mut Vec<Rejection>) {
+fn refuse(groups: Vec<StreamGroup>, reason: DropReason, error: &str, refused: &mut Vec<Rejection>) {
     let all = groups.into_iter().flatten();
     refused.extend(all.map(|message| Rejection::permanent(message.index, reason, error)));
 }

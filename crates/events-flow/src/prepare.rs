@@ -2,8 +2,8 @@
 //! data. What the store would never take is found here, so that it does not hold up the others.
 
 use serde_json::Value;
-use thalweg_events::json::{self, Json, Kind};
-use thalweg_events::{Expected, MessageId, Uuid};
+use thalweg_events::json::{self, Json, JsonKind};
+use thalweg_events::{ExpectedVersion, MessageId, Uuid};
 use thalweg_flow::Rejection;
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message};
@@ -12,7 +12,7 @@ pub const STREAM_BYTES_MAX: usize = 1024;
 pub const TYPE_BYTES_MAX: usize = 255;
 
 /// What the configuration says of a message, which may depend on it.
-pub struct Fields {
+pub struct EventFields {
     pub stream: Interpolation,
     pub kind: Interpolation,
     pub metadata: Option<Metadata>,
@@ -29,7 +29,7 @@ pub enum Metadata {
 
 /// A message that the store could take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prepared {
+pub struct PreparedEvent {
     /// Which of the write.
     pub index: usize,
     pub stream: String,
@@ -38,18 +38,18 @@ pub struct Prepared {
     pub data: String,
     pub metadata: Option<String>,
     pub id: Option<MessageId>,
-    pub expected: Expected,
+    pub expected: ExpectedVersion,
 }
 
-impl Prepared {
+impl PreparedEvent {
     pub fn bytes(&self) -> usize {
         let metadata = self.metadata.as_ref().map_or(0, String::len);
         self.kind.len() + self.data.len() + metadata
     }
 }
 
-impl Fields {
-    pub fn prepare(&self, batch: &[Message], index: usize, bytes_max: usize) -> Result<Prepared, Rejection> {
+impl EventFields {
+    pub fn prepare(&self, batch: &[Message], index: usize, bytes_max: usize) -> Result<PreparedEvent, Rejection> {
         let refused = |error| Rejection::permanent(index, DropReason::OutputRejected, error);
         let prepared = self.read(batch, index).map_err(refused)?;
         let bytes = prepared.bytes();
@@ -60,7 +60,7 @@ impl Fields {
         Ok(prepared)
     }
 
-    fn read(&self, batch: &[Message], index: usize) -> Result<Prepared, String> {
+    fn read(&self, batch: &[Message], index: usize) -> Result<PreparedEvent, String> {
         let message = batch.get(index).ok_or("no such message")?;
         // Before what is made from it: whoever sends no JSON is told just that.
         let data = object("payload", &message.bytes())?;
@@ -88,7 +88,7 @@ impl Fields {
             .map(|field| render("expected_version", field))
             .transpose()?
             .map(|text| expected_of(&text));
-        Ok(Prepared {
+        Ok(PreparedEvent {
             index,
             stream,
             kind,
@@ -119,7 +119,7 @@ fn object(what: &str, text: &[u8]) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     json::compact(text, &mut out).map_err(|error| format!("the {what} is no JSON: {error}"))?;
     match Json::new(&out).kind() {
-        Kind::Object => Ok(out),
+        JsonKind::Object => Ok(out),
         _ => Err(format!("the {what} is JSON, but no object")),
     }
 }
@@ -130,12 +130,12 @@ fn uuid(text: &str) -> Result<MessageId, String> {
 }
 
 /// Nothing is no expectation.
-pub fn expected_of(text: &str) -> Result<Expected, String> {
+pub fn expected_of(text: &str) -> Result<ExpectedVersion, String> {
     match text {
-        "" | "any" => Ok(Expected::Any),
-        "exists" => Ok(Expected::Exists),
-        "noStream" => Ok(Expected::NoStream),
-        number => number.parse().map(Expected::Version).map_err(|_| {
+        "" | "any" => Ok(ExpectedVersion::Any),
+        "exists" => Ok(ExpectedVersion::Exists),
+        "noStream" => Ok(ExpectedVersion::NoStream),
+        number => number.parse().map(ExpectedVersion::Version).map_err(|_| {
             format!("the expected version is a number from -1 on, any, exists or noStream, and not {number:?}")
         }),
     }
@@ -145,9 +145,9 @@ pub fn expected_of(text: &str) -> Result<Expected, String> {
 mod tests {
     use super::*;
 
-    fn fields() -> Fields {
+    fn fields() -> EventFields {
         let of = |text: &str| Interpolation::compile(text).unwrap();
-        Fields {
+        EventFields {
             stream: of("order-${! json(\"id\") }"),
             kind: of("${! meta(\"type\") }"),
             metadata: Some(Metadata::Members(vec![("from".to_owned(), of("line \"1\""))])),
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(prepared.kind, "Created");
         assert_eq!(prepared.data, r#"{"id":7,"n":12345678901234567890.10}"#);
         assert_eq!(prepared.metadata.as_deref(), Some(r#"{"from":"line \"1\""}"#));
-        assert_eq!((prepared.id, prepared.expected), (None, Expected::Any));
+        assert_eq!((prepared.id, prepared.expected), (None, ExpectedVersion::Any));
     }
 
     #[test]
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn an_expected_version_is_a_number_or_one_of_three_words() {
         for (text, expected) in [
-            ("-1", Some(Expected::Version(-1))),
-            ("12", Some(Expected::Version(12))),
-            ("", Some(Expected::Any)),
-            ("any", Some(Expected::Any)),
-            ("exists", Some(Expected::Exists)),
-            ("noStream", Some(Expected::NoStream)),
+            ("-1", Some(ExpectedVersion::Version(-1))),
+            ("12", Some(ExpectedVersion::Version(12))),
+            ("", Some(ExpectedVersion::Any)),
+            ("any", Some(ExpectedVersion::Any)),
+            ("exists", Some(ExpectedVersion::Exists)),
+            ("noStream", Some(ExpectedVersion::NoStream)),
             ("nostream", None),
             ("1.5", None),
         ] {

@@ -5,17 +5,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use thalweg_events::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, EventsError, MessageId, Result, names,
+    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, EventsError, MessageId, Result,
+    names,
 };
 use thalweg_log::clock::Clock as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 
+use crate::columns::{self, get};
+use crate::connection_pool::{ConnectionPool, PooledConnection};
 use crate::failure::{failed, unavailable};
-use crate::links::{Lent, Links};
-use crate::namespace::{Identity, Seen};
-use crate::plan::{Counters, Known, Plan, Same, Wanted, WantedEvent};
-use crate::text::{self, get};
+use crate::namespace::{NamespaceIdentity, WatermarkTracker};
+use crate::plan::{AppendEvent, AppendPlan, AppendRequest, ExistingMessage, NamespaceCounters, StreamRow};
 
 /// Appends that wait to be gathered; who comes then waits before.
 pub(crate) const QUEUE: usize = 256;
@@ -23,31 +24,31 @@ pub(crate) const QUEUE: usize = 256;
 const BATCH_MESSAGES_MAX: usize = 10_000;
 const BATCH_BYTES_MAX: usize = 24 << 20;
 
-pub(crate) struct Waiting {
-    pub appends: Vec<Wanted>,
-    pub answer: oneshot::Sender<Result<Vec<Appended>>>,
+pub(crate) struct QueuedAppend {
+    pub appends: Vec<AppendRequest>,
+    pub answer: oneshot::Sender<Result<Vec<AppendOutcome>>>,
 }
 
 /// Counted as the limits of an append are.
-impl Waiting {
+impl QueuedAppend {
     fn messages(&self) -> usize {
         self.appends.iter().map(|append| append.events.len()).sum()
     }
 
     fn bytes(&self) -> usize {
         let events = self.appends.iter().flat_map(|append| &append.events);
-        let of = |event: &WantedEvent| event.data.len() + event.metadata.as_ref().map_or(0, String::len);
+        let of = |event: &AppendEvent| event.data.len() + event.metadata.as_ref().map_or(0, String::len);
         events.map(of).sum()
     }
 }
 
 /// Checks what needs no database, and takes a copy: the batch is brought to its end also if nobody waits for it any more.
-pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<Wanted>> {
+pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<AppendRequest>> {
     let (mut messages, mut bytes) = (0, 0);
     let mut ids = HashSet::new();
     for append in appends {
         for (event, n) in append.events.iter().zip(0..) {
-            text::storable(
+            columns::storable(
                 append.stream,
                 event.kind,
                 event.id.as_ref(),
@@ -75,13 +76,13 @@ pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<Wanted>> {
             return Err(EventsError::TooLarge(limit));
         }
     }
-    let copy = |append: &Append<'_>| Wanted {
+    let copy = |append: &Append<'_>| AppendRequest {
         stream: append.stream.to_owned(),
         expected: append.expected,
         events: append
             .events
             .iter()
-            .map(|event| WantedEvent {
+            .map(|event| AppendEvent {
                 id: event.id.clone(),
                 kind: event.kind.to_owned(),
                 data: event.data.to_owned(),
@@ -94,10 +95,10 @@ pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<Wanted>> {
 
 /// Works until the namespace is dropped.
 pub(crate) async fn commit_all(
-    links: Arc<Links>,
-    identity: Arc<Identity>,
-    seen: Arc<Seen>,
-    mut queue: mpsc::Receiver<Waiting>,
+    links: Arc<ConnectionPool>,
+    identity: Arc<NamespaceIdentity>,
+    seen: Arc<WatermarkTracker>,
+    mut queue: mpsc::Receiver<QueuedAppend>,
 ) {
     let mut kept = None;
     loop {
@@ -140,16 +141,16 @@ pub(crate) async fn commit_all(
 }
 
 async fn commit(
-    links: &Arc<Links>,
-    identity: &Identity,
-    seen: &Seen,
-    batch: &[Vec<Wanted>],
-) -> Result<Vec<Result<Vec<Appended>>>> {
+    links: &Arc<ConnectionPool>,
+    identity: &NamespaceIdentity,
+    seen: &WatermarkTracker,
+    batch: &[Vec<AppendRequest>],
+) -> Result<Vec<Result<Vec<AppendOutcome>>>> {
     let streams: HashSet<&str> = batch.iter().flatten().map(|append| append.stream.as_str()).collect();
     let streams: Vec<&str> = streams.into_iter().collect();
     let events = || batch.iter().flatten().flat_map(|append| &append.events);
     let ids: HashSet<&MessageId> = events().filter_map(|event| event.id.as_ref()).collect();
-    let ids: Vec<Vec<u8>> = ids.into_iter().map(text::id_bytes).collect();
+    let ids: Vec<Vec<u8>> = ids.into_iter().map(columns::id_bytes).collect();
     let mut tries = 0;
     let (mut link, state) = loop {
         let mut link = links.lend().await?;
@@ -160,7 +161,7 @@ async fn commit(
             Err(error) => return Err(error),
         }
     };
-    let mut plan = Plan::new(state.counters, state.streams, state.ids);
+    let mut plan = AppendPlan::new(state.counters, state.streams, state.ids);
     plan.now = links.clock.now();
     plan.chance = chance(events().filter(|event| event.id.is_none()).count())?;
     let done: Vec<_> = batch.iter().map(|appends| plan.add(appends)).collect();
@@ -181,17 +182,17 @@ fn chance(count: usize) -> Result<Vec<[u8; 10]>> {
     Ok(bytes)
 }
 
-struct State {
-    counters: Counters,
-    streams: HashMap<String, Known>,
-    ids: HashMap<MessageId, Same>,
+struct LockedRows {
+    counters: NamespaceCounters,
+    streams: HashMap<String, StreamRow>,
+    ids: HashMap<MessageId, ExistingMessage>,
 }
 
 pub(crate) const LOCK: &str = "SELECT space, last_global, last_stream, last_category, change, cleared FROM namespaces \
      WHERE id = $1 FOR NO KEY UPDATE";
 
-pub(crate) fn counters(row: &Row) -> Result<Counters> {
-    Ok(Counters {
+pub(crate) fn counters(row: &Row) -> Result<NamespaceCounters> {
+    Ok(NamespaceCounters {
         space: get(row, 0)?,
         last_global: get(row, 1)?,
         last_stream: get(row, 2)?,
@@ -217,8 +218,8 @@ const IDS: &str = "SELECT m.id, s.name, m.position, m.global, m.kind, m.data, m.
      LEFT JOIN streams s ON s.space = m.space AND s.stream = m.stream \
      WHERE n.id = $1 AND m.id = ANY($2)";
 
-pub(crate) fn known(row: &Row) -> Result<(String, Known)> {
-    let known = Known {
+pub(crate) fn known(row: &Row) -> Result<(String, StreamRow)> {
+    let known = StreamRow {
         stream: get(row, 1)?,
         category: get(row, 2)?,
         version: get::<Option<i64>>(row, 3)?.unwrap_or(-1),
@@ -231,7 +232,12 @@ pub(crate) fn known(row: &Row) -> Result<(String, Known)> {
 }
 
 /// Begins the transaction. Its questions go out together, and each is answered as of after the lock.
-async fn lock(link: &mut Lent, identity: &Identity, streams: &[&str], ids: &[Vec<u8>]) -> Result<State> {
+async fn lock(
+    link: &mut PooledConnection,
+    identity: &NamespaceIdentity,
+    streams: &[&str],
+    ids: &[Vec<u8>],
+) -> Result<LockedRows> {
     let categories: Vec<&str> = streams.iter().map(|stream| names::category(stream)).collect();
     let (lock, of_streams, of_ids) = (
         link.prepare(LOCK).await?,
@@ -246,8 +252,8 @@ async fn lock(link: &mut Lent, identity: &Identity, streams: &[&str], ids: &[Vec
             false => client.query(&of_ids, &[&identity.id, &ids]).await,
         }
     };
-    let id_parameter: [crate::links::Param<'_>; 1] = [&identity.id];
-    let stream_parameters: [crate::links::Param<'_>; 3] = [&identity.id, &streams, &categories];
+    let id_parameter: [crate::connection_pool::Param<'_>; 1] = [&identity.id];
+    let stream_parameters: [crate::connection_pool::Param<'_>; 3] = [&identity.id, &streams, &categories];
     let (begun, locked, rows, same) = futures::join!(
         client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"),
         client.query(&lock, &id_parameter),
@@ -271,7 +277,7 @@ async fn lock(link: &mut Lent, identity: &Identity, streams: &[&str], ids: &[Vec
             orphans.push(bytes);
             continue;
         };
-        let same = Same {
+        let same = ExistingMessage {
             stream,
             position: get(row, 2)?,
             global: get(row, 3)?,
@@ -279,13 +285,13 @@ async fn lock(link: &mut Lent, identity: &Identity, streams: &[&str], ids: &[Vec
             data: get(row, 5)?,
             metadata: get(row, 6)?,
         };
-        known_ids.insert(text::id_of(bytes)?, same);
+        known_ids.insert(columns::id_of(bytes)?, same);
     }
     if !orphans.is_empty() {
         let sql = "DELETE FROM messages WHERE space = $1 AND id = ANY($2)";
         link.execute(sql, &[&counters.space, &orphans]).await?;
     }
-    Ok(State {
+    Ok(LockedRows {
         counters,
         streams: rows.iter().map(known).collect::<Result<_>>()?,
         ids: known_ids,
@@ -319,7 +325,7 @@ pub(crate) const COUNT_NAMESPACE: &str = "UPDATE namespaces SET last_global = $2
 pub(crate) const TRIM: &str = "SELECT trim_stream($1, u.stream, $3) FROM unnest($2::bigint[]) AS u (stream)";
 
 /// All of it and the commit go out together. If one fails, the commit rolls back.
-async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<()> {
+async fn store(link: &mut PooledConnection, identity: &NamespaceIdentity, plan: &AppendPlan<'_>) -> Result<()> {
     let rows = &plan.rows;
     let (space, numbers) = (rows.counters.space, rows.counters);
     let (added, appeared) = (rows.messages.len() as i64, rows.appeared);
@@ -362,7 +368,7 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
     let categories: Vec<i64> = rows.categories.keys().copied().collect();
     let category_messages: Vec<i64> = rows.categories.values().map(|counted| counted.messages).collect();
     let category_streams: Vec<i64> = rows.categories.values().map(|counted| counted.streams).collect();
-    let columns = Columns::of(plan);
+    let columns = MessageColumns::of(plan);
     let client = link.client()?;
     let insert_new = async {
         match new_numbers.is_empty() {
@@ -380,7 +386,7 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
             false => client.query(trim, &[&space, &ruled, &plan.now]).await,
         }
     };
-    let stream_columns: [crate::links::Param<'_>; 7] = [
+    let stream_columns: [crate::connection_pool::Param<'_>; 7] = [
         &space,
         &streams,
         &of_streams,
@@ -390,8 +396,9 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
         &plan.now,
     ];
     let message_columns = columns.parameters(&space, &plan.now);
-    let category_columns: [crate::links::Param<'_>; 4] = [&space, &categories, &category_messages, &category_streams];
-    let namespace_columns: [crate::links::Param<'_>; 6] = [
+    let category_columns: [crate::connection_pool::Param<'_>; 4] =
+        [&space, &categories, &category_messages, &category_streams];
+    let namespace_columns: [crate::connection_pool::Param<'_>; 6] = [
         &identity.id,
         &numbers.last_global,
         &numbers.last_stream,
@@ -425,7 +432,7 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
 
 /// Of the messages, as the database takes them.
 #[derive(Default)]
-struct Columns<'a> {
+struct MessageColumns<'a> {
     globals: Vec<i64>,
     streams: Vec<i64>,
     positions: Vec<i64>,
@@ -439,9 +446,9 @@ struct Columns<'a> {
     metadata: Vec<Option<&'a str>>,
 }
 
-impl<'a> Columns<'a> {
-    fn of(plan: &'a Plan<'_>) -> Columns<'a> {
-        let mut columns = Columns::default();
+impl<'a> MessageColumns<'a> {
+    fn of(plan: &'a AppendPlan<'_>) -> MessageColumns<'a> {
+        let mut columns = MessageColumns::default();
         for message in &plan.rows.messages {
             let metadata = message.event.metadata.as_deref();
             columns.globals.push(message.global);
@@ -449,7 +456,7 @@ impl<'a> Columns<'a> {
             columns.positions.push(message.position);
             columns.categories.push(message.category);
             columns.groups.push(message.group);
-            columns.correlations.push(text::correlation(metadata));
+            columns.correlations.push(columns::correlation(metadata));
             columns.ages.push(message.ages);
             columns.ids.push(&message.id);
             columns.kinds.push(&message.event.kind);
@@ -459,7 +466,7 @@ impl<'a> Columns<'a> {
         columns
     }
 
-    fn parameters<'p>(&'p self, space: &'p i64, now: &'p i64) -> [crate::links::Param<'p>; 13] {
+    fn parameters<'p>(&'p self, space: &'p i64, now: &'p i64) -> [crate::connection_pool::Param<'p>; 13] {
         [
             space,
             now,

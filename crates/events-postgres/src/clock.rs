@@ -9,9 +9,9 @@ use thalweg_events::Result;
 use thalweg_log::Micros;
 use thalweg_log::clock::{Clock, MachineTime, TimeSource as _};
 
-use crate::links::Lent;
-use crate::store::Core;
-use crate::text::get;
+use crate::columns::get;
+use crate::connection_pool::PooledConnection;
+use crate::store::StoreCore;
 
 const EVERY: Duration = Duration::from_secs(10);
 /// A database whose clock is off by more than the network explains was set.
@@ -32,7 +32,7 @@ impl Clock for DatabaseClock {
 
 impl DatabaseClock {
     /// Asks the database. What is told from then on is never later than the database's own time.
-    pub async fn ask(&self, link: &mut Lent) -> Result<()> {
+    pub async fn ask(&self, link: &mut PooledConnection) -> Result<()> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let rows = link.query(sql, &[]).await?;
         if let Some(row) = rows.first() {
@@ -50,7 +50,7 @@ impl DatabaseClock {
 }
 
 /// Works until the store is dropped.
-pub(crate) async fn follow(core: Weak<Core>) {
+pub(crate) async fn follow(core: Weak<StoreCore>) {
     loop {
         tokio::time::sleep(EVERY).await;
         let Some(core) = core.upgrade() else { return };

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::failure::reason;
-use crate::tls::{Mode, Tls};
+use crate::tls::{TlsMode, TlsOptions};
 
 /// Longer than a database in the same network takes to take a connection, with TLS and login, and a name server to answer. A URL may
 /// say something else with `connect_timeout`, in seconds.
@@ -30,33 +30,33 @@ pub(crate) struct Database {
 }
 
 /// A connection, and what drives it.
-pub(crate) type Connected = (
+pub(crate) type ConnectedClient = (
     Client,
     Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>,
 );
 
 /// What came of it.
-pub(crate) struct Attempt {
-    pub connected: std::result::Result<Connected, Unreached>,
+pub(crate) struct ConnectAttempt {
+    pub connected: std::result::Result<ConnectedClient, ConnectError>,
     /// A host says nothing, whatever another one has answered.
     pub was_silent: bool,
 }
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(crate) enum Unreached {
+pub(crate) enum ConnectError {
     Failed(tokio_postgres::Error),
     Name(std::io::Error),
     /// It takes a connection, or seems to, and says nothing.
     Silent(Duration),
 }
 
-impl fmt::Display for Unreached {
+impl fmt::Display for ConnectError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unreached::Failed(error) => out.write_str(&reason(error)),
-            Unreached::Name(error) => write!(out, "its address is not found: {error}"),
-            Unreached::Silent(timeout) => write!(out, "it does not answer within {timeout:?}"),
+            ConnectError::Failed(error) => out.write_str(&reason(error)),
+            ConnectError::Name(error) => write!(out, "its address is not found: {error}"),
+            ConnectError::Silent(timeout) => write!(out, "it does not answer within {timeout:?}"),
         }
     }
 }
@@ -91,18 +91,18 @@ impl Database {
     /// Tries one host after the other, and each of its addresses. Each address has `connect_timeout` for network, TLS and login, and
     /// each name to be found. The driver bounds the network only, and would wait for ever for one who takes a connection and says
     /// nothing.
-    pub async fn connect(&self) -> Attempt {
+    pub async fn connect(&self) -> ConnectAttempt {
         let (timeout, mut failure, mut was_silent) = (self.connect_timeout, None, false);
         for config in self.in_order(self.hosts.iter().collect()) {
             let addresses = match tokio::time::timeout(timeout, addresses(config)).await {
                 Ok(Ok(addresses)) => addresses,
                 Ok(Err(error)) => {
-                    failure = Some(Unreached::Name(error));
+                    failure = Some(ConnectError::Name(error));
                     continue;
                 }
                 // Of the name server, which says nothing of the database.
                 Err(_) => {
-                    failure = Some(Unreached::Name(std::io::ErrorKind::TimedOut.into()));
+                    failure = Some(ConnectError::Name(std::io::ErrorKind::TimedOut.into()));
                     continue;
                 }
             };
@@ -110,19 +110,19 @@ impl Database {
                 match tokio::time::timeout(timeout, config.connect(self.tls.clone())).await {
                     Ok(Ok(connected)) => {
                         let connected = Ok(connected);
-                        return Attempt { connected, was_silent };
+                        return ConnectAttempt { connected, was_silent };
                     }
-                    Ok(Err(error)) => failure = Some(Unreached::Failed(error)),
+                    Ok(Err(error)) => failure = Some(ConnectError::Failed(error)),
                     Err(_) => {
                         was_silent = true;
-                        failure = Some(Unreached::Silent(timeout));
+                        failure = Some(ConnectError::Silent(timeout));
                     }
                 }
             }
         }
-        let failure = failure.unwrap_or_else(|| Unreached::Name(std::io::ErrorKind::NotFound.into()));
+        let failure = failure.unwrap_or_else(|| ConnectError::Name(std::io::ErrorKind::NotFound.into()));
         let connected = Err(failure);
-        Attempt { connected, was_silent }
+        ConnectAttempt { connected, was_silent }
     }
 
     /// As the URL wants it, hosts as well as addresses of one.
@@ -224,14 +224,14 @@ fn wrong(what: &str) -> EventsError {
 }
 
 /// The driver knows fewer modes of TLS, and no file of authorities.
-fn without_tls(url: &str) -> Result<(String, Tls)> {
+fn without_tls(url: &str) -> Result<(String, TlsOptions)> {
     if !["postgres://", "postgresql://"]
         .iter()
         .any(|scheme| url.starts_with(scheme))
     {
         return Err(wrong("it must begin with postgres://"));
     }
-    let mut tls = Tls::default();
+    let mut tls = TlsOptions::default();
     let Some((rest, query)) = url.split_once('?') else {
         return Ok((url.to_owned(), tls));
     };
@@ -239,7 +239,7 @@ fn without_tls(url: &str) -> Result<(String, Tls)> {
     for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
         match &*key {
             "sslmode" => {
-                tls.mode = Mode::parse(&value)
+                tls.mode = TlsMode::parse(&value)
                     .ok_or_else(|| wrong("sslmode is one of disable, prefer, require, verify-ca, verify-full"))?;
             }
             "sslrootcert" => tls.root_file = Some(value.into_owned()),
@@ -285,7 +285,7 @@ mod tests {
         let (rest, tls) =
             without_tls("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fa%20b&options=-c%20x").unwrap();
         assert_eq!(rest, "postgres://h/d?options=-c%20x");
-        assert_eq!((tls.mode, tls.root_file.as_deref()), (Mode::Verify, Some("/a b")));
+        assert_eq!((tls.mode, tls.root_file.as_deref()), (TlsMode::Verify, Some("/a b")));
         let several = Database::parse("postgres://me@one,two:5433/events").unwrap();
         assert_eq!(several.place, "one:5432,two:5433");
     }

@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_events::{EventsError, Import, MessageId, Result, Uuid, names, time};
+use thalweg_events::{EventsError, ImportRecord, MessageId, Result, Uuid, names, time};
 
 use thalweg_log::clock::Clock as _;
 
 use crate::append::{COUNT_CATEGORIES, COUNT_NAMESPACE, INSERT_CATEGORIES, STREAMS, TRIM, known};
-use crate::links::{Lent, Param};
+use crate::columns::{self, get, signed};
+use crate::connection_pool::{Param, PooledConnection};
 use crate::namespace::PostgresNamespace;
-use crate::plan::{Counters, Known};
-use crate::text::{self, get, signed};
+use crate::plan::{NamespaceCounters, StreamRow};
 
 /// What becomes of a stream.
-struct Target<'a> {
-    known: Known,
+struct StreamImport<'a> {
+    known: StreamRow,
     number: i64,
     category: i64,
     /// Version, and time of the message there.
@@ -42,10 +42,10 @@ const STREAM: &str = "INSERT INTO streams (space, stream, category, name, versio
      messages = excluded.messages, last_time = excluded.last_time";
 
 impl PostgresNamespace {
-    pub(crate) async fn import_batch(&self, batch: &[Import]) -> Result<()> {
+    pub(crate) async fn import_batch(&self, batch: &[ImportRecord]) -> Result<()> {
         for import in batch {
             let json = [Some(import.data.as_str()), import.metadata.as_deref()];
-            text::storable(&import.stream, &import.kind, import.id.as_ref(), json)?;
+            columns::storable(&import.stream, &import.kind, import.id.as_ref(), json)?;
         }
         if batch.is_empty() {
             return Ok(());
@@ -68,11 +68,11 @@ impl PostgresNamespace {
 
     async fn import_locked(
         &self,
-        link: &mut Lent,
-        batch: &[Import],
+        link: &mut PooledConnection,
+        batch: &[ImportRecord],
         ids: &[Vec<u8>],
-        before: Counters,
-    ) -> Result<Counters> {
+        before: NamespaceCounters,
+    ) -> Result<NamespaceCounters> {
         all_free(link, batch, ids, before.space).await?;
         let mut after = before;
         let mut targets = self.targets(link, batch, &mut after).await?;
@@ -127,10 +127,10 @@ impl PostgresNamespace {
     /// The streams of a batch, with numbers for those that are new.
     async fn targets<'a>(
         &self,
-        link: &mut Lent,
-        batch: &'a [Import],
-        after: &mut Counters,
-    ) -> Result<HashMap<&'a str, Target<'a>>> {
+        link: &mut PooledConnection,
+        batch: &'a [ImportRecord],
+        after: &mut NamespaceCounters,
+    ) -> Result<HashMap<&'a str, StreamImport<'a>>> {
         let streams: HashSet<&str> = batch.iter().map(|import| import.stream.as_str()).collect();
         let streams: Vec<&str> = streams.into_iter().collect();
         let categories: Vec<&str> = streams.iter().map(|stream| names::category(stream)).collect();
@@ -157,7 +157,7 @@ impl PostgresNamespace {
                 after.last_stream += 1;
                 after.last_stream
             });
-            let target = Target {
+            let target = StreamImport {
                 number,
                 category,
                 last: (known.version, time),
@@ -177,21 +177,24 @@ impl PostgresNamespace {
 
     async fn insert(
         &self,
-        link: &mut Lent,
-        batch: &[Import],
+        link: &mut PooledConnection,
+        batch: &[ImportRecord],
         ids: &[Vec<u8>],
-        targets: &HashMap<&str, Target<'_>>,
+        targets: &HashMap<&str, StreamImport<'_>>,
         space: i64,
     ) -> Result<()> {
-        let target = |import: &Import| targets.get(import.stream.as_str());
+        let target = |import: &ImportRecord| targets.get(import.stream.as_str());
         let times: Vec<i64> = batch.iter().map(|import| import.time).collect();
         let globals: Vec<i64> = batch.iter().map(|import| signed(import.global)).collect();
         let streams: Vec<Option<i64>> = batch.iter().map(|import| Some(target(import)?.number)).collect();
         let positions: Vec<i64> = batch.iter().map(|import| signed(import.position)).collect();
         let categories: Vec<Option<i64>> = batch.iter().map(|import| Some(target(import)?.category)).collect();
-        let groups: Vec<Option<i64>> = batch.iter().map(|import| text::group(&import.stream)).collect();
+        let groups: Vec<Option<i64>> = batch.iter().map(|import| columns::group(&import.stream)).collect();
         let metadata: Vec<Option<&str>> = batch.iter().map(|import| import.metadata.as_deref()).collect();
-        let correlations: Vec<Option<i64>> = metadata.iter().map(|metadata| text::correlation(*metadata)).collect();
+        let correlations: Vec<Option<i64>> = metadata
+            .iter()
+            .map(|metadata| columns::correlation(*metadata))
+            .collect();
         let ages: Vec<bool> = batch
             .iter()
             .map(|import| target(import).is_some_and(|target| target.known.ages))
@@ -233,22 +236,22 @@ impl PostgresNamespace {
     }
 }
 
-fn ids(batch: &[Import]) -> Result<Vec<Vec<u8>>> {
+fn ids(batch: &[ImportRecord]) -> Result<Vec<Vec<u8>>> {
     let now_ms = (time::now() / 1000).unsigned_abs();
-    let id = |import: &Import| {
+    let id = |import: &ImportRecord| {
         if let Some(id) = &import.id {
-            return Ok(text::id_bytes(id));
+            return Ok(columns::id_bytes(id));
         }
         let mut chance = [0; 10];
         getrandom::fill(&mut chance)
             .map_err(|error| EventsError::Unavailable(format!("no random numbers for ids: {error}")))?;
-        Ok(text::id_bytes(&MessageId::Uuid(Uuid::new_at(now_ms, chance))))
+        Ok(columns::id_bytes(&MessageId::Uuid(Uuid::new_at(now_ms, chance))))
     };
     batch.iter().map(id).collect()
 }
 
 /// Messages and streams that come to each category.
-fn counted(targets: &HashMap<&str, Target<'_>>) -> BTreeMap<i64, (i64, i64)> {
+fn counted(targets: &HashMap<&str, StreamImport<'_>>) -> BTreeMap<i64, (i64, i64)> {
     let mut counted: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
     for target in targets.values() {
         let (messages, streams) = counted.entry(target.category).or_default();
@@ -259,7 +262,7 @@ fn counted(targets: &HashMap<&str, Target<'_>>) -> BTreeMap<i64, (i64, i64)> {
 }
 
 /// Whether nobody has the places and ids, in the namespace or in the batch.
-async fn all_free(link: &mut Lent, batch: &[Import], ids: &[Vec<u8>], space: i64) -> Result<()> {
+async fn all_free(link: &mut PooledConnection, batch: &[ImportRecord], ids: &[Vec<u8>], space: i64) -> Result<()> {
     let globals: Vec<i64> = batch.iter().map(|import| signed(import.global)).collect();
     let (streams, positions): (Vec<&str>, Vec<i64>) = batch
         .iter()

@@ -8,19 +8,19 @@
 
 mod append;
 mod clock;
+mod columns;
+mod connection_pool;
 mod database;
 mod failure;
 mod import;
-mod links;
 mod listen;
 mod namespace;
 mod plan;
 mod read;
-mod retain;
+mod retention;
 mod schema;
 mod store;
 mod sweep;
-mod text;
 mod tls;
 mod tokens;
 

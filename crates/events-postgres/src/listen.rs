@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_postgres::{AsyncMessage, Client};
 
-use crate::database::{Attempt, Connected, Database, Unreached};
+use crate::database::{ConnectAttempt, ConnectError, ConnectedClient, Database};
 use crate::failure::reason;
-use crate::store::Core;
+use crate::store::StoreCore;
 
 const POLL: Duration = Duration::from_secs(1);
 /// One look at the rows takes no longer, or the connection is given up. The server gives it up before, so that silence tells of a
@@ -24,17 +24,17 @@ const SERVER: &str = "SELECT concat_ws(' ', pg_postmaster_start_time(), inet_ser
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-type Failure = tokio_postgres::Error;
+type PostgresError = tokio_postgres::Error;
 
 /// Why nothing is heard any more.
-enum Lost {
+enum ListenError {
     Ended(String),
     /// It was asked, and has not answered.
     Silent(String),
 }
 
 /// The session that listens; its connection ends with it.
-struct Listening {
+struct ListenSession {
     client: Client,
     told: mpsc::UnboundedReceiver<AsyncMessage>,
     /// Which server it is: behind one address there may be several.
@@ -42,7 +42,7 @@ struct Listening {
     driver: AbortHandle,
 }
 
-impl Drop for Listening {
+impl Drop for ListenSession {
     fn drop(&mut self) {
         // By itself it would wait for the answer to what was asked, and keep its place at the server for so long.
         self.driver.abort();
@@ -50,7 +50,7 @@ impl Drop for Listening {
 }
 
 /// Works until the store is dropped.
-pub(crate) async fn listen(core: Weak<Core>) {
+pub(crate) async fn listen(core: Weak<StoreCore>) {
     let mut pause = PAUSE_FIRST;
     let mut was_lost = false;
     // The server that has not answered.
@@ -75,17 +75,17 @@ pub(crate) async fn listen(core: Weak<Core>) {
                     tracing::info!(database = database.place, "the database is reached again");
                 }
                 let lost = follow(&core, &mut listening).await;
-                if let Some(Lost::Silent(_)) = &lost {
+                if let Some(ListenError::Silent(_)) = &lost {
                     silent = Some(listening.server.clone());
                 }
                 lost
             }
-            Err(why) => Some(Lost::Ended(format!(
+            Err(why) => Some(ListenError::Ended(format!(
                 "cannot reach the database at {}: {why}",
                 database.place
             ))),
         };
-        let (Some(strong), Some(Lost::Ended(why) | Lost::Silent(why))) = (core.upgrade(), lost) else {
+        let (Some(strong), Some(ListenError::Ended(why) | ListenError::Silent(why))) = (core.upgrade(), lost) else {
             return;
         };
         if !was_lost || pause == PAUSE_FIRST {
@@ -100,8 +100,8 @@ pub(crate) async fn listen(core: Weak<Core>) {
 }
 
 /// Returns, too, whether a host says nothing.
-async fn connect(database: &Database) -> (Result<Listening, Unreached>, bool) {
-    let Attempt { connected, was_silent } = database.connect().await;
+async fn connect(database: &Database) -> (Result<ListenSession, ConnectError>, bool) {
+    let ConnectAttempt { connected, was_silent } = database.connect().await;
     let listening = match connected {
         Ok(connected) => begin(connected).await,
         Err(why) => Err(why),
@@ -109,7 +109,7 @@ async fn connect(database: &Database) -> (Result<Listening, Unreached>, bool) {
     (listening, was_silent)
 }
 
-async fn begin((client, mut connection): Connected) -> Result<Listening, Unreached> {
+async fn begin((client, mut connection): ConnectedClient) -> Result<ListenSession, ConnectError> {
     let (tell, told) = mpsc::unbounded_channel();
     let driver = tokio::spawn(async move {
         let mut messages = futures::stream::poll_fn(move |context| connection.poll_message(context));
@@ -119,7 +119,7 @@ async fn begin((client, mut connection): Connected) -> Result<Listening, Unreach
             }
         }
     });
-    let mut listening = Listening {
+    let mut listening = ListenSession {
         client,
         told,
         server: String::new(),
@@ -131,13 +131,13 @@ async fn begin((client, mut connection): Connected) -> Result<Listening, Unreach
         client.query_one(SERVER, &[]).await?.try_get::<_, String>(0)
     };
     let asked = tokio::time::timeout(ANSWER_MAX, asked).await;
-    let asked = asked.map_err(|_| Unreached::Silent(ANSWER_MAX))?;
-    listening.server = asked.map_err(Unreached::Failed)?;
+    let asked = asked.map_err(|_| ConnectError::Silent(ANSWER_MAX))?;
+    listening.server = asked.map_err(ConnectError::Failed)?;
     Ok(listening)
 }
 
 /// Why it ended; `None` if the store is dropped.
-async fn follow(core: &Weak<Core>, listening: &mut Listening) -> Option<Lost> {
+async fn follow(core: &Weak<StoreCore>, listening: &mut ListenSession) -> Option<ListenError> {
     // What was told before nobody heard.
     core.upgrade()?.forget_all_tokens();
     let mut tick = tokio::time::interval(POLL);
@@ -149,7 +149,7 @@ async fn follow(core: &Weak<Core>, listening: &mut Listening) -> Option<Lost> {
                 Some(_) => {}
                 None => {
                     let place = core.upgrade()?.links.place().to_owned();
-                    return Some(Lost::Ended(format!("the connection to the database at {place} is lost")));
+                    return Some(ListenError::Ended(format!("the connection to the database at {place} is lost")));
                 }
             },
             _ = tick.tick() => {
@@ -161,9 +161,9 @@ async fn follow(core: &Weak<Core>, listening: &mut Listening) -> Option<Lost> {
                         core.heard();
                     }
                     Ok(Err(error)) => {
-                        return Some(Lost::Ended(format!("the database at {place}: {}", reason(&error))));
+                        return Some(ListenError::Ended(format!("the database at {place}: {}", reason(&error))));
                     }
-                    Err(_) => return Some(Lost::Silent(format!("the database at {place} does not answer"))),
+                    Err(_) => return Some(ListenError::Silent(format!("the database at {place} does not answer"))),
                 }
             }
         }
@@ -171,7 +171,7 @@ async fn follow(core: &Weak<Core>, listening: &mut Listening) -> Option<Lost> {
 }
 
 /// At the rows of what is open here.
-async fn look(core: &Core, client: &Client) -> Result<(), Failure> {
+async fn look(core: &StoreCore, client: &Client) -> Result<(), PostgresError> {
     let open = core.open_ids();
     let sql = "SELECT id, last_global, change, cleared, tokens_change FROM namespaces WHERE id = ANY($1)";
     let rows = client.query(sql, &[&open]).await?;
@@ -204,7 +204,7 @@ async fn look(core: &Core, client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Core {
+impl StoreCore {
     fn told(&self, payload: &str) {
         let mut words = payload.split(' ');
         let what = words.next().unwrap_or_default();

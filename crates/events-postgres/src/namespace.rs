@@ -5,52 +5,57 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Document, EventsError, Expected, Import, MessageId,
-    Namespace, NamespaceInfo, Page, Result, Retention, RetentionOf, Stored, StreamInfo, StreamRead, Visible,
+    Append, AppendOutcome, BoxFuture, CategoryInfo, CategoryRead, Document, EventsError, ExpectedVersion, ImportRecord,
+    MessageId, Namespace, NamespaceInfo, NamespaceWatermark, Page, Result, Retention, RetentionTarget, StoredEvent,
+    StreamInfo, StreamRead,
 };
 use thalweg_log::clock::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::append::{self, QUEUE, Waiting};
-use crate::links::Links;
-use crate::text;
-use crate::tokens::Admitted;
+use crate::append::{self, QUEUE, QueuedAppend};
+use crate::columns;
+use crate::connection_pool::ConnectionPool;
+use crate::tokens::TokenRow;
 
-pub(crate) struct Identity {
+pub(crate) struct NamespaceIdentity {
     /// Of its row; never used again.
     pub id: i64,
     pub name: String,
 }
 
 pub(crate) struct PostgresNamespace {
-    pub identity: Arc<Identity>,
-    pub links: Arc<Links>,
-    pub seen: Arc<Seen>,
-    pub tokens: Mutex<Cached>,
-    queue: mpsc::Sender<Waiting>,
+    pub identity: Arc<NamespaceIdentity>,
+    pub links: Arc<ConnectionPool>,
+    pub seen: Arc<WatermarkTracker>,
+    pub tokens: Mutex<TokenCache>,
+    queue: mpsc::Sender<QueuedAppend>,
 }
 
 /// The tokens of a namespace as they were when they were read last.
 #[derive(Default)]
-pub(crate) struct Cached {
-    pub tokens: Option<Arc<Vec<Admitted>>>,
+pub(crate) struct TokenCache {
+    pub tokens: Option<Arc<Vec<TokenRow>>>,
     /// Larger each time that somebody says that they changed.
     pub change: u64,
 }
 
 /// How far this server knows that the namespace can be read.
-pub(crate) struct Seen(Mutex<State>);
+pub(crate) struct WatermarkTracker(Mutex<WatermarkState>);
 
-struct State {
-    visible: Visible,
+struct WatermarkState {
+    visible: NamespaceWatermark,
     /// `None` once the namespace is deleted.
-    sender: Option<watch::Sender<Visible>>,
+    sender: Option<watch::Sender<NamespaceWatermark>>,
 }
 
-impl Seen {
-    pub fn new(last: i64, change: i64, cleared: i64) -> Seen {
-        let visible = Visible::default().then(text::unsigned(last), text::unsigned(change), text::unsigned(cleared));
-        Seen(Mutex::new(State {
+impl WatermarkTracker {
+    pub fn new(last: i64, change: i64, cleared: i64) -> WatermarkTracker {
+        let visible = NamespaceWatermark::default().then(
+            columns::unsigned(last),
+            columns::unsigned(change),
+            columns::unsigned(cleared),
+        );
+        WatermarkTracker(Mutex::new(WatermarkState {
             visible,
             sender: Some(watch::Sender::new(visible)),
         }))
@@ -59,9 +64,11 @@ impl Seen {
     /// What a commit made. Told in any order; the newest stays.
     pub fn tell(&self, last: i64, change: i64, cleared: i64) {
         let mut state = self.0.lock();
-        let visible = state
-            .visible
-            .then(text::unsigned(last), text::unsigned(change), text::unsigned(cleared));
+        let visible = state.visible.then(
+            columns::unsigned(last),
+            columns::unsigned(change),
+            columns::unsigned(cleared),
+        );
         if visible.change <= state.visible.change {
             return;
         }
@@ -79,7 +86,7 @@ impl Seen {
         self.0.lock().sender.is_none()
     }
 
-    fn subscribe(&self) -> watch::Receiver<Visible> {
+    fn subscribe(&self) -> watch::Receiver<NamespaceWatermark> {
         let state = self.0.lock();
         match &state.sender {
             Some(sender) => sender.subscribe(),
@@ -89,7 +96,11 @@ impl Seen {
 }
 
 impl PostgresNamespace {
-    pub fn new(identity: Identity, links: &Arc<Links>, seen: Seen) -> Arc<PostgresNamespace> {
+    pub fn new(
+        identity: NamespaceIdentity,
+        links: &Arc<ConnectionPool>,
+        seen: WatermarkTracker,
+    ) -> Arc<PostgresNamespace> {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (identity, seen) = (Arc::new(identity), Arc::new(seen));
         tokio::spawn(append::commit_all(
@@ -111,11 +122,11 @@ impl PostgresNamespace {
         EventsError::NamespaceNotFound(self.identity.name.clone())
     }
 
-    async fn append_all(&self, appends: &[Append<'_>]) -> Result<Vec<Appended>> {
+    async fn append_all(&self, appends: &[Append<'_>]) -> Result<Vec<AppendOutcome>> {
         let appends = append::wanted(appends)?;
         let (answer, answered) = oneshot::channel();
         let closed = || EventsError::Unavailable("the store is closed".to_owned());
-        let sent = self.queue.send(Waiting { appends, answer }).await;
+        let sent = self.queue.send(QueuedAppend { appends, answer }).await;
         sent.map_err(|_| closed())?;
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -137,15 +148,15 @@ impl Namespace for PostgresNamespace {
         &self.identity.name
     }
 
-    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>> {
         Box::pin(self.append_all(appends))
     }
 
-    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+    fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.import_batch(batch))
     }
 
-    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<HashSet<u64>>> {
+    fn still_shown<'a>(&'a self, messages: &'a [StoredEvent]) -> BoxFuture<'a, Result<HashSet<u64>>> {
         Box::pin(self.shown_of(messages))
     }
 
@@ -165,11 +176,11 @@ impl Namespace for PostgresNamespace {
         Box::pin(self.page_of_category(read))
     }
 
-    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         Box::pin(self.last_of(stream, kind))
     }
 
-    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         Box::pin(self.message(id))
     }
 
@@ -185,15 +196,20 @@ impl Namespace for PostgresNamespace {
         Box::pin(self.list_categories())
     }
 
-    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>> {
+    fn delete_stream<'a>(
+        &'a self,
+        stream: &'a str,
+        expected: ExpectedVersion,
+        tombstone: bool,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.remove_stream(stream, expected, tombstone))
     }
 
-    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+    fn set_retention<'a>(&'a self, of: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.put_rule(of, rule))
     }
 
-    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+    fn retention<'a>(&'a self, of: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
         Box::pin(self.rule(of))
     }
 
@@ -214,7 +230,7 @@ impl Namespace for PostgresNamespace {
         Box::pin(self.list_documents(prefix, cursor, max))
     }
 
-    fn watch(&self) -> watch::Receiver<Visible> {
+    fn watch(&self) -> watch::Receiver<NamespaceWatermark> {
         self.seen.subscribe()
     }
 }

@@ -3,19 +3,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use thalweg_events::{Appended, EventsError, Expected, MessageId, POSITION_MAX, Result, Uuid, names};
+use thalweg_events::{AppendOutcome, EventsError, ExpectedVersion, MessageId, POSITION_MAX, Result, Uuid, names};
 use thalweg_log::Micros;
 
-use crate::text;
+use crate::columns;
 
 /// Messages for one stream, with what they lie in.
-pub(crate) struct Wanted {
+pub(crate) struct AppendRequest {
     pub stream: String,
-    pub expected: Expected,
-    pub events: Vec<WantedEvent>,
+    pub expected: ExpectedVersion,
+    pub events: Vec<AppendEvent>,
 }
 
-pub(crate) struct WantedEvent {
+pub(crate) struct AppendEvent {
     pub id: Option<MessageId>,
     pub kind: String,
     pub data: String,
@@ -24,7 +24,7 @@ pub(crate) struct WantedEvent {
 
 /// The row of the namespace.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct NamespaceCounters {
     pub space: i64,
     pub last_global: i64,
     pub last_stream: i64,
@@ -35,7 +35,7 @@ pub(crate) struct Counters {
 
 /// What is known of a stream, by its name.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct StreamRow {
     /// `None`: it has no row yet.
     pub stream: Option<i64>,
     pub category: Option<i64>,
@@ -48,7 +48,7 @@ pub(crate) struct Known {
 
 /// A message that has an id already.
 #[derive(Clone, Debug)]
-pub(crate) struct Same {
+pub(crate) struct ExistingMessage {
     pub stream: String,
     pub position: i64,
     pub global: i64,
@@ -59,16 +59,16 @@ pub(crate) struct Same {
 
 /// Columns of what is inserted and changed.
 #[derive(Default)]
-pub(crate) struct Rows<'a> {
-    pub counters: Counters,
-    pub messages: Vec<Message<'a>>,
-    pub streams: BTreeMap<i64, Changed<'a>>,
-    pub categories: BTreeMap<i64, Counted<'a>>,
+pub(crate) struct PlannedRows<'a> {
+    pub counters: NamespaceCounters,
+    pub messages: Vec<MessageRow<'a>>,
+    pub streams: BTreeMap<i64, StreamUpdate<'a>>,
+    pub categories: BTreeMap<i64, CategoryUpdate<'a>>,
     /// Streams that are seen now and were not.
     pub appeared: i64,
 }
 
-pub(crate) struct Message<'a> {
+pub(crate) struct MessageRow<'a> {
     pub id: Vec<u8>,
     pub stream: i64,
     pub category: i64,
@@ -76,10 +76,10 @@ pub(crate) struct Message<'a> {
     pub global: i64,
     pub group: Option<i64>,
     pub ages: bool,
-    pub event: &'a WantedEvent,
+    pub event: &'a AppendEvent,
 }
 
-pub(crate) struct Changed<'a> {
+pub(crate) struct StreamUpdate<'a> {
     pub name: &'a str,
     pub category: i64,
     pub version: i64,
@@ -87,30 +87,34 @@ pub(crate) struct Changed<'a> {
     pub has_rule: bool,
 }
 
-pub(crate) struct Counted<'a> {
+pub(crate) struct CategoryUpdate<'a> {
     pub name: &'a str,
     pub is_new: bool,
     pub messages: i64,
     pub streams: i64,
 }
 
-pub(crate) struct Plan<'a> {
-    pub rows: Rows<'a>,
-    pub streams: HashMap<String, Known>,
+pub(crate) struct AppendPlan<'a> {
+    pub rows: PlannedRows<'a>,
+    pub streams: HashMap<String, StreamRow>,
     /// New ones of this batch; those of the database are in what is known of streams.
     categories: HashMap<&'a str, i64>,
-    pub ids: HashMap<MessageId, Same>,
+    pub ids: HashMap<MessageId, ExistingMessage>,
     pub now: Micros,
     /// Random bytes, ten for each message without an id.
     pub chance: Vec<[u8; 10]>,
 }
 
-impl<'a> Plan<'a> {
-    pub fn new(counters: Counters, streams: HashMap<String, Known>, ids: HashMap<MessageId, Same>) -> Plan<'a> {
-        Plan {
-            rows: Rows {
+impl<'a> AppendPlan<'a> {
+    pub fn new(
+        counters: NamespaceCounters,
+        streams: HashMap<String, StreamRow>,
+        ids: HashMap<MessageId, ExistingMessage>,
+    ) -> AppendPlan<'a> {
+        AppendPlan {
+            rows: PlannedRows {
                 counters,
-                ..Rows::default()
+                ..PlannedRows::default()
             },
             streams,
             categories: HashMap::new(),
@@ -121,7 +125,7 @@ impl<'a> Plan<'a> {
     }
 
     /// One append of the batch: all of it, or nothing.
-    pub fn add(&mut self, appends: &'a [Wanted]) -> Result<Vec<Appended>> {
+    pub fn add(&mut self, appends: &'a [AppendRequest]) -> Result<Vec<AppendOutcome>> {
         if let Some(places) = self.known(appends)? {
             return Ok(places);
         }
@@ -137,7 +141,7 @@ impl<'a> Plan<'a> {
         Ok(appends.iter().map(|append| self.number(append)).collect())
     }
 
-    fn allows(&self, append: &Wanted) -> Result<()> {
+    fn allows(&self, append: &AppendRequest) -> Result<()> {
         let known = self.streams.get(&append.stream);
         if known.is_some_and(|known| known.is_tombstone) {
             return Err(EventsError::StreamDeleted(append.stream.clone()));
@@ -158,7 +162,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Where its messages are, if they are all there already; an error if only some are, or others have their ids.
-    fn known(&self, appends: &[Wanted]) -> Result<Option<Vec<Appended>>> {
+    fn known(&self, appends: &[AppendRequest]) -> Result<Option<Vec<AppendOutcome>>> {
         let mut places = Vec::with_capacity(appends.len());
         let (mut all, mut conflict) = (true, None);
         for append in appends {
@@ -176,14 +180,14 @@ impl<'a> Plan<'a> {
                 conflict.get_or_insert_with(|| EventsError::IdConflict {
                     id: id.to_string(),
                     stream: found.stream.clone(),
-                    position: text::unsigned(found.position),
+                    position: columns::unsigned(found.position),
                 });
             }
             let (position, global) = first.unwrap_or_default();
-            places.push(Appended {
+            places.push(AppendOutcome {
                 count: append.events.len() as u64,
-                first_position: text::unsigned(position),
-                first_global: text::unsigned(global),
+                first_position: columns::unsigned(position),
+                first_global: columns::unsigned(global),
                 duplicate: true,
             });
         }
@@ -194,14 +198,18 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn number(&mut self, append: &'a Wanted) -> Appended {
+    fn number(&mut self, append: &'a AppendRequest) -> AppendOutcome {
         let count = append.events.len() as i64;
-        let mut known = self.streams.get(&append.stream).cloned().unwrap_or(Known::nothing());
+        let mut known = self
+            .streams
+            .get(&append.stream)
+            .cloned()
+            .unwrap_or(StreamRow::nothing());
         let first_global = self.rows.counters.last_global + 1;
-        let places = Appended {
+        let places = AppendOutcome {
             count: append.events.len() as u64,
-            first_position: text::unsigned(known.version + 1),
-            first_global: text::unsigned(first_global),
+            first_position: columns::unsigned(known.version + 1),
+            first_global: columns::unsigned(first_global),
             duplicate: false,
         };
         if count == 0 {
@@ -212,11 +220,11 @@ impl<'a> Plan<'a> {
             self.rows.counters.last_stream += 1;
             self.rows.counters.last_stream
         });
-        let group = text::group(&append.stream);
+        let group = columns::group(&append.stream);
         for (event, n) in append.events.iter().zip(0..) {
             let (position, global) = (known.version + 1 + n, first_global + n);
             let id = self.id(event, &append.stream, position, global);
-            self.rows.messages.push(Message {
+            self.rows.messages.push(MessageRow {
                 id,
                 stream,
                 category,
@@ -235,7 +243,7 @@ impl<'a> Plan<'a> {
         known.messages += count;
         self.rows.streams.insert(
             stream,
-            Changed {
+            StreamUpdate {
                 name: &append.stream,
                 category,
                 version: known.version,
@@ -247,13 +255,13 @@ impl<'a> Plan<'a> {
         places
     }
 
-    fn id(&mut self, event: &WantedEvent, stream: &str, position: i64, global: i64) -> Vec<u8> {
+    fn id(&mut self, event: &AppendEvent, stream: &str, position: i64, global: i64) -> Vec<u8> {
         let Some(id) = &event.id else {
             let chance = self.chance.pop().unwrap_or_default();
             let made = Uuid::new_at((self.now / 1000).unsigned_abs(), chance);
-            return text::id_bytes(&MessageId::Uuid(made));
+            return columns::id_bytes(&MessageId::Uuid(made));
         };
-        let same = Same {
+        let same = ExistingMessage {
             stream: stream.to_owned(),
             position,
             global,
@@ -262,10 +270,10 @@ impl<'a> Plan<'a> {
             metadata: event.metadata.clone(),
         };
         self.ids.insert(id.clone(), same);
-        text::id_bytes(id)
+        columns::id_bytes(id)
     }
 
-    fn category(&mut self, stream: &'a str, known: &Known) -> i64 {
+    fn category(&mut self, stream: &'a str, known: &StreamRow) -> i64 {
         let name = names::category(stream);
         if let Some(number) = known.category.or_else(|| self.categories.get(name).copied()) {
             return number;
@@ -279,7 +287,7 @@ impl<'a> Plan<'a> {
     fn count(&mut self, stream: &'a str, category: i64, messages: i64, streams: i64) {
         let name = names::category(stream);
         let is_new = self.categories.contains_key(name);
-        let counted = self.rows.categories.entry(category).or_insert(Counted {
+        let counted = self.rows.categories.entry(category).or_insert(CategoryUpdate {
             name,
             is_new,
             messages: 0,
@@ -291,9 +299,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl Known {
-    fn nothing() -> Known {
-        Known {
+impl StreamRow {
+    fn nothing() -> StreamRow {
+        StreamRow {
             stream: None,
             category: None,
             version: -1,
@@ -309,14 +317,14 @@ impl Known {
 mod tests {
     use super::*;
 
-    fn wanted(stream: &str, expected: Expected, ids: &[&str]) -> Vec<Wanted> {
-        let events = ids.iter().map(|id| WantedEvent {
+    fn wanted(stream: &str, expected: ExpectedVersion, ids: &[&str]) -> Vec<AppendRequest> {
+        let events = ids.iter().map(|id| AppendEvent {
             id: (!id.is_empty()).then(|| MessageId::of(id)),
             kind: "T".to_owned(),
             data: "{}".to_owned(),
             metadata: None,
         });
-        vec![Wanted {
+        vec![AppendRequest {
             stream: stream.to_owned(),
             expected,
             events: events.collect(),
@@ -326,16 +334,16 @@ mod tests {
     #[test]
     fn what_comes_later_in_a_batch_sees_what_came_before_and_a_refused_append_takes_no_place() {
         let batch = [
-            wanted("a-1", Expected::NoStream, &["x", ""]),
-            wanted("a-1", Expected::Version(0), &[""]),
-            wanted("a-1", Expected::Version(1), &[""]),
-            wanted("a-1", Expected::Any, &["x"]),
-            wanted("b", Expected::NoStream, &[""]),
-            wanted("a-2", Expected::Any, &["", "x"]),
+            wanted("a-1", ExpectedVersion::NoStream, &["x", ""]),
+            wanted("a-1", ExpectedVersion::Version(0), &[""]),
+            wanted("a-1", ExpectedVersion::Version(1), &[""]),
+            wanted("a-1", ExpectedVersion::Any, &["x"]),
+            wanted("b", ExpectedVersion::NoStream, &[""]),
+            wanted("a-2", ExpectedVersion::Any, &["", "x"]),
         ];
-        let mut plan = Plan::new(Counters::default(), HashMap::new(), HashMap::new());
+        let mut plan = AppendPlan::new(NamespaceCounters::default(), HashMap::new(), HashMap::new());
         let mut done = batch.iter().map(|appends| plan.add(appends));
-        let place = |done: Option<Result<Vec<Appended>>>| {
+        let place = |done: Option<Result<Vec<AppendOutcome>>>| {
             let places = done.unwrap().unwrap();
             (places[0].first_position, places[0].first_global)
         };

@@ -7,16 +7,16 @@
 use std::collections::HashSet;
 
 use thalweg_events::{
-    CategoryInfo, CategoryRead, Direction, Document, From, MessageId, NamespaceInfo, Page, Result, Stored, StreamInfo,
-    StreamRead,
+    CategoryInfo, CategoryRead, Direction, Document, MessageId, NamespaceInfo, Page, Result, StoredEvent, StreamInfo,
+    StreamPosition, StreamRead,
 };
 use tokio_postgres::Row;
 
 use thalweg_log::clock::Clock as _;
 
-use crate::links::Param;
+use crate::columns::{self, get, is_plain, signed, unsigned};
+use crate::connection_pool::Param;
 use crate::namespace::PostgresNamespace;
-use crate::text::{self, get, is_plain, signed, unsigned};
 
 /// Of a page: messages, and bytes of what they hold beyond the first.
 const PAGE: usize = 1000;
@@ -31,12 +31,12 @@ const STATE: &str = "SELECT EXISTS (SELECT FROM streams s WHERE s.space = n.spac
      FROM namespaces n WHERE n.id = $1";
 
 /// The parts of a question that depend on what is asked for.
-struct Asked<'a> {
+struct QueryFilter<'a> {
     filter: String,
     parameters: Vec<Param<'a>>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> QueryFilter<'a> {
     fn and(&mut self, condition: &str, parameter: Param<'a>) {
         self.parameters.push(parameter);
         let number = format!("${}", self.parameters.len());
@@ -119,7 +119,7 @@ impl PostgresNamespace {
     }
 
     /// Of messages that were read, the global positions of those that are still there.
-    pub(crate) async fn shown_of(&self, messages: &[Stored]) -> Result<HashSet<u64>> {
+    pub(crate) async fn shown_of(&self, messages: &[StoredEvent]) -> Result<HashSet<u64>> {
         let globals: Vec<i64> = messages.iter().map(|stored| signed(stored.event().global)).collect();
         let sql = format!("SELECT m.global FROM messages m WHERE m.space = {SPACE} AND m.global = ANY($2) AND {OWNED}");
         let rows = self.ask(&sql, &[&self.identity.id, &globals]).await?;
@@ -133,13 +133,13 @@ impl PostgresNamespace {
         let (sign, order, end) = walk(read.direction);
         let (position, global) = match read.from {
             None => (end, None),
-            Some(From::Position(position)) => (signed(position), None),
-            Some(From::Global(global)) => (end, Some(signed(global))),
+            Some(StreamPosition::Position(position)) => (signed(position), None),
+            Some(StreamPosition::Global(global)) => (end, Some(signed(global))),
         };
         let max = read.max.min(PAGE);
         let limit = max as i64 + 1;
         let types: Vec<&str> = plain(read.types);
-        let mut asked = Asked {
+        let mut asked = QueryFilter {
             filter: String::new(),
             parameters: vec![&self.identity.id, &read.stream],
         };
@@ -171,12 +171,12 @@ impl PostgresNamespace {
         let max = read.max.min(PAGE);
         let limit = max as i64 + 1;
         let types: Vec<&str> = plain(read.types);
-        let correlation = read.correlation.map(text::correlation_of);
+        let correlation = read.correlation.map(columns::correlation_of);
         let (category, member) = (read.category, read.member);
         // Beyond what a number of the database holds, dividing changes nothing.
         let of = member.map(|member| i64::try_from(member.of).ok());
         let number = member.map_or(0, |member| member.number.cast_signed());
-        let mut asked = Asked {
+        let mut asked = QueryFilter {
             filter: String::new(),
             parameters: vec![&self.identity.id],
         };
@@ -216,12 +216,12 @@ impl PostgresNamespace {
         let mut page = page(&rows, max, read.direction, |stored| stored.event().global)?;
         if let Some(category) = read.correlation {
             page.events
-                .retain(|stored| text::correlates(stored.event().metadata, category));
+                .retain(|stored| columns::correlates(stored.event().metadata, category));
         }
         Ok(page)
     }
 
-    pub(crate) async fn last_of(&self, stream: &str, kind: Option<&str>) -> Result<Option<Stored>> {
+    pub(crate) async fn last_of(&self, stream: &str, kind: Option<&str>) -> Result<Option<StoredEvent>> {
         let types: Vec<String> = kind.map(str::to_owned).into_iter().collect();
         let read = StreamRead {
             stream,
@@ -233,14 +233,14 @@ impl PostgresNamespace {
         Ok(self.page_of_stream(read).await?.events.pop())
     }
 
-    pub(crate) async fn message(&self, id: &MessageId) -> Result<Option<Stored>> {
+    pub(crate) async fn message(&self, id: &MessageId) -> Result<Option<StoredEvent>> {
         let sql = format!(
             "SELECT {NAME}, m.position, m.global, m.id, m.kind, m.data, m.metadata, m.time \
              FROM messages m WHERE m.space = {SPACE} AND m.id = $2 AND {OWNED}"
         );
-        let id = text::id_bytes(id);
+        let id = columns::id_bytes(id);
         let rows = self.ask(&sql, &[&self.identity.id, &id]).await?;
-        rows.first().map(text::stored).transpose()
+        rows.first().map(columns::stored).transpose()
     }
 
     pub(crate) async fn info_now(&self) -> Result<NamespaceInfo> {
@@ -343,8 +343,8 @@ fn before_null(cursor: &str) -> &str {
 }
 
 /// One row more than `max` was asked for, to know whether there is one.
-fn page(rows: &[Row], max: usize, direction: Direction, place: impl Fn(&Stored) -> u64) -> Result<Page> {
-    let events: Vec<Stored> = rows.iter().take(max).map(text::stored).collect::<Result<_>>()?;
+fn page(rows: &[Row], max: usize, direction: Direction, place: impl Fn(&StoredEvent) -> u64) -> Result<Page> {
+    let events: Vec<StoredEvent> = rows.iter().take(max).map(columns::stored).collect::<Result<_>>()?;
     let picked: i64 = rows.first().map_or(Ok(0), |row| get(row, 8))?;
     let has_more = picked > events.len() as i64;
     let last = events.last().filter(|_| has_more).map(place);

@@ -3,8 +3,8 @@
 
 use thalweg_events::{EventsError, Result};
 
-use crate::links::Lent;
-use crate::text::get;
+use crate::columns::get;
+use crate::connection_pool::PooledConnection;
 
 /// Each brings a schema to the next version. One that was published is never changed.
 const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
@@ -12,7 +12,7 @@ const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
 /// By which servers exclude each other: the first letters of the schema.
 const LOCK: i64 = 0x7468_616c_7765_6700;
 
-pub(crate) async fn migrate(link: &mut Lent) -> Result<()> {
+pub(crate) async fn migrate(link: &mut PooledConnection) -> Result<()> {
     let encoding = link.first("SELECT current_setting('server_encoding')", &[]).await?;
     let encoding: String = encoding.as_ref().map_or(Ok(String::new()), |row| get(row, 0))?;
     if encoding != "UTF8" {
@@ -56,7 +56,7 @@ pub(crate) async fn migrate(link: &mut Lent) -> Result<()> {
 }
 
 /// Whether an answered commit survives that the machine of the database loses power.
-pub(crate) async fn is_relaxed(link: &mut Lent) -> Result<bool> {
+pub(crate) async fn is_relaxed(link: &mut PooledConnection) -> Result<bool> {
     let sql = "SELECT current_setting('synchronous_commit') = 'off' OR current_setting('fsync') = 'off'";
     let row = link.first(sql, &[]).await?;
     row.as_ref().map_or(Ok(false), |row| get(row, 0))

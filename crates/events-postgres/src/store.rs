@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use thalweg_events::{
     BackupPieces, BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken,
-    Result, Scavenged, Store, Token, TokenInfo, Verified, time,
+    Result, ScavengeReport, Store, Token, TokenInfo, VerifyReport, time,
 };
 use thalweg_log::clock::Clock as _;
 use tokio::sync::Notify;
@@ -15,14 +15,14 @@ use tokio::task::AbortHandle;
 use tokio_postgres::Row;
 
 use crate::clock;
+use crate::columns::{get, is_plain, null, unsigned};
+use crate::connection_pool::{ConnectionPool, Param};
 use crate::database::Database;
-use crate::links::{Links, Param};
 use crate::listen;
-use crate::namespace::{Identity, PostgresNamespace, Seen};
+use crate::namespace::{NamespaceIdentity, PostgresNamespace, WatermarkTracker};
 use crate::schema;
 use crate::sweep;
-use crate::text::{get, is_plain, null, unsigned};
-use crate::tokens::{self, Granted};
+use crate::tokens::{self, ActiveGrant};
 
 /// What is known of tokens without asking is trusted that long after the database was last heard.
 const TRUST: Duration = Duration::from_secs(3);
@@ -40,28 +40,28 @@ impl Default for PostgresOptions {
 
 /// The event store on PostgreSQL. Several servers may have the same database.
 pub struct PostgresStore {
-    core: Arc<Core>,
+    core: Arc<StoreCore>,
     is_relaxed: bool,
     tasks: Vec<AbortHandle>,
 }
 
-pub(crate) struct Core {
-    pub links: Arc<Links>,
-    open: Mutex<HashMap<i64, Open>>,
+pub(crate) struct StoreCore {
+    pub links: Arc<ConnectionPool>,
+    open: Mutex<HashMap<i64, OpenNamespace>>,
     names: Mutex<HashMap<String, i64>>,
-    pub grants: Mutex<HashMap<i64, Granted>>,
-    state: Mutex<State>,
+    pub grants: Mutex<HashMap<i64, ActiveGrant>>,
+    state: Mutex<DatabaseHealth>,
     /// Something is to be swept away.
     pub retired: Notify,
 }
 
-struct Open {
+struct OpenNamespace {
     namespace: Arc<PostgresNamespace>,
     tokens_change: i64,
 }
 
 #[derive(Default)]
-struct State {
+struct DatabaseHealth {
     heard: Option<Instant>,
     lost: Option<String>,
 }
@@ -71,7 +71,7 @@ impl PostgresStore {
     /// them. Makes the schema `thalweg_events`, or brings it to the present version. Fails when the database cannot be
     /// reached now; when it cannot later, requests fail until it can.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<PostgresStore> {
-        let links = Links::new(Database::parse(url)?, options.connections);
+        let links = ConnectionPool::new(Database::parse(url)?, options.connections);
         let begun = async {
             let mut link = links.lend().await?;
             schema::migrate(&mut link).await?;
@@ -91,7 +91,7 @@ impl PostgresStore {
                 "synchronous_commit or fsync is off: an answered write may be lost when the database crashes"
             );
         }
-        let core = Arc::new(Core {
+        let core = Arc::new(StoreCore {
             links,
             open: Mutex::default(),
             names: Mutex::default(),
@@ -118,7 +118,7 @@ impl Drop for PostgresStore {
     }
 }
 
-impl Core {
+impl StoreCore {
     pub fn opened(&self, name: &str) -> Option<Arc<PostgresNamespace>> {
         let id = *self.names.lock().get(name)?;
         self.opened_by_id(id)
@@ -140,12 +140,12 @@ impl Core {
         let (last, change, cleared) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
         let mut open = self.open.lock();
         let opened = open.entry(id).or_insert_with(|| {
-            let identity = Identity {
+            let identity = NamespaceIdentity {
                 id,
                 name: name.to_owned(),
             };
-            Open {
-                namespace: PostgresNamespace::new(identity, &self.links, Seen::new(last, change, cleared)),
+            OpenNamespace {
+                namespace: PostgresNamespace::new(identity, &self.links, WatermarkTracker::new(last, change, cleared)),
                 tokens_change: 0,
             }
         });
@@ -336,17 +336,17 @@ impl Store for PostgresStore {
         Box::pin(self.core.remove_token(namespace, id))
     }
 
-    fn erase(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn erase(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         let what = "PostgreSQL keeps the bytes of removed rows in its tables and its write-ahead log: after sys.scavenge, \
              VACUUM FULL thalweg_events.messages has them leave the table";
         Box::pin(std::future::ready(Err(EventsError::Unsupported(what.to_owned()))))
     }
 
-    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         Box::pin(sweep::scavenge(&self.core))
     }
 
-    fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
+    fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>> {
         Box::pin(sweep::verify(&self.core))
     }
 

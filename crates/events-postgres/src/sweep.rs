@@ -3,14 +3,14 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use thalweg_events::{Fault, Namespace as _, Result, Scavenged, Verified};
+use thalweg_events::{Fault, Namespace as _, Result, ScavengeReport, VerifyReport};
 use tokio_postgres::Row;
 
 use thalweg_log::clock::Clock as _;
 
-use crate::links::Lent;
-use crate::store::Core;
-use crate::text::{get, unsigned};
+use crate::columns::{get, unsigned};
+use crate::connection_pool::PooledConnection;
+use crate::store::StoreCore;
 
 /// Messages of one transaction.
 const ROWS: i64 = 5000;
@@ -22,7 +22,7 @@ const SWEEP: &str = "WITH gone AS (DELETE FROM messages WHERE space = $1 AND ($2
      SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone";
 
 /// Works until the store is dropped.
-pub(crate) async fn sweep_on(core: Weak<Core>) {
+pub(crate) async fn sweep_on(core: Weak<StoreCore>) {
     loop {
         let Some(strong) = core.upgrade() else { return };
         if let Err(error) = sweep(&strong).await {
@@ -32,7 +32,7 @@ pub(crate) async fn sweep_on(core: Weak<Core>) {
     }
 }
 
-pub(crate) async fn scavenge(core: &Arc<Core>) -> Result<Scavenged> {
+pub(crate) async fn scavenge(core: &Arc<StoreCore>) -> Result<ScavengeReport> {
     let mut old = 0;
     let mut link = core.links.lend().await?;
     // What is too old is removed by whoever reads next; here nobody may come.
@@ -46,14 +46,14 @@ pub(crate) async fn scavenge(core: &Arc<Core>) -> Result<Scavenged> {
         old += before.saturating_sub(namespace.info().await?.messages);
     }
     let swept = sweep(core).await?;
-    Ok(Scavenged {
+    Ok(ScavengeReport {
         messages: swept.messages + old,
         bytes: swept.bytes,
     })
 }
 
-async fn sweep(core: &Core) -> Result<Scavenged> {
-    let mut swept = Scavenged::default();
+async fn sweep(core: &StoreCore) -> Result<ScavengeReport> {
+    let mut swept = ScavengeReport::default();
     let mut link = core.links.lend().await?;
     let streams = link.query("SELECT space, stream FROM retired_streams", &[]).await?;
     for row in &streams {
@@ -75,7 +75,12 @@ async fn sweep(core: &Core) -> Result<Scavenged> {
     Ok(swept)
 }
 
-async fn remove(link: &mut Lent, space: i64, stream: Option<i64>, swept: &mut Scavenged) -> Result<()> {
+async fn remove(
+    link: &mut PooledConnection,
+    space: i64,
+    stream: Option<i64>,
+    swept: &mut ScavengeReport,
+) -> Result<()> {
     loop {
         let row = link.first(SWEEP, &[&space, &stream, &ROWS]).await?;
         let (count, bytes) = match &row {
@@ -112,8 +117,8 @@ const CHECKS: [&str; 4] = [
      HAVING coalesce(sum(s.messages), 0) <> c.messages OR count(s.stream) <> c.streams LIMIT 1",
 ];
 
-pub(crate) async fn verify(core: &Core) -> Result<Verified> {
-    let mut verified = Verified::default();
+pub(crate) async fn verify(core: &StoreCore) -> Result<VerifyReport> {
+    let mut verified = VerifyReport::default();
     let mut link = core.links.lend().await?;
     let namespaces = link.query("SELECT id, name FROM namespaces ORDER BY id", &[]).await?;
     for row in &namespaces {
@@ -131,7 +136,12 @@ pub(crate) async fn verify(core: &Core) -> Result<Verified> {
     Ok(verified)
 }
 
-async fn verify_one(link: &mut Lent, name: &str, counters: &Row, verified: &mut Verified) -> Result<()> {
+async fn verify_one(
+    link: &mut PooledConnection,
+    name: &str,
+    counters: &Row,
+    verified: &mut VerifyReport,
+) -> Result<()> {
     let (space, counted): (i64, i64) = (get(counters, 0)?, get(counters, 1)?);
     let mut found = |offset: i64, what: String| {
         verified.faults.push(Fault {

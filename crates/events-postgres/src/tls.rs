@@ -15,14 +15,14 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertS
 
 /// What the URL says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tls {
-    pub mode: Mode,
+pub(crate) struct TlsOptions {
+    pub mode: TlsMode,
     /// Authorities in PEM, instead of the system's.
     pub root_file: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum TlsMode {
     Disable,
     #[default]
     Prefer,
@@ -30,27 +30,27 @@ pub(crate) enum Mode {
     Verify,
 }
 
-impl Mode {
-    pub fn parse(text: &str) -> Option<Mode> {
+impl TlsMode {
+    pub fn parse(text: &str) -> Option<TlsMode> {
         match text {
-            "disable" => Some(Mode::Disable),
-            "allow" | "prefer" => Some(Mode::Prefer),
-            "require" => Some(Mode::Require),
-            "verify-ca" | "verify-full" => Some(Mode::Verify),
+            "disable" => Some(TlsMode::Disable),
+            "allow" | "prefer" => Some(TlsMode::Prefer),
+            "require" => Some(TlsMode::Require),
+            "verify-ca" | "verify-full" => Some(TlsMode::Verify),
             _ => None,
         }
     }
 
     pub fn of_driver(self) -> SslMode {
         match self {
-            Mode::Disable => SslMode::Disable,
-            Mode::Prefer => SslMode::Prefer,
-            Mode::Require | Mode::Verify => SslMode::Require,
+            TlsMode::Disable => SslMode::Disable,
+            TlsMode::Prefer => SslMode::Prefer,
+            TlsMode::Require | TlsMode::Verify => SslMode::Require,
         }
     }
 }
 
-impl Tls {
+impl TlsOptions {
     pub fn connector(&self) -> Result<MakeRustlsConnect> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let wrong = |what: String| EventsError::Unavailable(format!("TLS to the database: {what}"));
@@ -58,12 +58,12 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| wrong(error.to_string()))?;
         // With authorities of its own `require` verifies too, as PostgreSQL's clients do.
-        let verifies = self.mode == Mode::Verify || self.mode == Mode::Require && self.root_file.is_some();
+        let verifies = self.mode == TlsMode::Verify || self.mode == TlsMode::Require && self.root_file.is_some();
         let config = match verifies {
             true => builder.with_root_certificates(self.roots().map_err(wrong)?),
             false => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Anyone(provider))),
+                .with_custom_certificate_verifier(Arc::new(NoCertificateVerification(provider))),
         };
         Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
     }
@@ -92,9 +92,9 @@ impl Tls {
 
 /// Encryption without asking who is at the other end.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct NoCertificateVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for NoCertificateVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

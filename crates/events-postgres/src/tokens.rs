@@ -8,12 +8,12 @@ use thalweg_log::Micros;
 use tokio::sync::watch;
 use tokio_postgres::Row;
 
-use crate::links::Param;
+use crate::columns::{get, is_plain};
+use crate::connection_pool::Param;
 use crate::namespace::PostgresNamespace;
-use crate::store::Core;
-use crate::text::{get, is_plain};
+use crate::store::StoreCore;
 
-pub(crate) struct Admitted {
+pub(crate) struct TokenRow {
     pub number: i64,
     digest: TokenDigest,
     scopes: Scopes,
@@ -21,7 +21,7 @@ pub(crate) struct Admitted {
 }
 
 /// Somebody works with a token.
-pub(crate) struct Granted {
+pub(crate) struct ActiveGrant {
     pub namespace: i64,
     pub valid: watch::Sender<()>,
 }
@@ -60,7 +60,7 @@ const LOAD: &str = "SELECT n.id, n.last_global, n.change, n.cleared, \
      FROM namespaces n LEFT JOIN tokens t ON t.namespace = n.id WHERE n.name = $1";
 
 /// The one that is meant, after all were compared.
-fn find<'a>(tokens: &'a [Admitted], digest: &TokenDigest, now: Micros) -> Option<&'a Admitted> {
+fn find<'a>(tokens: &'a [TokenRow], digest: &TokenDigest, now: Micros) -> Option<&'a TokenRow> {
     let mut found = None;
     for token in tokens {
         let is_this = token.digest.matches(digest) & token.expires_at.is_none_or(|end| now < end);
@@ -69,7 +69,7 @@ fn find<'a>(tokens: &'a [Admitted], digest: &TokenDigest, now: Micros) -> Option
     found
 }
 
-impl Core {
+impl StoreCore {
     pub(crate) async fn grant(&self, token: &Token) -> Result<Option<Grant>> {
         let kept = self.kept(token.namespace()).filter(|_| self.hears_everything());
         if let Some((namespace, tokens, change)) = kept
@@ -80,7 +80,7 @@ impl Core {
         // Changes meanwhile are rare; whoever meets them all is told that the token is not valid.
         for _ in 0..3 {
             let Some((namespace, tokens, change)) = self.load(token.namespace()).await? else {
-                let nobody = [Admitted {
+                let nobody = [TokenRow {
                     number: 0,
                     digest: TokenDigest::from_bytes([0; 32]),
                     scopes: Scopes::default(),
@@ -97,7 +97,7 @@ impl Core {
         Ok(None)
     }
 
-    fn kept(&self, name: &str) -> Option<(Arc<PostgresNamespace>, Arc<Vec<Admitted>>, u64)> {
+    fn kept(&self, name: &str) -> Option<(Arc<PostgresNamespace>, Arc<Vec<TokenRow>>, u64)> {
         let namespace = self.opened(name)?;
         let (tokens, change) = {
             let cached = namespace.tokens.lock();
@@ -106,7 +106,7 @@ impl Core {
         Some((namespace, tokens, change))
     }
 
-    async fn load(&self, name: &str) -> Result<Option<(Arc<PostgresNamespace>, Arc<Vec<Admitted>>, u64)>> {
+    async fn load(&self, name: &str) -> Result<Option<(Arc<PostgresNamespace>, Arc<Vec<TokenRow>>, u64)>> {
         let name = if is_plain(name) { name } else { "" };
         // As it is before the tokens are read: a change meanwhile is noticed.
         let before = self.opened(name).map(|namespace| namespace.tokens.lock().change);
@@ -122,7 +122,7 @@ impl Core {
             let Some(number) = get(row, 4)? else { continue };
             let digest = <[u8; 32]>::try_from(get::<&[u8]>(row, 5)?)
                 .map_err(|_| EventsError::Damaged("the digest of a token in the database is none".to_owned()))?;
-            tokens.push(Admitted {
+            tokens.push(TokenRow {
                 number,
                 digest: TokenDigest::from_bytes(digest),
                 scopes: Scopes {
@@ -147,7 +147,7 @@ impl Core {
     fn grant_of(
         &self,
         namespace: &Arc<PostgresNamespace>,
-        tokens: &[Admitted],
+        tokens: &[TokenRow],
         change: u64,
         token: &Token,
     ) -> Option<Grant> {
@@ -157,7 +157,7 @@ impl Core {
         if namespace.tokens.lock().change != change || namespace.seen.is_ended() {
             return None;
         }
-        let granted = grants.entry(found.number).or_insert_with(|| Granted {
+        let granted = grants.entry(found.number).or_insert_with(|| ActiveGrant {
             namespace: namespace.identity.id,
             valid: watch::Sender::new(()),
         });
@@ -225,7 +225,7 @@ impl Core {
 
     async fn change_tokens(
         &self,
-        link: &mut crate::links::Lent,
+        link: &mut crate::connection_pool::PooledConnection,
         namespace: &PostgresNamespace,
         what: &str,
         number: i64,

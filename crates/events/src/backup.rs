@@ -19,10 +19,10 @@ use std::io;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use thalweg_log::format::frame::{self, Kind};
+use thalweg_log::format::frame::{self, FrameKind};
 use thalweg_log::{Micros, Offset};
 
-use crate::embedded::Named;
+use crate::embedded::CatalogEntry;
 use crate::error::EventsError;
 
 pub use reader::BackupReader;
@@ -84,11 +84,11 @@ impl BackupError {
     }
 }
 
-pub type Result<T> = std::result::Result<T, BackupError>;
+pub type BackupResult<T> = std::result::Result<T, BackupError>;
 
 /// How it begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct BackupHeader {
     /// Version of the program that made it.
     pub made_by: String,
     /// The instant.
@@ -98,14 +98,14 @@ pub struct Begin {
 
 /// A namespace, of which what follows is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Head {
-    pub(crate) named: Named,
+pub struct NamespaceHeader {
+    pub(crate) named: CatalogEntry,
     /// Offsets: what stood before the first was not needed any more, and the next was free.
     pub(crate) first: Offset,
     pub(crate) next: Offset,
 }
 
-impl Head {
+impl NamespaceHeader {
     pub fn name(&self) -> &str {
         &self.named.name
     }
@@ -113,7 +113,7 @@ impl Head {
 
 /// What a namespace, or all of them, come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct BackupCounts {
     pub namespaces: u64,
     /// Messages, also hidden ones, versions of documents, and marks.
     pub records: u64,
@@ -121,8 +121,8 @@ pub struct Counts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct End {
-    all: Counts,
+struct BackupTrailer {
+    all: BackupCounts,
     /// Before it.
     bytes: u64,
     /// Of these.
@@ -137,8 +137,8 @@ struct Failure {
 
 /// Some records of a namespace.
 #[derive(Clone, Debug)]
-pub struct Piece {
-    pub(crate) kind: Kind,
+pub struct BackupRecords {
+    pub(crate) kind: FrameKind,
     pub(crate) base: Offset,
     /// Behind the last of them.
     pub(crate) next: Offset,
@@ -148,19 +148,19 @@ pub struct Piece {
 
 /// What is read next.
 #[derive(Clone, Debug)]
-pub enum Part {
-    Begin(Begin),
-    Namespace(Box<Head>),
-    Records(Piece),
+pub enum BackupPart {
+    Begin(BackupHeader),
+    Namespace(Box<NamespaceHeader>),
+    Records(BackupRecords),
     /// With what the namespace came to.
-    NamespaceEnd(Counts),
+    NamespaceEnd(BackupCounts),
     /// The backup is whole, and nothing stands behind it.
-    End(Counts),
+    End(BackupCounts),
 }
 
-impl Counts {
-    pub(crate) fn and(self, other: Counts) -> Counts {
-        Counts {
+impl BackupCounts {
+    pub(crate) fn and(self, other: BackupCounts) -> BackupCounts {
+        BackupCounts {
             namespaces: self.namespaces + other.namespaces,
             records: self.records + other.records,
             messages: self.messages + other.messages,

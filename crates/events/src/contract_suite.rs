@@ -34,31 +34,31 @@
 
 mod append;
 mod import;
-mod keep;
 mod model;
 mod namespaces;
 mod read;
+mod retention;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::store::{
-    Append, Appended, BoxFuture, CategoryRead, Direction, Expected, Namespace, NewEvent, NewNamespace, Scopes, Store,
-    StreamRead,
+    Append, AppendOutcome, BoxFuture, CategoryRead, Direction, ExpectedVersion, Namespace, NewEvent, NewNamespace,
+    Scopes, Store, StreamRead,
 };
 use crate::token::new_token;
 
 /// Longer than anything that is waited for takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-type Open = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync>;
+type OpenStore = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync>;
 
 /// One kind of store, on a storage that is empty at first.
 pub struct Suite {
-    open: Open,
+    open: OpenStore,
     in_memory: bool,
     /// Namespaces have names that were never used before.
     number: AtomicU32,
@@ -113,12 +113,12 @@ impl Suite {
 
     /// Rule 12.
     pub async fn retention(&self) {
-        keep::retention(self).await;
+        retention::retention(self).await;
     }
 
     /// Rule 13.
     pub async fn documents(&self) {
-        keep::documents(self).await;
+        retention::documents(self).await;
     }
 
     /// Random work of several writers, beside a model of the rules.
@@ -188,7 +188,7 @@ fn event<'a>(kind: &'a str, data: &'a str) -> NewEvent<'a> {
     }
 }
 
-fn append<'a>(stream: &'a str, expected: Expected, events: Vec<NewEvent<'a>>) -> Append<'a> {
+fn append<'a>(stream: &'a str, expected: ExpectedVersion, events: Vec<NewEvent<'a>>) -> Append<'a> {
     Append {
         stream,
         expected,
@@ -196,9 +196,9 @@ fn append<'a>(stream: &'a str, expected: Expected, events: Vec<NewEvent<'a>>) ->
     }
 }
 
-async fn write(namespace: &Arc<dyn Namespace>, stream: &str, kind: &str, data: &str) -> Appended {
+async fn write(namespace: &Arc<dyn Namespace>, stream: &str, kind: &str, data: &str) -> AppendOutcome {
     let done = namespace
-        .append(&[append(stream, Expected::Any, vec![event(kind, data)])])
+        .append(&[append(stream, ExpectedVersion::Any, vec![event(kind, data)])])
         .await;
     done.unwrap()[0]
 }
@@ -226,7 +226,7 @@ fn of_category(category: Option<&str>) -> CategoryRead<'_> {
 }
 
 /// All pages of it, each of at most `max`.
-async fn stream_pages(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) -> Vec<Stored> {
+async fn stream_pages(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) -> Vec<StoredEvent> {
     let mut found = Vec::new();
     loop {
         let page = namespace.read_stream(read).await.unwrap();
@@ -237,11 +237,11 @@ async fn stream_pages(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) 
         );
         found.extend(page.events);
         let Some(next) = page.next else { return found };
-        read.from = Some(crate::store::From::Position(next));
+        read.from = Some(crate::store::StreamPosition::Position(next));
     }
 }
 
-async fn category_pages(namespace: &Arc<dyn Namespace>, mut read: CategoryRead<'_>) -> Vec<Stored> {
+async fn category_pages(namespace: &Arc<dyn Namespace>, mut read: CategoryRead<'_>) -> Vec<StoredEvent> {
     let mut found = Vec::new();
     loop {
         let page = namespace.read_category(read).await.unwrap();
@@ -252,19 +252,19 @@ async fn category_pages(namespace: &Arc<dyn Namespace>, mut read: CategoryRead<'
     }
 }
 
-async fn all(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
+async fn all(namespace: &Arc<dyn Namespace>) -> Vec<StoredEvent> {
     category_pages(namespace, of_category(None)).await
 }
 
-fn data(found: &[Stored]) -> Vec<&str> {
+fn data(found: &[StoredEvent]) -> Vec<&str> {
     found.iter().map(|stored| stored.event().data).collect()
 }
 
-fn positions(found: &[Stored]) -> Vec<u64> {
+fn positions(found: &[StoredEvent]) -> Vec<u64> {
     found.iter().map(|stored| stored.event().position).collect()
 }
 
-fn globals(found: &[Stored]) -> Vec<u64> {
+fn globals(found: &[StoredEvent]) -> Vec<u64> {
     found.iter().map(|stored| stored.event().global).collect()
 }
 

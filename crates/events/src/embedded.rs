@@ -14,13 +14,12 @@ mod deleted_tests;
 #[cfg(test)]
 mod gap_tests;
 mod gaps;
-mod hidden;
 mod import;
 mod index;
-mod marks;
-mod memory_share;
+mod maintenance;
+mod memory_budget;
 #[cfg(test)]
-mod memory_share_tests;
+mod memory_budget_tests;
 mod namespace;
 mod namespaces;
 mod pages;
@@ -32,6 +31,7 @@ mod restore;
 mod rule_memory_tests;
 mod rules;
 mod scavenge;
+mod scavenge_marks;
 #[cfg(test)]
 mod scavenge_tests;
 mod sequencer;
@@ -42,10 +42,10 @@ mod test_support;
 mod tests;
 #[cfg(test)]
 mod token_tests;
-mod upkeep;
 mod verify;
 #[cfg(test)]
 mod verify_tests;
+mod visibility;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -56,25 +56,25 @@ use thalweg_log::disk::Disk;
 use thalweg_log::{Durability, Log, LogStatus, Micros, PartitionId};
 use tokio::sync::watch;
 
-use backup::Backups;
-use catalog::{Admitted, Catalog, CatalogOptions, Change};
-use index::{Index, Shelf};
-use memory_share::MemoryShare;
-use namespace::{About, EmbeddedNamespace, Place};
+use backup::BackupTracker;
+use catalog::{Catalog, CatalogChange, CatalogOptions, TokenEntry};
+use index::{NamespaceIndex, TableStore};
+use memory_budget::MemoryBudget;
+use namespace::{EmbeddedNamespace, NamespaceAttributes, StoreContext};
 use namespaces::Namespaces;
 
-pub(crate) use catalog::Named;
-pub use index::Sizes as IndexSizes;
+pub(crate) use catalog::CatalogEntry;
+pub use index::IndexSizes;
 pub use index::fuzz as index_fuzz;
-pub(crate) use record::Lies;
+pub(crate) use record::PartitionRecord;
 pub use record::fuzz as record_fuzz;
-pub use restore::{Restored, restore};
+pub use restore::{RestoreReport, restore};
 
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::store::{
-    BackupPieces, BoxFuture, Figures, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged,
-    Scopes, Store, TokenInfo, Verified,
+    BackupPieces, BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, ScavengeReport, Scopes,
+    Store, StoreStats, TokenInfo, VerifyReport,
 };
 use crate::token::{Token, TokenDigest};
 
@@ -82,11 +82,11 @@ use crate::token::{Token, TokenDigest};
 pub const DEFAULT: &str = "default";
 
 pub struct EmbeddedStore {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
 }
 
-pub(crate) struct Inner {
-    place: Place,
+pub(crate) struct StoreInner {
+    place: StoreContext,
     durability: Durability,
     namespaces: RwLock<Namespaces>,
     /// Held while namespaces change.
@@ -101,28 +101,28 @@ pub(crate) struct Inner {
 }
 
 /// Whom no token is of.
-static NOBODY: LazyLock<Admitted> = LazyLock::new(|| {
+static NOBODY: LazyLock<TokenEntry> = LazyLock::new(|| {
     let nobody = NewToken {
         digest: TokenDigest::from_bytes([0; 32]),
         scopes: Scopes::default(),
         description: String::new(),
         expires_at: None,
     };
-    Admitted::new(nobody, 0)
+    TokenEntry::new(nobody, 0)
 });
 
 #[derive(Clone)]
-struct Opened {
+struct OpenNamespace {
     namespace: Arc<EmbeddedNamespace>,
     /// The same.
     shown: Arc<dyn Namespace>,
-    tokens: Arc<Vec<Live>>,
+    tokens: Arc<Vec<LiveToken>>,
 }
 
 /// A token, and who is told when it is valid no more.
 #[derive(Clone)]
-struct Live {
-    admitted: Admitted,
+struct LiveToken {
+    admitted: TokenEntry,
     valid: Arc<watch::Sender<()>>,
 }
 
@@ -156,18 +156,18 @@ impl EmbeddedStore {
     /// With all namespaces that the log has. Must be called on a runtime.
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
         let began = Instant::now();
-        let shelf = Shelf::open(options.indexes, log.id(), options.index_memory);
+        let shelf = TableStore::open(options.indexes, log.id(), options.index_memory);
         let mut shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
-        let rule_memory = MemoryShare::of_rules(options.index_memory);
-        let namespace_memory = MemoryShare::of_namespaces(options.index_memory);
+        let rule_memory = MemoryBudget::of_rules(options.index_memory);
+        let namespace_memory = MemoryBudget::of_namespaces(options.index_memory);
         shelf.share_with(vec![rule_memory.clone(), namespace_memory.clone()]);
         let clock = log.clock();
-        let place = Place {
+        let place = StoreContext {
             log: log.clone(),
             in_memory: options.in_memory,
             clock: Arc::new(move || clock.wall()),
             shelf: Arc::new(shelf),
-            backups: Arc::new(Backups::default()),
+            backups: Arc::new(BackupTracker::default()),
             rule_memory,
             namespace_memory,
         };
@@ -187,7 +187,7 @@ impl EmbeddedStore {
         let deleted = deleted.collect();
         let (opened, bytes) = {
             let place = place.clone();
-            let there: Vec<Named> = known.there.into_values().collect();
+            let there: Vec<CatalogEntry> = known.there.into_values().collect();
             let replayed = tokio::task::spawn_blocking(move || {
                 let tidied = place.shelf.tidy();
                 let forgotten =
@@ -201,7 +201,7 @@ impl EmbeddedStore {
         let mut namespaces = Namespaces::default();
         opened.into_iter().for_each(|opened| namespaces.insert(opened));
         place.shelf.fit();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(StoreInner {
             place,
             durability: options.durability,
             namespaces: RwLock::new(namespaces),
@@ -218,7 +218,7 @@ impl EmbeddedStore {
         })
         .await;
         finished.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))?;
-        upkeep::start(&inner);
+        maintenance::start(&inner);
         Ok(EmbeddedStore { inner })
     }
 
@@ -253,7 +253,7 @@ impl EmbeddedStore {
     }
 
     /// [`Store::verify`], which tells how far it is every few thousand messages.
-    pub async fn verify_telling(&self, tell: impl FnMut(&Verified) + Send + 'static) -> Result<Verified> {
+    pub async fn verify_telling(&self, tell: impl FnMut(&VerifyReport) + Send + 'static) -> Result<VerifyReport> {
         verify::verify(self.inner.clone(), Box::new(tell)).await
     }
 
@@ -261,24 +261,24 @@ impl EmbeddedStore {
     /// when it is written.
     pub async fn flush_indexes(&self) -> Result<()> {
         let inner = self.inner.clone();
-        let flushed = tokio::task::spawn_blocking(move || upkeep::flush_all(&inner)).await;
+        let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&inner)).await;
         flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
     }
 }
 
 /// The message that a record of such a partition is; `None` for documents and marks.
 pub fn event_in(value: &[u8], time: Micros) -> Result<Option<EventRef<'_>>> {
-    match Lies::decode(value, time) {
-        Some(Lies::Event(event)) => Ok(Some(event)),
-        Some(Lies::Document(_) | Lies::Cleared) => Ok(None),
+    match PartitionRecord::decode(value, time) {
+        Some(PartitionRecord::Event(event)) => Ok(Some(event)),
+        Some(PartitionRecord::Document(_) | PartitionRecord::Cleared) => Ok(None),
         None => Err(EventsError::Damaged(
             "it is in no form that this version knows".to_owned(),
         )),
     }
 }
 
-impl Inner {
-    fn opened(&self, name: &str) -> Result<Opened> {
+impl StoreInner {
+    fn opened(&self, name: &str) -> Result<OpenNamespace> {
         let found = self.namespaces.read().get(name).cloned();
         found.ok_or_else(|| EventsError::NamespaceNotFound(name.to_owned()))
     }
@@ -299,22 +299,22 @@ impl Inner {
             description: "Made with the namespace".to_owned(),
             expires_at: None,
         };
-        let mut named = Named {
+        let mut named = CatalogEntry {
             number: 0,
             name: new.name,
             description: new.description,
             metadata: new.metadata,
             created_at: now,
-            tokens: vec![Admitted::new(first, now)],
+            tokens: vec![TokenEntry::new(first, now)],
         };
         self.place.namespace_memory.has(weight(&named))?;
         let number = catalog.new_partition(now).await?;
         named.number = number;
-        if let Err(error) = catalog.store(&Change::Created(named.clone()), now).await {
+        if let Err(error) = catalog.store(&CatalogChange::Created(named.clone()), now).await {
             let _ = catalog.remove_partition(number).await;
             return Err(error);
         }
-        let opened = Opened::new(named, &self.place, Index::of_new(&self.place.shelf, number));
+        let opened = OpenNamespace::new(named, &self.place, NamespaceIndex::of_new(&self.place.shelf, number));
         let info = opened.namespace.info().await;
         self.namespaces.write().insert(opened);
         self.place.shelf.fit();
@@ -334,7 +334,7 @@ impl Inner {
         let held = opened.namespace.hold().await;
         let messages = opened.namespace.info().await?.messages;
         let number = opened.namespace.number;
-        catalog.store(&Change::Removed { number }, self.now()).await?;
+        catalog.store(&CatalogChange::Removed { number }, self.now()).await?;
         if self.keep_deleted {
             self.deleted.lock().insert(number, name.clone());
         }
@@ -373,12 +373,12 @@ impl Inner {
         {
             return Ok(same.admitted.info());
         }
-        let admitted = Admitted::new(token, self.now());
+        let admitted = TokenEntry::new(token, self.now());
         // One with other scopes takes the place of the same with those that it had.
         let before = opened.tokens.iter().find(|live| live.admitted.id == admitted.id);
         let more = token_weight(&admitted).saturating_sub(before.map_or(0, |live| token_weight(&live.admitted)));
         self.place.namespace_memory.has(more)?;
-        let change = Change::Admitted {
+        let change = CatalogChange::Admitted {
             number,
             token: admitted.clone(),
         };
@@ -388,7 +388,7 @@ impl Inner {
         self.change_tokens(&namespace, |tokens| {
             tokens.retain(|live| live.admitted.id != admitted.id);
             catalog::forget_expired(tokens, now, |live| &live.admitted);
-            tokens.push(Live::new(admitted));
+            tokens.push(LiveToken::new(admitted));
         });
         Ok(info)
     }
@@ -399,7 +399,7 @@ impl Inner {
         if !opened.tokens.iter().any(|live| live.admitted.id == id) {
             return Ok(false);
         }
-        let change = Change::Revoked {
+        let change = CatalogChange::Revoked {
             number: opened.namespace.number,
             token: id.clone(),
         };
@@ -409,7 +409,7 @@ impl Inner {
         Ok(true)
     }
 
-    fn change_tokens(&self, namespace: &str, change: impl FnOnce(&mut Vec<Live>)) {
+    fn change_tokens(&self, namespace: &str, change: impl FnOnce(&mut Vec<LiveToken>)) {
         if let Some(opened) = self.namespaces.write().get_mut(namespace) {
             let mut tokens = Vec::clone(&opened.tokens);
             change(&mut tokens);
@@ -445,39 +445,39 @@ impl Inner {
 }
 
 /// Memory of a token, about, with those who are told of its end.
-fn token_weight(token: &Admitted) -> usize {
+fn token_weight(token: &TokenEntry) -> usize {
     const BESIDE_BYTES: usize = 256;
-    size_of::<Live>() + BESIDE_BYTES + token.id.len() + token.description.len()
+    size_of::<LiveToken>() + BESIDE_BYTES + token.id.len() + token.description.len()
 }
 
 /// Of a namespace that is not yet there.
-fn weight(named: &Named) -> usize {
+fn weight(named: &CatalogEntry) -> usize {
     let tokens: usize = named.tokens.iter().map(token_weight).sum();
     namespace::weight(&named.name, &named.description, named.metadata.as_deref()) + tokens
 }
 
-impl Live {
-    fn new(admitted: Admitted) -> Live {
-        Live {
+impl LiveToken {
+    fn new(admitted: TokenEntry) -> LiveToken {
+        LiveToken {
             admitted,
             valid: Arc::new(watch::channel(()).0),
         }
     }
 }
 
-impl Opened {
-    fn new(named: Named, place: &Place, index: Index) -> Opened {
-        let about = About {
+impl OpenNamespace {
+    fn new(named: CatalogEntry, place: &StoreContext, index: NamespaceIndex) -> OpenNamespace {
+        let about = NamespaceAttributes {
             name: named.name,
             description: named.description,
             metadata: named.metadata,
             created_at: named.created_at,
         };
         let namespace = Arc::new(EmbeddedNamespace::new(about, named.number, place, index));
-        let opened = Opened {
+        let opened = OpenNamespace {
             shown: Arc::new(namespace.clone()),
             namespace,
-            tokens: Arc::new(named.tokens.into_iter().map(Live::new).collect()),
+            tokens: Arc::new(named.tokens.into_iter().map(LiveToken::new).collect()),
         };
         opened.weigh();
         opened
@@ -490,14 +490,14 @@ impl Opened {
     }
 
     /// As it stands in the catalogue.
-    fn named(&self) -> Named {
-        let About {
+    fn named(&self) -> CatalogEntry {
+        let NamespaceAttributes {
             name,
             description,
             metadata,
             created_at,
         } = self.namespace.about().clone();
-        Named {
+        CatalogEntry {
             number: self.namespace.number,
             name,
             description,
@@ -582,18 +582,18 @@ impl Store for EmbeddedStore {
         ))
     }
 
-    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         Box::pin(to_its_end(scavenge::scavenge(self.inner.clone())))
     }
 
-    fn erase(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn erase(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         Box::pin(to_its_end(scavenge::erase(self.inner.clone())))
     }
 
-    fn figures(&self) -> Option<Figures> {
+    fn figures(&self) -> Option<StoreStats> {
         let sizes = self.index_sizes();
         let (recovery, recovered_bytes) = self.inner.recovery;
-        Some(Figures {
+        Some(StoreStats {
             index_file_bytes: sizes.file_bytes,
             index_memory_bytes: sizes.memory_bytes,
             rule_bytes: self.inner.place.rule_memory.bytes() as u64,
@@ -605,7 +605,7 @@ impl Store for EmbeddedStore {
         })
     }
 
-    fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
+    fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>> {
         Box::pin(verify::verify(self.inner.clone(), Box::new(|_| {})))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thalweg_log::LogError;
 
-use crate::store::Expected;
+use crate::store::ExpectedVersion;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EventsError {
@@ -17,7 +17,7 @@ pub enum EventsError {
     #[error("Expected version {expected}, stream is at version {actual}")]
     VersionConflict {
         stream: String,
-        expected: Expected,
+        expected: ExpectedVersion,
         /// -1 for a stream without messages.
         actual: i64,
     },

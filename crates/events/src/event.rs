@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use thalweg_log::Micros;
-use thalweg_log::format::{Put, Take, varint};
+use thalweg_log::format::{FieldReader, FieldWriter, varint};
 
 use crate::id::{MessageId, Uuid};
 
@@ -48,7 +48,7 @@ pub enum IdRef<'a> {
 
 /// A message that was read, with the bytes it lies in.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredEvent {
     value: Bytes,
     time: Micros,
 }
@@ -67,7 +67,7 @@ impl<'a> EventRef<'a> {
         ] {
             flags |= if set { flag } else { 0 };
         }
-        Put(out).u8(flags).u64(self.position).u64(self.global);
+        FieldWriter(out).u8(flags).u64(self.position).u64(self.global);
         match self.id {
             IdRef::Uuid(uuid) => out.extend_from_slice(&uuid.0),
             IdRef::Text(text) => put(out, text),
@@ -80,7 +80,7 @@ impl<'a> EventRef<'a> {
 
     /// `None` for bytes that are no message.
     pub fn decode(value: &'a [u8], time: Micros) -> Option<EventRef<'a>> {
-        let mut take = Take(value);
+        let mut take = FieldReader(value);
         let flags = take.u8()?;
         if flags & !KNOWN != 0 {
             return None;
@@ -118,10 +118,10 @@ pub(crate) fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-pub(crate) fn text<'a>(take: &mut Take<'a>) -> Option<&'a str> {
+pub(crate) fn text<'a>(take: &mut FieldReader<'a>) -> Option<&'a str> {
     let (len, rest) = varint::take(take.0)?;
     let (text, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-    *take = Take(rest);
+    *take = FieldReader(rest);
     std::str::from_utf8(text).ok()
 }
 
@@ -143,11 +143,11 @@ impl From<IdRef<'_>> for MessageId {
     }
 }
 
-impl Stored {
+impl StoredEvent {
     /// `None` for bytes that are no message.
-    pub fn new(value: Bytes, time: Micros) -> Option<Stored> {
+    pub fn new(value: Bytes, time: Micros) -> Option<StoredEvent> {
         EventRef::decode(&value, time)?;
-        Some(Stored { value, time })
+        Some(StoredEvent { value, time })
     }
 
     pub fn bytes(&self) -> usize {
@@ -156,7 +156,7 @@ impl Stored {
 
     /// As it is, but for its data and metadata: enough to ask a namespace whether it is [still
     /// shown](crate::Namespace::still_shown), in memory of its own.
-    pub fn without_data(&self) -> Stored {
+    pub fn without_data(&self) -> StoredEvent {
         let (mut value, event) = (Vec::new(), self.event());
         let event = EventRef {
             data: "{}",
@@ -165,7 +165,7 @@ impl Stored {
         };
         event.encode(&mut value);
         value.shrink_to_fit();
-        Stored {
+        StoredEvent {
             value: value.into(),
             time: self.time,
         }

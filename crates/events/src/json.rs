@@ -9,13 +9,13 @@ pub const NESTING_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
-    what: What,
+    what: JsonErrorKind,
     /// Byte of the text.
     at: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum JsonErrorKind {
     Utf8,
     End,
     Unexpected(u8),
@@ -26,12 +26,14 @@ enum What {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Utf8 => f.write_str("invalid UTF-8")?,
-            What::End => f.write_str("unexpected end")?,
-            What::Unexpected(byte) if byte.is_ascii_graphic() => write!(f, "unexpected {:?}", char::from(byte))?,
-            What::Unexpected(byte) => write!(f, "unexpected byte 0x{byte:02x}")?,
-            What::Trailing => f.write_str("unexpected text behind the value")?,
-            What::Nesting => write!(f, "more than {NESTING_MAX} levels")?,
+            JsonErrorKind::Utf8 => f.write_str("invalid UTF-8")?,
+            JsonErrorKind::End => f.write_str("unexpected end")?,
+            JsonErrorKind::Unexpected(byte) if byte.is_ascii_graphic() => {
+                write!(f, "unexpected {:?}", char::from(byte))?
+            }
+            JsonErrorKind::Unexpected(byte) => write!(f, "unexpected byte 0x{byte:02x}")?,
+            JsonErrorKind::Trailing => f.write_str("unexpected text behind the value")?,
+            JsonErrorKind::Nesting => write!(f, "more than {NESTING_MAX} levels")?,
         }
         write!(f, " at byte {}", self.at)
     }
@@ -40,10 +42,10 @@ impl fmt::Display for JsonError {
 /// Checks that `text` is one JSON value, and appends it to `out` without white space between its parts.
 pub fn compact(text: &[u8], out: &mut String) -> Result<(), JsonError> {
     let checked = std::str::from_utf8(text).map_err(|error| JsonError {
-        what: What::Utf8,
+        what: JsonErrorKind::Utf8,
         at: error.valid_up_to(),
     })?;
-    let mut reader = Reader {
+    let mut reader = JsonCompactor {
         text: checked,
         bytes: text,
         at: 0,
@@ -54,7 +56,7 @@ pub fn compact(text: &[u8], out: &mut String) -> Result<(), JsonError> {
     reader.value()
 }
 
-struct Reader<'a> {
+struct JsonCompactor<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
@@ -65,7 +67,7 @@ struct Reader<'a> {
     objects: Vec<bool>,
 }
 
-impl Reader<'_> {
+impl JsonCompactor<'_> {
     /// Without recursion, however deep it goes.
     fn value(&mut self) -> Result<(), JsonError> {
         loop {
@@ -79,7 +81,7 @@ impl Reader<'_> {
                     self.copy(self.at);
                     return match self.at == self.bytes.len() {
                         true => Ok(()),
-                        false => Err(self.error(What::Trailing)),
+                        false => Err(self.error(JsonErrorKind::Trailing)),
                     };
                 };
                 match (self.peek()?, in_object) {
@@ -106,7 +108,7 @@ impl Reader<'_> {
         match self.peek()? {
             open @ (b'{' | b'[') => {
                 if self.objects.len() == NESTING_MAX {
-                    return Err(self.error(What::Nesting));
+                    return Err(self.error(JsonErrorKind::Nesting));
                 }
                 self.at += 1;
                 self.space();
@@ -144,7 +146,7 @@ impl Reader<'_> {
             let rest = self.rest();
             let Some(len) = memchr::memchr2(b'"', b'\\', rest) else {
                 self.at = self.bytes.len();
-                return Err(self.error(What::End));
+                return Err(self.error(JsonErrorKind::End));
             };
             let plain = rest.get(..len).unwrap_or_default();
             let is_end = rest.get(len) == Some(&b'"');
@@ -246,17 +248,20 @@ impl Reader<'_> {
     }
 
     fn peek(&self) -> Result<u8, JsonError> {
-        self.bytes.get(self.at).copied().ok_or_else(|| self.error(What::End))
+        self.bytes
+            .get(self.at)
+            .copied()
+            .ok_or_else(|| self.error(JsonErrorKind::End))
     }
 
     fn unexpected(&self) -> JsonError {
         match self.bytes.get(self.at) {
-            Some(byte) => self.error(What::Unexpected(*byte)),
-            None => self.error(What::End),
+            Some(byte) => self.error(JsonErrorKind::Unexpected(*byte)),
+            None => self.error(JsonErrorKind::End),
         }
     }
 
-    fn error(&self, what: What) -> JsonError {
+    fn error(&self, what: JsonErrorKind) -> JsonError {
         JsonError { what, at: self.at }
     }
 }
@@ -266,7 +271,7 @@ impl Reader<'_> {
 pub struct Json<'a>(&'a str);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum JsonKind {
     Object,
     Array,
     String,
@@ -285,27 +290,27 @@ impl<'a> Json<'a> {
         self.0
     }
 
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> JsonKind {
         match self.0.as_bytes().first() {
-            Some(b'{') => Kind::Object,
-            Some(b'[') => Kind::Array,
-            Some(b'"') => Kind::String,
-            Some(b't' | b'f') => Kind::Bool,
-            Some(b'n') | None => Kind::Null,
-            Some(_) => Kind::Number,
+            Some(b'{') => JsonKind::Object,
+            Some(b'[') => JsonKind::Array,
+            Some(b'"') => JsonKind::String,
+            Some(b't' | b'f') => JsonKind::Bool,
+            Some(b'n') | None => JsonKind::Null,
+            Some(_) => JsonKind::Number,
         }
     }
 
     pub fn is_null(self) -> bool {
-        self.kind() == Kind::Null
+        self.kind() == JsonKind::Null
     }
 
     pub fn object(self) -> Option<Members<'a>> {
-        (self.kind() == Kind::Object).then(|| Members(self.0.get(1..).unwrap_or_default()))
+        (self.kind() == JsonKind::Object).then(|| Members(self.0.get(1..).unwrap_or_default()))
     }
 
     pub fn array(self) -> Option<Elements<'a>> {
-        (self.kind() == Kind::Array).then(|| Elements(self.0.get(1..).unwrap_or_default()))
+        (self.kind() == JsonKind::Array).then(|| Elements(self.0.get(1..).unwrap_or_default()))
     }
 
     /// The last member of this name, as with most readers.
@@ -322,11 +327,11 @@ impl<'a> Json<'a> {
 
     /// Any number: truncated toward zero, and clamped.
     pub fn integer(self) -> Option<i64> {
-        (self.kind() == Kind::Number).then(|| integer(self.0))
+        (self.kind() == JsonKind::Number).then(|| integer(self.0))
     }
 
     pub fn bool(self) -> Option<bool> {
-        (self.kind() == Kind::Bool).then(|| self.0.starts_with('t'))
+        (self.kind() == JsonKind::Bool).then(|| self.0.starts_with('t'))
     }
 }
 

@@ -23,10 +23,12 @@ pub mod test_double;
 pub mod time;
 mod token;
 
-pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, LogPartition, Restored, event_in, restore};
+pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, LogPartition, RestoreReport, event_in, restore};
 pub use error::{EventsError, Result};
-pub use event::Stored;
+pub use event::StoredEvent;
 pub use id::{MessageId, Uuid};
 pub use store::*;
-pub use subscriptions::{Ask, Fetched, Message, ParkedMessage, Start, SubscriptionFigures, Subscriptions};
+pub use subscriptions::{
+    DeliveredMessage, FetchRequest, FetchedMessages, ParkedMessage, StartPosition, SubscriptionStats, Subscriptions,
+};
 pub use token::{Token, TokenDigest, TokenError, new_token, token_text};

@@ -17,13 +17,13 @@ pub fn cardinal_id(stream: &str) -> Option<&str> {
 
 /// Which streams a member of a consumer group gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct GroupMember {
     pub number: u64,
     /// More than `number`.
     pub of: u64,
 }
 
-impl Member {
+impl GroupMember {
     pub fn owns(&self, stream: &str) -> bool {
         group_hash(stream).is_some_and(|hash| self.owns_hash(hash))
     }
@@ -78,7 +78,7 @@ mod tests {
             for (size, number) in (2..).zip(members) {
                 let owners: Vec<u64> = (0..size)
                     .filter(|number| {
-                        Member {
+                        GroupMember {
                             number: *number,
                             of: size,
                         }
@@ -88,7 +88,7 @@ mod tests {
                 assert_eq!(owners, [number], "{cardinal} of {size}");
             }
         }
-        let alone = Member { number: 0, of: 1 };
+        let alone = GroupMember { number: 0, of: 1 };
         assert!(!alone.owns("account") && !alone.owns("account-"));
     }
 }

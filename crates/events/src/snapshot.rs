@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use thalweg_log::Micros;
-use thalweg_log::format::{Put, Take, varint};
+use thalweg_log::format::{FieldReader, FieldWriter, varint};
 
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
@@ -27,7 +27,7 @@ pub struct Snapshot {
 
 /// What became of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct PutSnapshotOutcome {
     /// Of the snapshot that the stream has now.
     pub version: u64,
     pub stored: bool,
@@ -38,7 +38,7 @@ fn document(stream: &str) -> String {
 }
 
 /// Durable when it returns.
-pub async fn put(namespace: &dyn Namespace, stream: &str, snapshot: &Snapshot) -> Result<Kept> {
+pub async fn put(namespace: &dyn Namespace, stream: &str, snapshot: &Snapshot) -> Result<PutSnapshotOutcome> {
     let name = document(stream);
     for _ in 0..CONFLICTS_MAX {
         let known = namespace.document(&name).await?;
@@ -50,11 +50,11 @@ pub async fn put(namespace: &dyn Namespace, stream: &str, snapshot: &Snapshot) -
             .filter(|(_, made)| *made >= cleared)
             .map(|(known, _)| known.version);
         if let Some(version) = version.filter(|version| *version > snapshot.version) {
-            return Ok(Kept { version, stored: false });
+            return Ok(PutSnapshotOutcome { version, stored: false });
         }
         let content = snapshot.encode(cleared);
         if namespace.put_document(&name, Some(&content), revision).await?.is_some() {
-            return Ok(Kept {
+            return Ok(PutSnapshotOutcome {
                 version: snapshot.version,
                 stored: true,
             });
@@ -91,7 +91,7 @@ impl Snapshot {
             }
         }
         varint::put(&mut out, self.version);
-        Put(&mut out).i64(self.time);
+        FieldWriter(&mut out).i64(self.time);
         varint::put(&mut out, self.kind.len() as u64);
         out.extend_from_slice(self.kind.as_bytes());
         out.extend_from_slice(self.data.as_bytes());
@@ -99,7 +99,7 @@ impl Snapshot {
     }
 
     fn decode(content: &Bytes) -> Option<(Snapshot, u64)> {
-        let mut take = Take(content);
+        let mut take = FieldReader(content);
         let (cleared, rest) = match take.u8()? {
             FORM => (0, take.0),
             FORM_CLEARED => varint::take(take.0)?,
@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::test_double::Double;
+    use crate::test_double::NamespaceDouble;
 
     fn of(version: u64) -> Snapshot {
         Snapshot {
@@ -138,10 +138,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_is_kept_and_an_older_one_that_comes_late_is_not() {
-        let namespace = Double::new("a");
+        let namespace = NamespaceDouble::new("a");
         assert_eq!(get(&namespace, "cart-1").await.unwrap(), None);
         for (version, kept, stored) in [(3, 3, true), (7, 7, true), (5, 7, false), (7, 7, true)] {
-            let expected = Kept { version: kept, stored };
+            let expected = PutSnapshotOutcome { version: kept, stored };
             assert_eq!(put(&namespace, "cart-1", &of(version)).await.unwrap(), expected);
             assert_eq!(get(&namespace, "cart-1").await.unwrap(), Some(of(kept)));
         }
@@ -150,7 +150,7 @@ mod tests {
 
     #[tokio::test]
     async fn none_of_messages_that_were_removed_is_left_or_in_the_way() {
-        let namespace = Double::new("a");
+        let namespace = NamespaceDouble::new("a");
         for _ in 0..2 {
             assert!(put(&namespace, "cart-1", &of(7)).await.unwrap().stored);
             namespace.clear().await.unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_overtaken_looks_again() {
-        let namespace = Double::new("a");
+        let namespace = NamespaceDouble::new("a");
         namespace.overtake(3);
         let stored = put(&namespace, "cart-1", &of(1)).await.unwrap();
         assert!(stored.stored);

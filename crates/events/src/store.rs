@@ -12,9 +12,9 @@ use thalweg_log::clock::Clock;
 use tokio::sync::watch;
 
 use crate::error::{EventsError, Result};
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::id::MessageId;
-use crate::names::Member;
+use crate::names::GroupMember;
 use crate::token::{Token, TokenDigest};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -28,7 +28,7 @@ pub const APPEND_BYTES_MAX: usize = 24 << 20;
 
 /// Which version a stream must have for an append to be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedVersion {
     #[default]
     Any,
     /// -1 for no message yet; less is never so.
@@ -37,25 +37,25 @@ pub enum Expected {
     NoStream,
 }
 
-impl Expected {
+impl ExpectedVersion {
     /// `version` is -1 for a stream without messages.
     pub fn allows(self, version: i64) -> bool {
         match self {
-            Expected::Any => true,
-            Expected::Version(expected) => version == expected,
-            Expected::Exists => version >= 0,
-            Expected::NoStream => version < 0,
+            ExpectedVersion::Any => true,
+            ExpectedVersion::Version(expected) => version == expected,
+            ExpectedVersion::Exists => version >= 0,
+            ExpectedVersion::NoStream => version < 0,
         }
     }
 }
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Expected::Any => f.write_str("any"),
-            Expected::Version(version) => version.fmt(f),
-            Expected::Exists => f.write_str("exists"),
-            Expected::NoStream => f.write_str("noStream"),
+            ExpectedVersion::Any => f.write_str("any"),
+            ExpectedVersion::Version(version) => version.fmt(f),
+            ExpectedVersion::Exists => f.write_str("exists"),
+            ExpectedVersion::NoStream => f.write_str("noStream"),
         }
     }
 }
@@ -75,13 +75,13 @@ pub struct NewEvent<'a> {
 #[derive(Clone, Debug)]
 pub struct Append<'a> {
     pub stream: &'a str,
-    pub expected: Expected,
+    pub expected: ExpectedVersion,
     pub events: Vec<NewEvent<'a>>,
 }
 
 /// A message that has its place already.
 #[derive(Clone, Debug)]
-pub struct Import {
+pub struct ImportRecord {
     /// The server makes one if there is none.
     pub id: Option<MessageId>,
     pub stream: String,
@@ -96,7 +96,7 @@ pub struct Import {
 
 /// Where the messages of an [`Append`] are: one behind the other, in their stream and in the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendOutcome {
     pub count: u64,
     pub first_position: u64,
     pub first_global: u64,
@@ -104,7 +104,7 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-impl Appended {
+impl AppendOutcome {
     pub fn last_position(&self) -> u64 {
         (self.first_position + self.count).saturating_sub(1)
     }
@@ -126,7 +126,7 @@ pub enum Direction {
 pub struct StreamRead<'a> {
     pub stream: &'a str,
     /// Inclusive; `None`: the start, or the end for going backward.
-    pub from: Option<From>,
+    pub from: Option<StreamPosition>,
     pub direction: Direction,
     /// Messages.
     pub max: usize,
@@ -136,7 +136,7 @@ pub struct StreamRead<'a> {
 
 /// A place in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum StreamPosition {
     Position(u64),
     Global(u64),
 }
@@ -153,14 +153,14 @@ pub struct CategoryRead<'a> {
     pub max: usize,
     /// The category of `correlationStreamName` in the metadata.
     pub correlation: Option<&'a str>,
-    pub member: Option<Member>,
+    pub member: Option<GroupMember>,
     pub types: &'a [String],
 }
 
 /// What was read, and where to go on.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    pub events: Vec<Stored>,
+    pub events: Vec<StoredEvent>,
     /// Where the next page begins, for a category a global position; `None`: this was the last.
     pub next: Option<u64>,
 }
@@ -174,7 +174,7 @@ pub struct Gap {
 
 /// A page, and what is missing from the part that it was read from.
 #[derive(Clone, Debug, Default)]
-pub struct WithGaps {
+pub struct PageWithGaps {
     pub page: Page,
     /// In order. Of a category, other categories' messages may lie within one.
     pub gaps: Vec<Gap>,
@@ -218,10 +218,10 @@ pub trait Namespace: Send + Sync + 'static {
 
     /// Stores all of it or nothing; each stream comes once. When it returns the messages are as durable as the store
     /// promises, and every read has them.
-    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>>;
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>>;
 
     /// Stores messages in the places that they say, all of them or none. Durable when it returns, as with `append`.
-    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>>;
+    fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>>;
 
     /// Removes all messages, but no document; the next has the first global position. Durable when it returns.
     fn clear(&self) -> BoxFuture<'_, Result<()>>;
@@ -235,7 +235,7 @@ pub trait Namespace: Send + Sync + 'static {
 
     /// Of messages that were read from it, the global positions of those that a read would still show. One question, however
     /// many they are, where that matters.
-    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<HashSet<u64>>> {
+    fn still_shown<'a>(&'a self, messages: &'a [StoredEvent]) -> BoxFuture<'a, Result<HashSet<u64>>> {
         Box::pin(async move {
             let mut shown = HashSet::with_capacity(messages.len());
             for stored in messages {
@@ -264,13 +264,13 @@ pub trait Namespace: Send + Sync + 'static {
     /// As `read_stream`, forward, with what retention, deletion or a recovery that skipped damage has taken from the part that
     /// was read. Where a namespace was imported into, what no rule explains counts as left out by the import. A store
     /// that does not know tells of no gap.
-    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         Box::pin(async move { Ok(self.read_stream(read).await?.into()) })
     }
 
     /// The same for `read_category`. Messages of other categories are no gap; where messages are gone of which nobody knows
     /// any more whose they were, they count for each category that a rule hides something of.
-    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         Box::pin(async move { Ok(self.read_category(read).await?.into()) })
     }
 
@@ -280,9 +280,9 @@ pub trait Namespace: Send + Sync + 'static {
     }
 
     /// The newest message, of a type if one is named.
-    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>>;
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>>;
 
-    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>>;
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>>;
 
     fn info(&self) -> BoxFuture<'_, Result<NamespaceInfo>>;
 
@@ -294,12 +294,17 @@ pub trait Namespace: Send + Sync + 'static {
 
     /// Hides all messages of a stream, whose next message follows the last one all the same. `tombstone`: no message is ever
     /// stored in it again. Durable when it returns.
-    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>>;
+    fn delete_stream<'a>(
+        &'a self,
+        stream: &'a str,
+        expected: ExpectedVersion,
+        tombstone: bool,
+    ) -> BoxFuture<'a, Result<()>>;
 
     /// `None`: all is kept. Durable when it returns; from then on every read and count obeys it.
-    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>>;
+    fn set_retention<'a>(&'a self, of: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>>;
 
-    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>>;
+    fn retention<'a>(&'a self, of: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>>;
 
     fn document<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Document>>>;
 
@@ -316,14 +321,14 @@ pub trait Namespace: Send + Sync + 'static {
     fn documents<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<String>>>;
 
     /// What can be read; ends when the namespace is deleted.
-    fn watch(&self) -> watch::Receiver<Visible>;
+    fn watch(&self) -> watch::Receiver<NamespaceWatermark>;
 }
 
-impl std::convert::From<Page> for WithGaps {
-    fn from(page: Page) -> WithGaps {
-        WithGaps {
+impl std::convert::From<Page> for PageWithGaps {
+    fn from(page: Page) -> PageWithGaps {
+        PageWithGaps {
             page,
-            ..WithGaps::default()
+            ..PageWithGaps::default()
         }
     }
 }
@@ -344,7 +349,7 @@ pub const DOCUMENT_NAME_BYTES_MAX: usize = 1100;
 /// How far a namespace can be read. Every change of it is told, also one that leaves the last position where it is, as when a
 /// message is imported below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Visible {
+pub struct NamespaceWatermark {
     /// The last global position, 0 at first.
     pub last: u64,
     /// Larger with each change.
@@ -357,11 +362,11 @@ pub struct Visible {
     pub hidden_at: u64,
 }
 
-impl Visible {
+impl NamespaceWatermark {
     /// What comes next. Where changes were missed, one of them may have hidden something.
-    pub fn then(self, last: u64, change: u64, cleared: u64) -> Visible {
+    pub fn then(self, last: u64, change: u64, cleared: u64) -> NamespaceWatermark {
         let is_append = change == self.change + 1 && last > self.last && cleared == self.cleared;
-        Visible {
+        NamespaceWatermark {
             last,
             change,
             cleared,
@@ -383,7 +388,7 @@ pub struct Retention {
 
 /// What a rule is of. That of a stream stands in place of its category's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetentionOf<'a> {
+pub enum RetentionTarget<'a> {
     Stream(&'a str),
     /// Of each stream of the category.
     Category(&'a str),
@@ -472,20 +477,20 @@ pub trait Store: Send + Sync + 'static {
     fn revoke_token<'a>(&'a self, namespace: &'a str, id: &'a str) -> BoxFuture<'a, Result<bool>>;
 
     /// Frees the space of what no reader sees any more.
-    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>>;
+    fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>>;
 
     /// The same, and returns when the bytes of what is hidden, deleted or was scavenged before are in no file of the store any
     /// more. Takes as long as to write all that is stored anew.
-    fn erase(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn erase(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         let what = "this store cannot tell when bytes leave the disk".to_owned();
         Box::pin(std::future::ready(Err(EventsError::Unsupported(what))))
     }
 
     /// Reads everything and compares it with what its indexes and checksums say.
-    fn verify(&self) -> BoxFuture<'_, Result<Verified>>;
+    fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>>;
 
     /// What indexes take, and how long the start took; `None` for a store that has no indexes of its own. Cheap.
-    fn figures(&self) -> Option<Figures> {
+    fn figures(&self) -> Option<StoreStats> {
         None
     }
 
@@ -507,7 +512,7 @@ pub trait BackupPieces: Send {
 
 /// What is told of the inside of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct StoreStats {
     /// Bytes of indexes in files and in memory.
     pub index_file_bytes: u64,
     pub index_memory_bytes: u64,
@@ -546,14 +551,14 @@ pub struct TokenInfo {
 
 /// What was freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scavenged {
+pub struct ScavengeReport {
     pub messages: u64,
     pub bytes: u64,
 }
 
 /// What was found when everything was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifyReport {
     pub messages: u64,
     pub bytes: u64,
     /// The first of each kind in each namespace.

@@ -30,8 +30,8 @@ use std::sync::Arc;
 use thalweg_log::Micros;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub use deliver::{Fetch, Handed};
-pub use settle::{Change, Nack, Settled};
+pub use deliver::{LeaseRequest, LeasedMessage};
+pub use settle::{Nack, SettingsChange, SettleOutcome};
 
 use crate::names::cardinal_id;
 
@@ -48,14 +48,14 @@ pub const TYPES_MAX: usize = 100;
 
 /// What a subscription reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SubscriptionSource {
     Category(String),
     Stream(String),
     All,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
+pub enum DeliveryStrategy {
     /// One message of a cardinal id at a time, in order.
     #[default]
     ByStream,
@@ -64,11 +64,11 @@ pub enum Strategy {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    pub source: Source,
+pub struct SubscriptionSettings {
+    pub source: SubscriptionSource,
     /// Global position from which it was to read, inclusive.
     pub from: u64,
-    pub strategy: Strategy,
+    pub strategy: DeliveryStrategy,
     pub ack_timeout: Micros,
     /// How often a message is handed out before it is parked.
     pub max_attempts: u32,
@@ -99,7 +99,7 @@ pub struct Lease {
 
 /// A parked message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parked {
+pub struct ParkedEntry {
     pub reason: Arc<str>,
     pub attempts: u32,
     pub at: Micros,
@@ -108,15 +108,15 @@ pub struct Parked {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Open {
+struct OpenMessage {
     key: u64,
     bytes: u32,
     attempts: u32,
-    state: State,
+    state: OpenMessageState,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum OpenMessageState {
     Ready,
     Delayed {
         until: Micros,
@@ -131,8 +131,8 @@ enum State {
 
 /// What is told of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Info {
-    pub settings: Settings,
+pub struct SubscriptionInfo {
+    pub settings: SubscriptionSettings,
     pub created_at: Micros,
     /// Global position up to which, inclusive, everything is settled or parked.
     pub position: u64,
@@ -149,7 +149,7 @@ pub struct Info {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    settings: Settings,
+    settings: SubscriptionSettings,
     created_at: Micros,
     /// Global position that is looked at next.
     read: u64,
@@ -158,15 +158,15 @@ pub struct Subscription {
     touched: u64,
     /// The number that was given last.
     numbered: u64,
-    open: BTreeMap<u64, Open>,
-    parked: BTreeMap<u64, Parked>,
-    /// As with [`Visible::cleared`](crate::Visible::cleared), of the messages that all this is about. `None`: stored by a
+    open: BTreeMap<u64, OpenMessage>,
+    parked: BTreeMap<u64, ParkedEntry>,
+    /// As with [`NamespaceWatermark::cleared`](crate::NamespaceWatermark::cleared), of the messages that all this is about. `None`: stored by a
     /// version that did not note it.
     cleared: Option<u64>,
 }
 
 impl Subscription {
-    pub fn new(settings: Settings, now: Micros) -> Subscription {
+    pub fn new(settings: SubscriptionSettings, now: Micros) -> Subscription {
         Subscription {
             read: settings.from.max(1),
             touched: settings.from.max(1) - 1,
@@ -180,7 +180,7 @@ impl Subscription {
         }
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &SubscriptionSettings {
         &self.settings
     }
 
@@ -189,7 +189,7 @@ impl Subscription {
         self.read
     }
 
-    pub fn parked(&self) -> &BTreeMap<u64, Parked> {
+    pub fn parked(&self) -> &BTreeMap<u64, ParkedEntry> {
         &self.parked
     }
 
@@ -197,8 +197,8 @@ impl Subscription {
     pub fn is_live(&self, lease: Lease, now: Micros) -> bool {
         let open = self.open.get(&lease.global);
         open.is_some_and(|open| match open.state {
-            State::Leased { number, deadline, .. } => number == lease.number && deadline > now,
-            State::Ready | State::Delayed { .. } => false,
+            OpenMessageState::Leased { number, deadline, .. } => number == lease.number && deadline > now,
+            OpenMessageState::Ready | OpenMessageState::Delayed { .. } => false,
         })
     }
 
@@ -208,17 +208,17 @@ impl Subscription {
         next.saturating_sub(1)
     }
 
-    pub fn info(&self, now: Micros) -> Info {
+    pub fn info(&self, now: Micros) -> SubscriptionInfo {
         let mut consumers: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for open in self.open.values() {
-            if let State::Leased { consumer, deadline, .. } = &open.state
+            if let OpenMessageState::Leased { consumer, deadline, .. } = &open.state
                 && *deadline > now
             {
                 *consumers.entry(consumer.clone()).or_default() += 1;
             }
         }
         let in_flight = consumers.values().sum();
-        Info {
+        SubscriptionInfo {
             settings: self.settings.clone(),
             created_at: self.created_at,
             position: self.position(),
@@ -233,9 +233,9 @@ impl Subscription {
     /// When a message that nobody can have now could be had; `None` if that takes more than time.
     pub fn due(&self, now: Micros) -> Option<Micros> {
         let times = self.open.values().filter_map(|open| match open.state {
-            State::Delayed { until } => Some(until),
-            State::Leased { deadline, .. } => Some(deadline),
-            State::Ready => None,
+            OpenMessageState::Delayed { until } => Some(until),
+            OpenMessageState::Leased { deadline, .. } => Some(deadline),
+            OpenMessageState::Ready => None,
         });
         times.filter(|time| *time > now).min()
     }
@@ -243,12 +243,12 @@ impl Subscription {
     /// Whether a lease still holds.
     pub fn holds(&self, lease: Lease) -> bool {
         let open = self.open.get(&lease.global);
-        open.is_some_and(|open| matches!(open.state, State::Leased { number, .. } if number == lease.number))
+        open.is_some_and(|open| matches!(open.state, OpenMessageState::Leased { number, .. } if number == lease.number))
     }
 
     /// Puts a message aside. It is not open any more.
-    fn park(&mut self, global: u64, open: &Open, reason: Arc<str>, now: Micros) {
-        let parked = Parked {
+    fn park(&mut self, global: u64, open: &OpenMessage, reason: Arc<str>, now: Micros) {
+        let parked = ParkedEntry {
             reason,
             attempts: open.attempts,
             at: now,

@@ -21,11 +21,13 @@ use thalweg_log::clock::Clock;
 use tokio::time::Instant;
 
 use crate::error::{EventsError, Result};
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::store::Namespace;
-use crate::subscription::{Change, Info, Lease, Nack, Settings, Settled, Subscription};
+use crate::subscription::{
+    Lease, Nack, SettingsChange, SettleOutcome, Subscription, SubscriptionInfo, SubscriptionSettings,
+};
 
-use handle::{Done, Handle, Op};
+use handle::{Op, SubscriptionHandle, SubscriptionReply};
 
 /// Subscriptions whose state is kept in memory although nobody uses them now.
 const HANDLES: usize = 1024;
@@ -38,12 +40,12 @@ pub struct Subscriptions {
     /// Instead of that of each namespace.
     clock: Option<Arc<dyn Clock>>,
     /// By namespace and name.
-    handles: Mutex<HashMap<(String, String), Arc<Handle>>>,
+    handles: Mutex<HashMap<(String, String), Arc<SubscriptionHandle>>>,
 }
 
 /// Where a subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartPosition {
     Start,
     /// Behind all that can be read now.
     End,
@@ -51,20 +53,20 @@ pub enum Start {
     At(u64),
 }
 
-impl Start {
+impl StartPosition {
     /// As a global position, from 1.
     pub fn global(self, namespace: &dyn Namespace) -> u64 {
         match self {
-            Start::Start => 1,
-            Start::End => namespace.watch().borrow().last + 1,
-            Start::At(global) => global.max(1),
+            StartPosition::Start => 1,
+            StartPosition::End => namespace.watch().borrow().last + 1,
+            StartPosition::At(global) => global.max(1),
         }
     }
 }
 
 /// What a consumer asks for.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct FetchRequest {
     pub consumer: Arc<str>,
     /// Messages with it at the same time.
     pub max: usize,
@@ -74,16 +76,16 @@ pub struct Ask {
 
 /// A message handed out to a consumer.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct DeliveredMessage {
     pub lease: Lease,
     /// From 1.
     pub attempt: u32,
-    pub stored: Stored,
+    pub stored: StoredEvent,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Fetched {
-    pub messages: Vec<Message>,
+pub struct FetchedMessages {
+    pub messages: Vec<DeliveredMessage>,
     /// Of the leases that the consumer had, those that count.
     pub held: Vec<Lease>,
     /// When there may be more, if nothing happens before.
@@ -97,12 +99,12 @@ pub struct ParkedMessage {
     pub reason: Arc<str>,
     pub attempts: u32,
     pub at: Micros,
-    pub stored: Option<Stored>,
+    pub stored: Option<StoredEvent>,
 }
 
 /// What is told of a subscription as a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubscriptionFigures {
+pub struct SubscriptionStats {
     pub namespace: String,
     pub name: String,
     /// Global positions between the last message and the last one up to which all are settled or parked.
@@ -128,7 +130,12 @@ impl Subscriptions {
     }
 
     /// Durable when it returns.
-    pub async fn create(&self, namespace: &Arc<dyn Namespace>, name: &str, settings: Settings) -> Result<()> {
+    pub async fn create(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        settings: SubscriptionSettings,
+    ) -> Result<()> {
         let mut created = Subscription::new(settings, self.clock_of(namespace.as_ref()).now());
         let cleared = namespace.watch().borrow().cleared;
         created.is_of(cleared);
@@ -164,7 +171,7 @@ impl Subscriptions {
 
     /// A namespace is deleted: nothing of its subscriptions is kept in memory.
     pub fn forget(&self, namespace: &str) {
-        let gone: Vec<Arc<Handle>> = {
+        let gone: Vec<Arc<SubscriptionHandle>> = {
             let mut handles = self.handles.lock();
             let gone = handles.extract_if(|(of, _), _| of == namespace);
             gone.map(|(_, handle)| handle).collect()
@@ -172,19 +179,19 @@ impl Subscriptions {
         gone.iter().for_each(|handle| handle.wake());
     }
 
-    pub async fn update(&self, namespace: &Arc<dyn Namespace>, name: &str, change: Change) -> Result<()> {
+    pub async fn update(&self, namespace: &Arc<dyn Namespace>, name: &str, change: SettingsChange) -> Result<()> {
         self.ask(namespace, name, Op::Update(change)).await.map(drop)
     }
 
     /// Goes on from `start`, which is returned as a global position. No lease holds any more.
-    pub async fn reset(&self, namespace: &Arc<dyn Namespace>, name: &str, start: Start) -> Result<u64> {
+    pub async fn reset(&self, namespace: &Arc<dyn Namespace>, name: &str, start: StartPosition) -> Result<u64> {
         let from = start.global(namespace.as_ref());
         self.ask(namespace, name, Op::Reset(from)).await.map(|_| from)
     }
 
-    pub async fn info(&self, namespace: &Arc<dyn Namespace>, name: &str) -> Result<Info> {
+    pub async fn info(&self, namespace: &Arc<dyn Namespace>, name: &str) -> Result<SubscriptionInfo> {
         match self.ask(namespace, name, Op::Info).await? {
-            Done::Info(info) => Ok(*info),
+            SubscriptionReply::Info(info) => Ok(*info),
             _ => Err(mixed_up(name)),
         }
     }
@@ -196,7 +203,7 @@ impl Subscriptions {
         prefix: &str,
         cursor: &str,
         max: usize,
-    ) -> Result<Vec<(String, Info)>> {
+    ) -> Result<Vec<(String, SubscriptionInfo)>> {
         let cursor = match cursor {
             "" => String::new(),
             name => document(name),
@@ -215,15 +222,21 @@ impl Subscriptions {
     }
 
     /// Of those that this process has had to do with, as they were then; in no order. At most about a thousand.
-    pub fn figures(&self) -> Vec<SubscriptionFigures> {
-        let handles: Vec<Arc<Handle>> = self.handles.lock().values().cloned().collect();
+    pub fn figures(&self) -> Vec<SubscriptionStats> {
+        let handles: Vec<Arc<SubscriptionHandle>> = self.handles.lock().values().cloned().collect();
         handles.iter().filter_map(|handle| handle.figures()).collect()
     }
 
     /// Messages for a consumer, which has them until the subscription's time for an answer is over. Waits for the first
     /// until `until`. Whoever stops waiting loses nothing: what was handed out to it is handed out anew, at once or when its
     /// time is up.
-    pub async fn fetch(&self, namespace: &Arc<dyn Namespace>, name: &str, ask: Ask, until: Instant) -> Result<Fetched> {
+    pub async fn fetch(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        ask: FetchRequest,
+        until: Instant,
+    ) -> Result<FetchedMessages> {
         let mut visible = namespace.watch();
         loop {
             visible.borrow_and_update();
@@ -231,7 +244,7 @@ impl Subscriptions {
             let mut changed = handle.changed();
             let done = handle.ask(namespace, Op::Fetch(ask.clone())).await;
             let fetched = match self.known(namespace, name, done)? {
-                Done::Fetched(fetched) => fetched,
+                SubscriptionReply::Fetched(fetched) => fetched,
                 _ => return Err(mixed_up(name)),
             };
             let now = Instant::now();
@@ -256,7 +269,7 @@ impl Subscriptions {
     }
 
     /// The messages of these leases are done.
-    pub async fn ack(&self, namespace: &Arc<dyn Namespace>, name: &str, leases: Vec<Lease>) -> Result<Settled> {
+    pub async fn ack(&self, namespace: &Arc<dyn Namespace>, name: &str, leases: Vec<Lease>) -> Result<SettleOutcome> {
         self.settle(namespace, name, Op::Ack(leases)).await
     }
 
@@ -266,18 +279,23 @@ impl Subscriptions {
         name: &str,
         leases: Vec<Lease>,
         nack: Nack,
-    ) -> Result<Settled> {
+    ) -> Result<SettleOutcome> {
         self.settle(namespace, name, Op::Nack(leases, nack)).await
     }
 
     /// Gives back what a consumer had that has gone away. It counts as an attempt: the message may have been the reason.
-    pub async fn release(&self, namespace: &Arc<dyn Namespace>, name: &str, leases: Vec<Lease>) -> Result<Settled> {
+    pub async fn release(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        leases: Vec<Lease>,
+    ) -> Result<SettleOutcome> {
         self.nack(namespace, name, leases, handle::went_away()).await
     }
 
-    async fn settle(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<Settled> {
+    async fn settle(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<SettleOutcome> {
         match self.ask(namespace, name, op).await? {
-            Done::Settled(settled) => Ok(settled),
+            SubscriptionReply::Settled(settled) => Ok(settled),
             _ => Err(mixed_up(name)),
         }
     }
@@ -291,7 +309,7 @@ impl Subscriptions {
         max: usize,
     ) -> Result<Vec<ParkedMessage>> {
         match self.ask(namespace, name, Op::Parked { from, max }).await? {
-            Done::Parked(parked) => Ok(parked),
+            SubscriptionReply::Parked(parked) => Ok(parked),
             _ => Err(mixed_up(name)),
         }
     }
@@ -308,25 +326,30 @@ impl Subscriptions {
     ) -> Result<usize> {
         let op = Op::Replay { globals, max, discard };
         match self.ask(namespace, name, op).await? {
-            Done::Count(count) => Ok(count),
+            SubscriptionReply::Count(count) => Ok(count),
             _ => Err(mixed_up(name)),
         }
     }
 
-    async fn ask(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<Done> {
+    async fn ask(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<SubscriptionReply> {
         let done = self.handle(namespace.as_ref(), name).ask(namespace, op).await;
         self.known(namespace, name, done)
     }
 
     /// Forgets what does not exist, whatever names are asked for.
-    fn known(&self, namespace: &Arc<dyn Namespace>, name: &str, done: Result<Done>) -> Result<Done> {
+    fn known(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        done: Result<SubscriptionReply>,
+    ) -> Result<SubscriptionReply> {
         if let Err(EventsError::SubscriptionNotFound(_) | EventsError::NamespaceNotFound(_)) = &done {
             self.handles.lock().remove(&key(namespace.as_ref(), name));
         }
         done
     }
 
-    fn handle(&self, namespace: &dyn Namespace, name: &str) -> Arc<Handle> {
+    fn handle(&self, namespace: &dyn Namespace, name: &str) -> Arc<SubscriptionHandle> {
         let mut handles = self.handles.lock();
         let key = key(namespace, name);
         if let Some(handle) = handles.get(&key) {
@@ -335,7 +358,7 @@ impl Subscriptions {
         if handles.len() >= HANDLES {
             handles.retain(|_, handle| Arc::strong_count(handle) > 1);
         }
-        let handle = Arc::new(Handle::new(name, self.clock_of(namespace)));
+        let handle = Arc::new(SubscriptionHandle::new(name, self.clock_of(namespace)));
         handles.insert(key, handle.clone());
         handle
     }

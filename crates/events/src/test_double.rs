@@ -11,7 +11,7 @@ use thalweg_log::clock::{Clock, SystemClock};
 use tokio::sync::watch;
 
 use crate::error::{EventsError, Result};
-use crate::event::{EventRef, IdRef, Stored};
+use crate::event::{EventRef, IdRef, StoredEvent};
 use crate::id::Uuid;
 use crate::json::Json;
 use crate::names::category;
@@ -19,10 +19,10 @@ use crate::store::*;
 use crate::token::Token;
 
 /// A namespace.
-pub struct Double {
+pub struct NamespaceDouble {
     name: String,
-    kept: Mutex<Kept>,
-    visible: watch::Sender<Visible>,
+    kept: Mutex<DoubleState>,
+    visible: watch::Sender<NamespaceWatermark>,
     valid: watch::Sender<()>,
     overtaken: AtomicUsize,
     failing: AtomicUsize,
@@ -32,8 +32,8 @@ pub struct Double {
 }
 
 #[derive(Default)]
-struct Kept {
-    events: BTreeMap<u64, Stored>,
+struct DoubleState {
+    events: BTreeMap<u64, StoredEvent>,
     versions: BTreeMap<String, i64>,
     documents: BTreeMap<String, Document>,
     last_global: u64,
@@ -44,12 +44,12 @@ fn not_here<T>() -> Result<T> {
     Err(EventsError::Unavailable("not in the double".to_owned()))
 }
 
-impl Double {
-    pub fn new(name: &str) -> Double {
-        Double {
+impl NamespaceDouble {
+    pub fn new(name: &str) -> NamespaceDouble {
+        NamespaceDouble {
             name: name.to_owned(),
             kept: Mutex::default(),
-            visible: watch::channel(Visible::default()).0,
+            visible: watch::channel(NamespaceWatermark::default()).0,
             valid: watch::channel(()).0,
             overtaken: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
@@ -77,7 +77,7 @@ impl Double {
     pub async fn write(&self, stream: &str, kind: &str, metadata: Option<&str>) -> u64 {
         let append = Append {
             stream,
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events: vec![NewEvent {
                 id: None,
                 kind,
@@ -95,7 +95,7 @@ impl Double {
         self.told(|_| {});
     }
 
-    fn told(&self, change: impl Fn(&mut Visible)) {
+    fn told(&self, change: impl Fn(&mut NamespaceWatermark)) {
         self.visible.send_modify(|visible| {
             let mut next = *visible;
             change(&mut next);
@@ -103,11 +103,11 @@ impl Double {
         });
     }
 
-    fn store(&self, appends: &[Append<'_>]) -> Vec<Appended> {
+    fn store(&self, appends: &[Append<'_>]) -> Vec<AppendOutcome> {
         let mut kept = self.kept.lock();
         let mut out = Vec::new();
         for append in appends {
-            let mut place = Appended::default();
+            let mut place = AppendOutcome::default();
             for event in &append.events {
                 let version = kept.versions.entry(append.stream.to_owned()).or_insert(-1);
                 *version += 1;
@@ -129,7 +129,7 @@ impl Double {
                 };
                 let mut value = Vec::new();
                 event.encode(&mut value);
-                if let Some(stored) = Stored::new(value.into(), 0) {
+                if let Some(stored) = StoredEvent::new(value.into(), 0) {
                     kept.events.insert(global, stored);
                 }
                 if place.count == 0 {
@@ -178,7 +178,7 @@ impl Double {
     fn page(&self, from: u64, max: usize, passes: impl Fn(&EventRef<'_>) -> bool) -> Page {
         let kept = self.kept.lock();
         let mut found = kept.events.range(from..).filter(|(_, stored)| passes(&stored.event()));
-        let events: Vec<Stored> = found.by_ref().take(max).map(|(_, stored)| stored.clone()).collect();
+        let events: Vec<StoredEvent> = found.by_ref().take(max).map(|(_, stored)| stored.clone()).collect();
         let last = events.last().map(|last| last.event().global + 1);
         let next = found.next().and(last);
         Page { events, next }
@@ -195,7 +195,7 @@ fn of_types(event: &EventRef<'_>, types: &[String]) -> bool {
 }
 
 /// Only forward.
-impl Namespace for Double {
+impl Namespace for NamespaceDouble {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
@@ -204,11 +204,11 @@ impl Namespace for Double {
         &self.name
     }
 
-    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>> {
         Box::pin(async move { Ok(self.store(appends)) })
     }
 
-    fn import<'a>(&'a self, _batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+    fn import<'a>(&'a self, _batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async { not_here() })
     }
 
@@ -231,8 +231,8 @@ impl Namespace for Double {
     fn read_stream<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<Page>> {
         Box::pin(async move {
             let (global, position) = match read.from {
-                Some(From::Global(global)) => (global, 0),
-                Some(From::Position(position)) => (0, position),
+                Some(StreamPosition::Global(global)) => (global, 0),
+                Some(StreamPosition::Position(position)) => (0, position),
                 None => (0, 0),
             };
             let mut page = self.page(global, read.max, |event| {
@@ -257,11 +257,11 @@ impl Namespace for Double {
         })
     }
 
-    fn last<'a>(&'a self, _stream: &'a str, _kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn last<'a>(&'a self, _stream: &'a str, _kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         Box::pin(async { not_here() })
     }
 
-    fn by_id<'a>(&'a self, _id: &'a crate::id::MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn by_id<'a>(&'a self, _id: &'a crate::id::MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         Box::pin(async { not_here() })
     }
 
@@ -277,15 +277,15 @@ impl Namespace for Double {
         Box::pin(async { not_here() })
     }
 
-    fn delete_stream<'a>(&'a self, _: &'a str, _: Expected, _: bool) -> BoxFuture<'a, Result<()>> {
+    fn delete_stream<'a>(&'a self, _: &'a str, _: ExpectedVersion, _: bool) -> BoxFuture<'a, Result<()>> {
         Box::pin(async { not_here() })
     }
 
-    fn set_retention<'a>(&'a self, _: RetentionOf<'a>, _: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+    fn set_retention<'a>(&'a self, _: RetentionTarget<'a>, _: Option<Retention>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async { not_here() })
     }
 
-    fn retention<'a>(&'a self, _: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+    fn retention<'a>(&'a self, _: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
         Box::pin(async { not_here() })
     }
 
@@ -315,15 +315,15 @@ impl Namespace for Double {
         })
     }
 
-    fn watch(&self) -> watch::Receiver<Visible> {
+    fn watch(&self) -> watch::Receiver<NamespaceWatermark> {
         self.visible.subscribe()
     }
 }
 
 /// A store of one namespace, to which every token gives all access but one whose digits are all zero, which may only read.
-pub struct DoubleStore(pub Arc<Double>);
+pub struct StoreDouble(pub Arc<NamespaceDouble>);
 
-impl Store for DoubleStore {
+impl Store for StoreDouble {
     fn backend(&self) -> &'static str {
         "memory"
     }
@@ -386,11 +386,11 @@ impl Store for DoubleStore {
         Box::pin(async { not_here() })
     }
 
-    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         Box::pin(async { not_here() })
     }
 
-    fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
+    fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>> {
         Box::pin(async { not_here() })
     }
 }

@@ -20,14 +20,14 @@ impl Default for Backoff {
 }
 
 /// Where one write stands in its attempts.
-pub(crate) struct Pauses {
+pub(crate) struct BackoffState {
     backoff: Backoff,
     next: Duration,
 }
 
-impl Pauses {
-    pub fn new(backoff: Backoff) -> Pauses {
-        Pauses {
+impl BackoffState {
+    pub fn new(backoff: Backoff) -> BackoffState {
+        BackoffState {
             backoff,
             next: backoff.first,
         }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn pauses_double_to_the_longest_and_begin_anew_with_progress() {
         let milliseconds = Duration::from_millis;
-        let mut pauses = Pauses::new(Backoff {
+        let mut pauses = BackoffState::new(Backoff {
             first: milliseconds(100),
             max: milliseconds(300),
         });

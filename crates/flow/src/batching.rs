@@ -60,12 +60,12 @@ impl Batching {
     }
 
     /// The limit that so much has reached.
-    pub(crate) fn enough(&self, messages: usize, bytes: usize) -> Option<Mechanism> {
+    pub(crate) fn enough(&self, messages: usize, bytes: usize) -> Option<BatchTrigger> {
         let reached = |limit: usize, value: usize| limit > 0 && value >= limit;
         if reached(self.count, messages) {
-            Some(Mechanism::Count)
+            Some(BatchTrigger::Count)
         } else if reached(self.byte_size, bytes) || bytes >= BYTES_MAX {
-            Some(Mechanism::Size)
+            Some(BatchTrigger::Size)
         } else {
             None
         }
@@ -90,7 +90,7 @@ impl Batching {
 
 /// Why a batch was not collected any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mechanism {
+pub(crate) enum BatchTrigger {
     Count,
     Size,
     Period,
@@ -99,11 +99,11 @@ pub(crate) enum Mechanism {
 }
 
 /// `batch_created`: the batches that were collected in front of an output.
-pub(crate) struct Batches([(Mechanism, IntCounter); 4]);
+pub(crate) struct BatchMetrics([(BatchTrigger, IntCounter); 4]);
 
-impl Batches {
-    pub fn new(component: &Component) -> Batches {
-        let counter = |mechanism: Mechanism, label| {
+impl BatchMetrics {
+    pub fn new(component: &Component) -> BatchMetrics {
+        let counter = |mechanism: BatchTrigger, label| {
             let help = "Batches collected as `batching` says, by the limit that ended them.";
             let labels = [("mechanism", label)];
             let counter = component
@@ -111,15 +111,15 @@ impl Batches {
                 .counter_with(&component.id, "batch_created", help, &labels);
             (mechanism, counter)
         };
-        Batches([
-            counter(Mechanism::Count, "count"),
-            counter(Mechanism::Size, "size"),
-            counter(Mechanism::Period, "period"),
-            counter(Mechanism::Flush, "flush"),
+        BatchMetrics([
+            counter(BatchTrigger::Count, "count"),
+            counter(BatchTrigger::Size, "size"),
+            counter(BatchTrigger::Period, "period"),
+            counter(BatchTrigger::Flush, "flush"),
         ])
     }
 
-    pub fn created(&self, mechanism: Mechanism) {
+    pub fn created(&self, mechanism: BatchTrigger) {
         let counters = self.0.iter().filter(|(known, _)| *known == mechanism);
         counters.for_each(|(_, counter)| counter.inc());
     }
@@ -137,11 +137,11 @@ mod tests {
             period: None,
         };
         assert_eq!(policy(3, 0).enough(2, 1000), None);
-        assert_eq!(policy(3, 0).enough(3, 0), Some(Mechanism::Count));
+        assert_eq!(policy(3, 0).enough(3, 0), Some(BatchTrigger::Count));
         assert_eq!(policy(0, 100).enough(5, 99), None);
-        assert_eq!(policy(3, 100).enough(1, 100), Some(Mechanism::Size));
+        assert_eq!(policy(3, 100).enough(1, 100), Some(BatchTrigger::Size));
         assert_eq!(policy(0, 0).enough(1_000_000, 1000), None);
-        assert_eq!(policy(0, 0).enough(1, BYTES_MAX), Some(Mechanism::Size));
+        assert_eq!(policy(0, 0).enough(1, BYTES_MAX), Some(BatchTrigger::Size));
         let both = Batching::both(Some(policy(3, 0)), Some(policy(9, 50)));
         assert_eq!(both, Some(policy(3, 50)));
         assert_eq!(Batching::both(None, Some(policy(9, 50))), Some(policy(9, 50)));

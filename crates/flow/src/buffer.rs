@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg_record::{Ack, Balance, Batch, DropReason, Outcome};
+use thalweg_record::{Ack, AckResult, Batch, DropReason, FlowBalance};
 use thalweg_telemetry::{IntCounter, Timing};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +53,7 @@ pub struct BufferContext {
 /// Where the reader puts its batches. Clones feed the same flow.
 #[derive(Clone)]
 pub struct BufferSink {
-    pub(crate) balance: Arc<Balance>,
+    pub(crate) balance: Arc<FlowBalance>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) metrics: BufferMetrics,
     pub(crate) hurry: Arc<dyn Fn() + Send + Sync>,
@@ -93,7 +93,7 @@ impl BufferSink {
 
     /// Answers for `n` messages that were read. `settle` hears once what became of them, on whatever thread ends the last:
     /// `Acked` when the buffer may forget them, else they are to be read again in the next run.
-    pub fn resume(&self, n: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+    pub fn resume(&self, n: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
         open.begins();
         Ack::resume(&self.balance, n, move |outcome| {

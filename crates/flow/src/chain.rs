@@ -10,11 +10,11 @@ use thalweg_telemetry::{IntCounter, Metrics, Timing};
 
 use crate::Processor;
 use crate::component::{BuildError, Component};
-use crate::context::{Scope, StageContext};
-use crate::named::Named;
+use crate::context::{FlowScope, StageContext};
+use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 use crate::registry::{InputSpec, ProcessorSpec};
-use crate::runtime::{Details, NodeCounters};
+use crate::runtime::{NodeCounters, NodeDetails};
 
 /// The metrics of one processor, shared by its instances on all threads.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Stage {
 
 /// The checked configuration of a chain.
 #[derive(Clone, Default)]
-pub(crate) struct ChainSpec(Vec<Named<dyn ProcessorSpec>>);
+pub(crate) struct ChainSpec(Vec<NamedSpec<dyn ProcessorSpec>>);
 
 impl ChainSpec {
     /// Reads processors; `None` if one has mistakes.
@@ -76,7 +76,7 @@ impl ChainSpec {
         context: &mut ParseContext<'_>,
     ) -> Option<ChainSpec> {
         // All of them are read before the verdict, so that every mistake is reported.
-        let read = |node| Some(Named::new(node, context.processor(node)?));
+        let read = |node| Some(NamedSpec::new(node, context.processor(node)?));
         let chain: Vec<Option<_>> = nodes.into_iter().map(read).collect();
         Some(ChainSpec(chain.into_iter().collect::<Option<_>>()?))
     }
@@ -130,13 +130,13 @@ impl ChainSpec {
     }
 
     /// One instance of each processor. Instances for several threads share their component and so their log limit.
-    pub fn build(&self, flow: Option<&str>, metrics: &Arc<Metrics>, scope: &Scope) -> Result<Chain, BuildError> {
-        let build = |named: &Named<dyn ProcessorSpec>| {
+    pub fn build(&self, flow: Option<&str>, metrics: &Arc<Metrics>, scope: &FlowScope) -> Result<Chain, BuildError> {
+        let build = |named: &NamedSpec<dyn ProcessorSpec>| {
             let known = scope.nodes.component(&named.path);
             let component = known.unwrap_or_else(|| named.component(flow, metrics));
             let metrics = StageMetrics::new(&component);
             let errors = component.counter("processor_error", "Messages that the stage failed on.");
-            let details = Details::default();
+            let details = NodeDetails::default();
             let node = NodeCounters::processor(&component, &metrics, errors.clone(), details.clone());
             scope.nodes.add(node);
             let context = StageContext {
@@ -238,7 +238,7 @@ fn cut(batch: Batch, messages_max: usize) -> (Batch, Option<Batch>) {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
-    use thalweg_record::{Ack, Balance, Message};
+    use thalweg_record::{Ack, FlowBalance, Message};
 
     use super::*;
 
@@ -277,7 +277,7 @@ mod tests {
             metrics: StageMetrics::new(&context.component),
         };
         let mut chain = Chain(vec![stage("a", 2), stage("b", 3)]);
-        let balance = Arc::new(Balance::default());
+        let balance = Arc::new(FlowBalance::default());
         let messages = (0..5).map(|n| Message::raw(n.to_string())).collect();
         let mut seen = String::new();
         chain.run(Batch::new(messages, Ack::enter(&balance, 5, |_| {})), &mut |batch| {

@@ -6,7 +6,7 @@ use thalweg_config::{ComponentKind, ComponentNode, Fields};
 use thalweg_telemetry::ComponentId;
 
 use crate::component::{BuildContext, Component};
-use crate::named::Named;
+use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 
 /// A broker has at most this many copies of each child.
@@ -20,7 +20,7 @@ pub(crate) fn parse<'a, S: ?Sized>(
     kind: ComponentKind,
     context: &mut ParseContext<'a>,
     read: impl Fn(&mut ParseContext<'a>, &ComponentNode) -> Option<Arc<S>>,
-) -> Option<Vec<Named<S>>> {
+) -> Option<Vec<NamedSpec<S>>> {
     let diagnostics = context.diagnostics;
     let field = format!("{kind}s");
     let list = fields.required_node(&field);
@@ -32,9 +32,9 @@ pub(crate) fn parse<'a, S: ?Sized>(
     if list.as_seq().is_some() && listed == 0 {
         diagnostics.error_at(node.name_pos, format!("a broker needs at least one entry in {field}"));
     }
-    let children: Vec<Named<S>> = nodes
+    let children: Vec<NamedSpec<S>> = nodes
         .iter()
-        .filter_map(|node| Some(Named::new(node, read(context, node)?)))
+        .filter_map(|node| Some(NamedSpec::new(node, read(context, node)?)))
         .collect();
     if listed == 0 || children.len() != listed {
         return None;
@@ -43,7 +43,7 @@ pub(crate) fn parse<'a, S: ?Sized>(
     Some(all.collect())
 }
 
-impl<S: ?Sized> Named<S> {
+impl<S: ?Sized> NamedSpec<S> {
     /// A child's own identity, with its parent's flow and metrics.
     pub fn build_context(&self, parent: &BuildContext) -> BuildContext {
         let id = ComponentId {

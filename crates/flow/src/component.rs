@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogLimiter, Metrics, Timing, Verdict};
+use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogDecision, LogLimiter, Metrics, Timing};
 
-use crate::context::Scope;
+use crate::context::FlowScope;
 
 /// A component's identity with its metrics and its log. Clones share everything.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl Component {
 
     /// Logs an event that may repeat for every message: the first of a kind in full, then one summary per 10 s.
     pub fn warn_limited(&self, kind: &'static str, n: u64, text: impl FnOnce() -> String) {
-        if let Verdict::Log { held_back } = self.limiter.check(kind, n) {
+        if let LogDecision::Log { held_back } = self.limiter.check(kind, n) {
             let (text, component) = (text(), self.title());
             match held_back {
                 0 => tracing::warn!(component, "{text}"),
@@ -76,7 +76,7 @@ pub struct BuildContext {
     /// The label of the flow's input, else its path: what tables call the source of the messages.
     pub source: Arc<str>,
     pub data_dir: PathBuf,
-    pub(crate) scope: Scope,
+    pub(crate) scope: FlowScope,
 }
 
 /// Why a component cannot start: one sentence with the place and the cure.

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
-use thalweg_telemetry::{Detail, IntCounter};
+use thalweg_telemetry::{IntCounter, StatusDetail};
 
-use self::outage::{Line, Outage};
+use self::outage::{Outage, OutageLogLine};
 use crate::component::Component;
 
 /// Clones share their state. A component made of several others is connected while all of them are.
@@ -33,24 +33,24 @@ struct ConnectionInner {
     lost: IntCounter,
 }
 
-type DetailsFn = Arc<dyn Fn() -> Vec<Detail> + Send + Sync>;
+type DetailsFn = Arc<dyn Fn() -> Vec<StatusDetail> + Send + Sync>;
 
 /// What did not succeed, as the beginning of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum ConnectionFailure {
     Connect,
     Lost,
     Open,
     Write,
 }
 
-impl Trouble {
+impl ConnectionFailure {
     fn text(self) -> &'static str {
         match self {
-            Trouble::Connect => "cannot connect",
-            Trouble::Lost => "connection lost",
-            Trouble::Open => "cannot open",
-            Trouble::Write => "write failed",
+            ConnectionFailure::Connect => "cannot connect",
+            ConnectionFailure::Lost => "connection lost",
+            ConnectionFailure::Open => "cannot open",
+            ConnectionFailure::Write => "write failed",
         }
     }
 }
@@ -86,25 +86,25 @@ impl Connection {
     /// An attempt failed, and others will follow. `why` is told in the log, and shown by `/ready`.
     pub fn failed(&self, why: &str) {
         self.inner.failed.inc();
-        self.trouble(Trouble::Connect, why);
+        self.trouble(ConnectionFailure::Connect, why);
     }
 
     /// An attempt to open what data goes to failed, and others will follow.
     pub(crate) fn open_failed(&self, why: &str) {
         self.inner.failed.inc();
-        self.trouble(Trouble::Open, why);
+        self.trouble(ConnectionFailure::Open, why);
     }
 
     /// Data cannot flow at the moment. Counts a loss if it could before.
     pub fn lost(&self, why: &str) {
         self.count_loss();
-        self.trouble(Trouble::Lost, why);
+        self.trouble(ConnectionFailure::Lost, why);
     }
 
     /// Data could not be written, and will be again.
     pub(crate) fn write_failed(&self, why: &str) {
         self.count_loss();
-        self.trouble(Trouble::Write, why);
+        self.trouble(ConnectionFailure::Write, why);
     }
 
     /// Data will not flow any more. Whoever gives up tells why in the log.
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    fn trouble(&self, trouble: Trouble, why: &str) {
+    fn trouble(&self, trouble: ConnectionFailure, why: &str) {
         self.down(why);
         let line = self.inner.outage.lock().failed(trouble, why, Instant::now());
         self.log(line);
@@ -140,13 +140,13 @@ impl Connection {
         self.log(line);
     }
 
-    fn log(&self, line: Option<Line>) {
+    fn log(&self, line: Option<OutageLogLine>) {
         let component = self.inner.component.title();
         match line {
             None => {}
-            Some(Line::Ended(text)) => tracing::info!(component, "{text}"),
-            Some(Line::Trouble { text, more: 0 }) => tracing::warn!(component, "{text}"),
-            Some(Line::Trouble { text, more }) => tracing::warn!(component, more_like_it = more, "{text}"),
+            Some(OutageLogLine::Ended(text)) => tracing::info!(component, "{text}"),
+            Some(OutageLogLine::Trouble { text, more: 0 }) => tracing::warn!(component, "{text}"),
+            Some(OutageLogLine::Trouble { text, more }) => tracing::warn!(component, more_like_it = more, "{text}"),
         }
     }
 
@@ -188,11 +188,11 @@ impl Connection {
     }
 
     /// What the console and the terminal show of this component; called about once per second.
-    pub fn show(&self, details: impl Fn() -> Vec<Detail> + Send + Sync + 'static) {
+    pub fn show(&self, details: impl Fn() -> Vec<StatusDetail> + Send + Sync + 'static) {
         *self.inner.details.write() = Some(Arc::new(details));
     }
 
-    pub fn details(&self) -> Vec<Detail> {
+    pub fn details(&self) -> Vec<StatusDetail> {
         let details = self.inner.details.read().clone();
         details.map(|details| details()).unwrap_or_default()
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Ack, Balance, Batch, DropReason, Failure, Message, key};
-use thalweg_telemetry::{Detail, IntCounter};
+use thalweg_record::{Ack, Batch, DropReason, Failure, FlowBalance, Message, key};
+use thalweg_telemetry::{IntCounter, StatusDetail};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::component::Component;
 use crate::queue;
-use crate::runtime::{Details, NodeCounters, Nodes};
+use crate::runtime::{GraphNodes, NodeCounters, NodeDetails};
 
 /// Given to each processor instance; the instances of one processor share its counters.
 #[derive(Clone)]
@@ -20,29 +20,29 @@ pub struct StageContext {
     pub component: Component,
     /// `processor_error`: messages that this stage failed on.
     pub errors: IntCounter,
-    pub(crate) details: Details,
-    pub(crate) scope: Scope,
+    pub(crate) details: NodeDetails,
+    pub(crate) scope: FlowScope,
 }
 
 /// What the components of a flow share.
 #[derive(Clone)]
-pub(crate) struct Scope {
+pub(crate) struct FlowScope {
     /// The account of the messages that pass.
-    pub balance: Arc<Balance>,
-    pub failures: Failures,
+    pub balance: Arc<FlowBalance>,
+    pub failures: FailurePolicy,
     pub runtime: Handle,
     /// Cancelled when waiting any longer is pointless: the shutdown time is over.
     pub give_up: CancellationToken,
     /// Where components inside components make themselves known to the graph.
-    pub nodes: Nodes,
+    pub nodes: GraphNodes,
 }
 
 /// Where messages go that a stage failed on.
 #[derive(Clone)]
-pub(crate) enum Failures {
+pub(crate) enum FailurePolicy {
     /// They are counted and logged.
     Drop,
-    DeadLetters(DeadLetters),
+    DeadLetters(DeadLetterSender),
     /// They are refused to whoever writes: the stage stands in front of one of several outputs, and the message's fate
     /// depends on all of them.
     Refuse(Arc<Mutex<Vec<(DropReason, String)>>>),
@@ -50,7 +50,7 @@ pub(crate) enum Failures {
 
 impl StageContext {
     /// What the console shows of the stage. The first instance says it for all.
-    pub fn show(&self, details: Vec<Detail>) {
+    pub fn show(&self, details: Vec<StatusDetail>) {
         let _known = self.details.set(details);
     }
 
@@ -73,7 +73,7 @@ impl StageContext {
     /// error, in the log alone.
     pub fn fail_with_cure(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str, cure: &str) {
         self.errors.inc();
-        if let Failures::Refuse(refused) = &self.scope.failures {
+        if let FailurePolicy::Refuse(refused) = &self.scope.failures {
             refused
                 .lock()
                 .push((reason, format!("{}: {error}", self.component.title())));
@@ -82,7 +82,7 @@ impl StageContext {
         self.component
             .warn_limited(reason.as_str(), 1, || removed(&message, reason, error, cure));
         match &self.scope.failures {
-            Failures::DeadLetters(dead_letters) => {
+            FailurePolicy::DeadLetters(dead_letters) => {
                 let letter = dead_letters.letter(ack.split(1), message, reason, error, &self.component);
                 self.scope.runtime.block_on(async {
                     tokio::select! {
@@ -161,20 +161,20 @@ pub(crate) fn whose(message: &Message) -> String {
 
 /// Failed messages on their way to the `dead_letter` output. Clones feed the same output.
 #[derive(Clone)]
-pub struct DeadLetters {
-    pub(crate) queue: queue::Sender<Letter>,
+pub struct DeadLetterSender {
+    pub(crate) queue: queue::QueueSender<DeadLetter>,
     /// The output and what is inside it, for the graph of each flow.
     pub(crate) nodes: Arc<[NodeCounters]>,
 }
 
 /// One failed message. Its source hears of it only after the dead letter took it.
-pub(crate) struct Letter {
+pub(crate) struct DeadLetter {
     pub message: Message,
     pub reason: DropReason,
     pub ack: Ack,
 }
 
-impl queue::Weight for Letter {
+impl queue::Weight for DeadLetter {
     fn messages(&self) -> usize {
         1
     }
@@ -194,7 +194,7 @@ impl queue::Weight for Batch {
     }
 }
 
-impl DeadLetters {
+impl DeadLetterSender {
     pub(crate) fn letter(
         &self,
         ack: Ack,
@@ -202,15 +202,15 @@ impl DeadLetters {
         reason: DropReason,
         error: &str,
         stage: &Component,
-    ) -> Letter {
+    ) -> DeadLetter {
         message.failure = None;
         message.meta.set("thalweg_error", error);
         message.meta.set("thalweg_reason", reason.as_str());
         message.meta.set("thalweg_stage", stage.title());
-        Letter { message, reason, ack }
+        DeadLetter { message, reason, ack }
     }
 
-    pub(crate) async fn send(&self, letter: Letter) {
+    pub(crate) async fn send(&self, letter: DeadLetter) {
         let _closed = self.queue.send(letter).await;
     }
 }
@@ -239,23 +239,23 @@ impl StageContext {
         };
         let component = Component::new(name, id, Arc::default());
         let errors = component.counter("processor_error", "Messages that the stage failed on.");
-        let scope = Scope {
+        let scope = FlowScope {
             balance: Arc::default(),
-            failures: Failures::Drop,
+            failures: FailurePolicy::Drop,
             runtime: runtime.handle().clone(),
             give_up: CancellationToken::new(),
-            nodes: Nodes::default(),
+            nodes: GraphNodes::default(),
         };
         StageContext {
             component,
             errors,
-            details: Details::default(),
+            details: NodeDetails::default(),
             scope,
         }
     }
 
     /// What the stage has said to be shown.
-    pub fn shown(&self) -> &[Detail] {
+    pub fn shown(&self) -> &[StatusDetail] {
         self.details.get().map_or(&[], Vec::as_slice)
     }
 }

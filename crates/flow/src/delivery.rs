@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::batching::{Batches, Batching, Mechanism};
+use crate::batching::{BatchMetrics, BatchTrigger, Batching};
 use crate::component::Component;
-use crate::context::{DeadLetters, Letter, whose};
-use crate::driven::{Driven, Refusal, Unopened, Write};
+use crate::context::{DeadLetter, DeadLetterSender, whose};
+use crate::output_driver::{OpenFailure, OutputDriver, PermanentRejection, WriteFuture};
 use crate::queue::Weight as _;
 use crate::{BoxFuture, queue};
 
@@ -31,8 +31,8 @@ const JOINED_BYTES_MAX: usize = 4 << 20;
 /// Everything one output needs to be driven.
 #[derive(Clone)]
 pub(crate) struct Delivery {
-    pub driven: Driven,
-    pub dead_letters: Option<DeadLetters>,
+    pub driven: OutputDriver,
+    pub dead_letters: Option<DeadLetterSender>,
     /// What is written is in a buffer, from which it goes on.
     pub buffers: bool,
     /// Somebody waits for what is collected to be written.
@@ -44,11 +44,11 @@ pub(crate) struct Delivery {
 impl Delivery {
     /// Ends when the queue is closed, empty, and every write has ended; or at once when `stop` is cancelled, giving up
     /// what is left. `Err`: the output takes nothing any more, for this reason; what is left is given up too.
-    pub async fn run(self, mut queue: queue::Receiver<Batch>) -> Result<(), String> {
+    pub async fn run(self, mut queue: queue::QueueReceiver<Batch>) -> Result<(), String> {
         match self.driven.open(&self.stop).await {
             Ok(()) => {}
-            Err(Unopened::GivenUp) => return Ok(()),
-            Err(Unopened::Never(why)) => return Err(why),
+            Err(OpenFailure::GivenUp) => return Ok(()),
+            Err(OpenFailure::Never(why)) => return Err(why),
         }
         let result = self.deliver(&mut queue).await;
         // Whoever waits for room learns now that there will be none.
@@ -57,10 +57,10 @@ impl Delivery {
         result
     }
 
-    async fn deliver(&self, queue: &mut queue::Receiver<Batch>) -> Result<(), String> {
+    async fn deliver(&self, queue: &mut queue::QueueReceiver<Batch>) -> Result<(), String> {
         let output = &self.driven.output;
         let mut writes = FuturesUnordered::new();
-        let mut held = Held::new(output.batching(), output.joins(), &self.driven.component);
+        let mut held = BatchCollector::new(output.batching(), output.joins(), &self.driven.component);
         let mut more = true;
         while more || !writes.is_empty() {
             let free = writes.len() < output.max_in_flight();
@@ -72,8 +72,8 @@ impl Delivery {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 Some(written) = writes.next() => written?,
-                () = held.due() => held.flush = Some(Mechanism::Period),
-                () = self.hurry.notified(), if held.batch.is_some() => held.flush = Some(Mechanism::Flush),
+                () = held.due() => held.flush = Some(BatchTrigger::Period),
+                () = self.hurry.notified(), if held.batch.is_some() => held.flush = Some(BatchTrigger::Flush),
                 batch = queue.receive(), if takes => match batch {
                     Some(batch) => held.add(batch, || queue.try_receive()),
                     None => more = false,
@@ -90,12 +90,12 @@ impl Delivery {
 
     /// As [`Delivery::run`], for failed messages: taking one ends its way with the reason it failed for. When the output
     /// takes no more, they are dropped with that reason.
-    pub async fn run_letters(self, mut queue: queue::Receiver<Letter>) {
+    pub async fn run_letters(self, mut queue: queue::QueueReceiver<DeadLetter>) {
         let mut lost = None;
         match self.driven.open(&self.stop).await {
             Ok(()) => {}
-            Err(Unopened::GivenUp) => return,
-            Err(Unopened::Never(why)) => lost = Some(why),
+            Err(OpenFailure::GivenUp) => return,
+            Err(OpenFailure::Never(why)) => lost = Some(why),
         }
         if lost.is_none() {
             lost = self.deliver_letters(&mut queue).await.err();
@@ -117,17 +117,17 @@ impl Delivery {
         }
     }
 
-    async fn deliver_letters(&self, queue: &mut queue::Receiver<Letter>) -> Result<(), String> {
+    async fn deliver_letters(&self, queue: &mut queue::QueueReceiver<DeadLetter>) -> Result<(), String> {
         let policy = self.driven.output.batching().map(|policy| Batching {
             period: policy.period.or(Some(LETTERS_PERIOD)),
             ..policy
         });
-        let mut held = Held::new(policy, LETTERS_MAX, &self.driven.component);
+        let mut held = BatchCollector::new(policy, LETTERS_MAX, &self.driven.component);
         let mut more = true;
         while more {
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                () = held.due() => held.flush = Some(Mechanism::Period),
+                () = held.due() => held.flush = Some(BatchTrigger::Period),
                 letter = queue.receive(), if held.takes(true) => match letter {
                     Some(letter) => held.add(vec![letter], || queue.try_receive().map(|next| vec![next])),
                     None => more = false,
@@ -140,7 +140,7 @@ impl Delivery {
         Ok(())
     }
 
-    async fn write_letters(&self, letters: Vec<Letter>) -> Result<(), String> {
+    async fn write_letters(&self, letters: Vec<DeadLetter>) -> Result<(), String> {
         let messages = Arc::new(letters.iter().map(|letter| letter.message.clone()).collect::<Vec<_>>());
         let written = tokio::select! {
             () = self.stop.cancelled() => return Ok(()),
@@ -167,8 +167,8 @@ impl Delivery {
         Box::pin(self.clone().finish(write, messages, batch.ack))
     }
 
-    async fn finish(self, write: Write, messages: Arc<Vec<Message>>, mut ack: Ack) -> Result<(), String> {
-        for Refusal { index, reason, error } in self.driven.finish(write, &messages).await? {
+    async fn finish(self, write: WriteFuture, messages: Arc<Vec<Message>>, mut ack: Ack) -> Result<(), String> {
+        for PermanentRejection { index, reason, error } in self.driven.finish(write, &messages).await? {
             let Some(message) = messages.get(index) else { continue };
             let component = &self.driven.component;
             component.warn_limited(reason.as_str(), 1, || {
@@ -194,13 +194,13 @@ impl Delivery {
 }
 
 /// What is collected for one write.
-trait Collected: Sized {
+trait Batchable: Sized {
     fn count(&self) -> usize;
     fn size(&self) -> usize;
     fn join(&mut self, next: Self);
 }
 
-impl Collected for Batch {
+impl Batchable for Batch {
     fn count(&self) -> usize {
         self.len()
     }
@@ -214,7 +214,7 @@ impl Collected for Batch {
     }
 }
 
-impl Collected for Vec<Letter> {
+impl Batchable for Vec<DeadLetter> {
     fn count(&self) -> usize {
         self.len()
     }
@@ -223,13 +223,13 @@ impl Collected for Vec<Letter> {
         self.iter().map(|letter| letter.bytes()).sum()
     }
 
-    fn join(&mut self, next: Vec<Letter>) {
+    fn join(&mut self, next: Vec<DeadLetter>) {
         self.extend(next);
     }
 }
 
 /// What is to be written next.
-struct Held<C> {
+struct BatchCollector<C> {
     policy: Option<Batching>,
     /// As many are written together without a policy.
     joins: usize,
@@ -238,21 +238,21 @@ struct Held<C> {
     /// When the batch is written at the latest.
     until: Option<Instant>,
     /// It is written as soon as the output takes it, for this reason.
-    flush: Option<Mechanism>,
+    flush: Option<BatchTrigger>,
     /// Batches that were collected, with a policy.
-    batches: Option<Batches>,
+    batches: Option<BatchMetrics>,
 }
 
-impl<C: Collected> Held<C> {
-    fn new(policy: Option<Batching>, joins: usize, component: &Component) -> Held<C> {
-        Held {
+impl<C: Batchable> BatchCollector<C> {
+    fn new(policy: Option<Batching>, joins: usize, component: &Component) -> BatchCollector<C> {
+        BatchCollector {
             policy,
             joins,
             batch: None,
             bytes: 0,
             until: None,
             flush: None,
-            batches: policy.map(|_| Batches::new(component)),
+            batches: policy.map(|_| BatchMetrics::new(component)),
         }
     }
 
@@ -309,7 +309,7 @@ impl<C: Collected> Held<C> {
         let batch = self.batch.as_ref()?;
         if let Some(policy) = self.policy {
             let enough = policy.enough(batch.count(), self.bytes).or(self.flush);
-            let created = enough.or(last.then_some(Mechanism::Flush))?;
+            let created = enough.or(last.then_some(BatchTrigger::Flush))?;
             self.batches.as_ref().inspect(|batches| batches.created(created));
         }
         (self.bytes, self.until, self.flush) = (0, None, None);

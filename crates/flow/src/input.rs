@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use thalweg_record::{Ack, Balance, Batch, Message, Outcome, SourceName};
+use thalweg_record::{Ack, AckResult, Batch, FlowBalance, Message, SourceName};
 use thalweg_telemetry::{IntCounter, Timing};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BoxFuture;
 use crate::component::Component;
 use crate::connection::Connection;
-use crate::shard::{Parts, Shards};
+use crate::shard::{ShardedMessages, Shards};
 
 /// A source of messages. Runs until its work is done or it is told to stop; connects and reconnects by itself.
 pub trait Input: Send {
@@ -44,7 +44,7 @@ pub struct SinkClosed;
 /// Where an input puts its batches. Clones feed the same flow.
 #[derive(Clone)]
 pub struct Sink {
-    pub(crate) balance: Arc<Balance>,
+    pub(crate) balance: Arc<FlowBalance>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) metrics: Arc<SinkMetrics>,
     /// Those of the input that this one is a part of.
@@ -82,16 +82,16 @@ pub(crate) struct OpenBatches {
 }
 
 /// Counts one who waits, also when it waits no more before its time.
-struct Waiting<'b>(&'b watch::Sender<usize>);
+struct WaiterGuard<'b>(&'b watch::Sender<usize>);
 
-impl<'b> Waiting<'b> {
-    fn new(waiting: &'b watch::Sender<usize>) -> Waiting<'b> {
+impl<'b> WaiterGuard<'b> {
+    fn new(waiting: &'b watch::Sender<usize>) -> WaiterGuard<'b> {
         waiting.send_modify(|waiting| *waiting += 1);
-        Waiting(waiting)
+        WaiterGuard(waiting)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|waiting| *waiting -= 1);
     }
@@ -110,7 +110,7 @@ impl OpenBatches {
     /// Waits until every batch that entered so far is settled; `remind` is called before each wait. Workers hold nothing
     /// back meanwhile: what one does would be waited for until its tick, which may be hours away, or for ever.
     pub async fn none(&self, remind: impl Fn()) {
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = WaiterGuard::new(&self.waiting);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -134,7 +134,7 @@ impl OpenBatches {
 impl Sink {
     /// Counts `n` messages as entered. `settle` hears, once, what became of them, on whatever thread ends the last.
     /// Messages that the input itself filters or drops are told to the returned `Ack` before [`Sink::send`].
-    pub fn enter(&self, n: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+    pub fn enter(&self, n: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         Ack::enter(&self.balance, n, self.entering(n, settle))
     }
 
@@ -144,7 +144,7 @@ impl Sink {
         &self,
         n: usize,
         refused: impl Fn(&Message, &str) -> bool + Send + Sync + 'static,
-        settle: impl FnOnce(Outcome) + Send + 'static,
+        settle: impl FnOnce(AckResult) + Send + 'static,
     ) -> Ack {
         Ack::enter_refusable(&self.balance, n, refused, self.entering(n, settle))
     }
@@ -153,8 +153,8 @@ impl Sink {
     fn entering(
         &self,
         n: usize,
-        settle: impl FnOnce(Outcome) + Send + 'static,
-    ) -> impl FnOnce(Outcome) + Send + 'static {
+        settle: impl FnOnce(AckResult) + Send + 'static,
+    ) -> impl FnOnce(AckResult) + Send + 'static {
         let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
         metrics.received.inc_by(n as u64);
         if let Some(outer) = &self.outer {
@@ -186,12 +186,12 @@ impl Sink {
     }
 
     /// Room for that many messages, for [`Sink::send_parts`].
-    pub fn parts(&self, messages: usize) -> Parts {
+    pub fn parts(&self, messages: usize) -> ShardedMessages {
         self.shards.parts(messages)
     }
 
     /// As [`Sink::send`], of messages that were put where they go one by one: none is moved again.
-    pub async fn send_parts(&self, mut parts: Parts, ack: Ack) -> Result<(), SinkClosed> {
+    pub async fn send_parts(&self, mut parts: ShardedMessages, ack: Ack) -> Result<(), SinkClosed> {
         if self.source.get().is_some() {
             parts.iter_mut().for_each(|message| message.source = self.source);
         }
@@ -208,7 +208,7 @@ impl Sink {
     pub async fn send_all(
         &self,
         messages: Vec<Message>,
-        settle: impl FnOnce(Outcome) + Send + 'static,
+        settle: impl FnOnce(AckResult) + Send + 'static,
     ) -> Result<(), SinkClosed> {
         let ack = self.enter(messages.len(), settle);
         self.send(Batch::new(messages, ack)).await

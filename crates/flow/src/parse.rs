@@ -7,12 +7,12 @@ use thalweg_mapping::{CompileError, Interpolation};
 
 use crate::chain::ChainSpec;
 use crate::processed::{ProcessedInputSpec, ProcessedOutputSpec};
-use crate::registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};
+use crate::registry::{ComponentRegistry, InputSpec, OutputSpec, ProcessorSpec};
 
 /// Passed down while a configuration is checked. Mistakes go to `diagnostics`; reading goes on to find them all.
 pub struct ParseContext<'a> {
     pub diagnostics: &'a Diagnostics,
-    pub registry: &'a Registry,
+    pub registry: &'a ComponentRegistry,
     pub config: &'a Config,
     /// How deep in resources this is, to stop resources that name each other in a circle.
     pub(crate) depth: usize,
@@ -21,7 +21,7 @@ pub struct ParseContext<'a> {
 const DEPTH_MAX: usize = 32;
 
 impl<'a> ParseContext<'a> {
-    pub fn new(diagnostics: &'a Diagnostics, registry: &'a Registry, config: &'a Config) -> ParseContext<'a> {
+    pub fn new(diagnostics: &'a Diagnostics, registry: &'a ComponentRegistry, config: &'a Config) -> ParseContext<'a> {
         ParseContext {
             diagnostics,
             registry,

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock, mpsc};
 
 use parking_lot::Mutex;
-use thalweg_record::{Ack, Balance, Batch, DropReason, Message};
+use thalweg_record::{Ack, Batch, DropReason, FlowBalance, Message};
 use tokio::sync::oneshot;
 
 use crate::BoxFuture;
@@ -12,17 +12,17 @@ use crate::backoff::Backoff;
 use crate::batching::Batching;
 use crate::chain::{Chain, ChainSpec};
 use crate::component::{BuildContext, BuildError, Component};
-use crate::context::{Failures, Scope};
-use crate::driven::{Driven, OutputMetrics, Write};
+use crate::context::{FailurePolicy, FlowScope};
 use crate::input::{Input, InputContext, InputError, Sink};
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
-use crate::queue::{self, Limits};
+use crate::output_driver::{OutputDriver, OutputMetrics, WriteFuture};
+use crate::queue::{self, QueueLimits};
 use crate::registry::{InputSpec, OutputSpec};
 use crate::shard::Shards;
-use crate::worker::{Exit, Outlet, Worker, unless_it_panics};
+use crate::worker::{ResultDestination, ResultSender, Worker, unless_it_panics};
 
 /// What waits between an input and its processors; behind them are the queues of the flow.
-const WAITING: Limits = Limits {
+const WAITING: QueueLimits = QueueLimits {
     messages: 10_000,
     bytes: 8 << 20,
 };
@@ -45,7 +45,7 @@ impl ProcessedInputSpec {
 impl InputSpec for ProcessedInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         let (flow, metrics) = (context.component.id.flow.as_deref(), &context.component.metrics);
-        let scope = Scope {
+        let scope = FlowScope {
             nodes: context.scope.nodes.hidden(),
             ..context.scope.clone()
         };
@@ -64,7 +64,7 @@ impl InputSpec for ProcessedInputSpec {
 struct ProcessedInput {
     input: Box<dyn Input>,
     chain: Chain,
-    scope: Scope,
+    scope: FlowScope,
 }
 
 /// Lets the processors come to their end, however the input ended.
@@ -85,8 +85,8 @@ impl Input for ProcessedInput {
                 chain: self.chain,
                 input: queue,
                 open_batches: context.sink.open_batches.clone(),
-                exit: Exit {
-                    outlet: Outlet::Shards(context.sink.shards.clone()),
+                exit: ResultSender {
+                    outlet: ResultDestination::Shards(context.sink.shards.clone()),
                     runtime: self.scope.runtime,
                     give_up: self.scope.give_up,
                 },
@@ -132,15 +132,15 @@ impl ProcessedOutputSpec {
 impl OutputSpec for ProcessedOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         let (refused, balance) = (Arc::default(), Arc::default());
-        let scope = Scope {
+        let scope = FlowScope {
             balance: Arc::clone(&balance),
-            failures: Failures::Refuse(Arc::clone(&refused)),
+            failures: FailurePolicy::Refuse(Arc::clone(&refused)),
             nodes: context.scope.nodes.hidden(),
             ..context.scope.clone()
         };
         let (flow, metrics) = (context.component.id.flow.as_deref(), &context.component.metrics);
         let output = self.output.build(context)?;
-        let processing = Processing {
+        let processing = ProcessingThread {
             chain: self.chain.build(flow, metrics, &scope)?,
             refused,
             balance,
@@ -168,21 +168,21 @@ impl OutputSpec for ProcessedOutputSpec {
 }
 
 struct ProcessedOutput {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<ProcessingJob>,
     output: Arc<dyn Output>,
     /// Set when the output is opened.
-    driven: OnceLock<Driven>,
+    driven: OnceLock<OutputDriver>,
 }
 
 /// Messages for the processors.
-struct Job {
+struct ProcessingJob {
     messages: Arc<Vec<Message>>,
-    reply: oneshot::Sender<Processed>,
+    reply: oneshot::Sender<ProcessedJob>,
 }
 
 /// What the processors made of a job, already handed to the output.
-struct Processed {
-    write: Write,
+struct ProcessedJob {
+    write: WriteFuture,
     results: Arc<Vec<Message>>,
     /// Of each result the index of the message it was made from.
     sources: Vec<usize>,
@@ -191,7 +191,7 @@ struct Processed {
 
 impl Output for ProcessedOutput {
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
-        self.driven.get_or_init(|| Driven {
+        self.driven.get_or_init(|| OutputDriver {
             output: self.output.clone(),
             component: context.component.clone(),
             connection: context.connection.clone(),
@@ -200,9 +200,9 @@ impl Output for ProcessedOutput {
         self.output.open(context)
     }
 
-    fn write(&self, messages: Arc<Vec<Message>>) -> Write {
+    fn write(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
         let (reply, answer) = oneshot::channel();
-        let sent = self.jobs.send(Job { messages, reply });
+        let sent = self.jobs.send(ProcessingJob { messages, reply });
         let driven = self.driven.get().cloned();
         Box::pin(async move {
             let ended = || WriteError::Permanent("its processors stopped by a fault in them".to_owned());
@@ -249,24 +249,24 @@ impl Output for ProcessedOutput {
 }
 
 /// The thread's part: the processors, and the output that gets what they make.
-struct Processing {
+struct ProcessingThread {
     chain: Chain,
     /// What the processors failed on since it was taken last.
     refused: Arc<Mutex<Vec<(DropReason, String)>>>,
     /// Of this place alone: the flow's account is kept by whoever wrote to it.
-    balance: Arc<Balance>,
+    balance: Arc<FlowBalance>,
     output: Arc<dyn Output>,
 }
 
-impl Processing {
-    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+impl ProcessingThread {
+    fn run(mut self, jobs: &mpsc::Receiver<ProcessingJob>) {
         while let Ok(job) = jobs.recv() {
             let processed = self.process(&job.messages);
             let _given_up = job.reply.send(processed);
         }
     }
 
-    fn process(&mut self, messages: &[Message]) -> Processed {
+    fn process(&mut self, messages: &[Message]) -> ProcessedJob {
         let mut results = Vec::with_capacity(messages.len());
         let mut sources = Vec::with_capacity(messages.len());
         let mut refused = Vec::new();
@@ -285,10 +285,10 @@ impl Processing {
         }
         let results = Arc::new(results);
         let write = match results.is_empty() {
-            true => Box::pin(std::future::ready(Ok(()))) as Write,
+            true => Box::pin(std::future::ready(Ok(()))) as WriteFuture,
             false => self.output.write(results.clone()),
         };
-        Processed {
+        ProcessedJob {
             write,
             results,
             sources,

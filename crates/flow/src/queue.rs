@@ -14,71 +14,73 @@ pub(crate) trait Weight {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct QueueLimits {
     pub messages: usize,
     pub bytes: usize,
 }
 
-struct Room {
+struct QueueCapacity {
     messages: Semaphore,
     bytes: Semaphore,
-    limits: Limits,
+    limits: QueueLimits,
 }
 
 /// Permits that one element holds while it is in the queue.
-struct Permits {
+struct QueuePermits {
     messages: u32,
     bytes: u32,
 }
 
-pub(crate) struct Sender<T> {
-    room: Arc<Room>,
-    queue: mpsc::UnboundedSender<(T, Permits)>,
+pub(crate) struct QueueSender<T> {
+    room: Arc<QueueCapacity>,
+    queue: mpsc::UnboundedSender<(T, QueuePermits)>,
 }
 
-impl<T> Clone for Sender<T> {
-    fn clone(&self) -> Sender<T> {
-        Sender {
+impl<T> Clone for QueueSender<T> {
+    fn clone(&self) -> QueueSender<T> {
+        QueueSender {
             room: self.room.clone(),
             queue: self.queue.clone(),
         }
     }
 }
 
-pub(crate) struct Receiver<T> {
-    room: Arc<Room>,
-    queue: mpsc::UnboundedReceiver<(T, Permits)>,
+pub(crate) struct QueueReceiver<T> {
+    room: Arc<QueueCapacity>,
+    queue: mpsc::UnboundedReceiver<(T, QueuePermits)>,
 }
 
 /// The other end is gone; the element comes back.
-pub(crate) struct Closed<T>(#[allow(dead_code, reason = "dropping it gives the batch up, which is the point")] pub T);
+pub(crate) struct QueueClosed<T>(
+    #[allow(dead_code, reason = "dropping it gives the batch up, which is the point")] pub T,
+);
 
-pub(crate) fn bounded<T: Weight>(limits: Limits) -> (Sender<T>, Receiver<T>) {
-    let limits = Limits {
+pub(crate) fn bounded<T: Weight>(limits: QueueLimits) -> (QueueSender<T>, QueueReceiver<T>) {
+    let limits = QueueLimits {
         messages: limits.messages.clamp(1, MAX),
         bytes: limits.bytes.clamp(1, MAX),
     };
-    let room = Arc::new(Room {
+    let room = Arc::new(QueueCapacity {
         messages: Semaphore::new(limits.messages),
         bytes: Semaphore::new(limits.bytes),
         limits,
     });
     let (sender, receiver) = mpsc::unbounded_channel();
     (
-        Sender {
+        QueueSender {
             room: room.clone(),
             queue: sender,
         },
-        Receiver { room, queue: receiver },
+        QueueReceiver { room, queue: receiver },
     )
 }
 
 /// What one call may take from a semaphore.
 const MAX: usize = u32::MAX as usize / 8;
 
-impl<T: Weight> Sender<T> {
+impl<T: Weight> QueueSender<T> {
     /// Waits for room. After an error the receiver is gone.
-    pub async fn send(&self, element: T) -> Result<(), Closed<T>> {
+    pub async fn send(&self, element: T) -> Result<(), QueueClosed<T>> {
         let limits = self.room.limits;
         let messages = element.messages().clamp(1, limits.messages) as u32;
         let bytes = element.bytes().clamp(1, limits.bytes) as u32;
@@ -88,15 +90,15 @@ impl<T: Weight> Sender<T> {
             let of_bytes = self.room.bytes.acquire_many(bytes).await.ok()?;
             of_messages.forget();
             of_bytes.forget();
-            Some(Permits { messages, bytes })
+            Some(QueuePermits { messages, bytes })
         };
         let permits = permits.await;
         let Some(permits) = permits else {
-            return Err(Closed(element));
+            return Err(QueueClosed(element));
         };
         self.queue
             .send((element, permits))
-            .map_err(|mpsc::error::SendError((element, _))| Closed(element))
+            .map_err(|mpsc::error::SendError((element, _))| QueueClosed(element))
     }
 
     /// Waits until something of ordinary size would fit at once.
@@ -111,7 +113,7 @@ impl<T: Weight> Sender<T> {
     }
 }
 
-impl<T> Receiver<T> {
+impl<T> QueueReceiver<T> {
     /// `None` after all senders are gone and the queue is empty.
     pub async fn receive(&mut self) -> Option<T> {
         let (element, permits) = self.queue.recv().await?;
@@ -130,13 +132,13 @@ impl<T> Receiver<T> {
         self.queue.is_empty()
     }
 
-    fn release(&self, permits: Permits) {
+    fn release(&self, permits: QueuePermits) {
         self.room.messages.add_permits(permits.messages as usize);
         self.room.bytes.add_permits(permits.bytes as usize);
     }
 }
 
-impl<T> Drop for Receiver<T> {
+impl<T> Drop for QueueReceiver<T> {
     fn drop(&mut self) {
         // Wakes senders that wait for room; what is left in the queue is dropped with it, and so given up.
         self.room.messages.close();
@@ -159,7 +161,7 @@ mod tests {
         }
     }
 
-    fn full<T: Weight>(sender: &Sender<T>, item: T) -> bool {
+    fn full<T: Weight>(sender: &QueueSender<T>, item: T) -> bool {
         let mut send = std::pin::pin!(sender.send(item));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         send.as_mut().poll(&mut context).is_pending()
@@ -168,7 +170,7 @@ mod tests {
     #[tokio::test]
     async fn either_limit_stops_the_sender_until_something_is_taken_out() {
         for item in [(4, 1), (1, 40)] {
-            let (sender, mut receiver) = bounded::<Item>(Limits { messages: 8, bytes: 80 });
+            let (sender, mut receiver) = bounded::<Item>(QueueLimits { messages: 8, bytes: 80 });
             assert!(!full(&sender, Item(item.0, item.1)));
             assert!(!full(&sender, Item(item.0, item.1)));
             assert!(full(&sender, Item(item.0, item.1)));
@@ -179,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_element_larger_than_the_queue_passes_alone() {
-        let (sender, mut receiver) = bounded::<Item>(Limits { messages: 8, bytes: 80 });
+        let (sender, mut receiver) = bounded::<Item>(QueueLimits { messages: 8, bytes: 80 });
         assert!(!full(&sender, Item(100, 1000)));
         assert!(full(&sender, Item(1, 1)));
         assert_eq!(receiver.receive().await.map(|i| i.0), Some(100));
@@ -188,7 +190,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sender_that_leaves_takes_no_room_with_it() {
-        let (sender, mut receiver) = bounded::<Item>(Limits {
+        let (sender, mut receiver) = bounded::<Item>(QueueLimits {
             messages: 10,
             bytes: 10,
         });
@@ -203,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_receiver_that_goes_wakes_senders_in_the_queue_for_room() {
-        let (sender, receiver) = bounded::<Item>(Limits { messages: 1, bytes: 80 });
+        let (sender, receiver) = bounded::<Item>(QueueLimits { messages: 1, bytes: 80 });
         assert!(sender.send(Item(1, 1)).await.is_ok());
         let blocked = tokio::spawn(async move { sender.send(Item(1, 1)).await.is_err() });
         tokio::task::yield_now().await;

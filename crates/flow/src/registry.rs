@@ -54,17 +54,17 @@ type BufferFactory =
 
 /// All components that a configuration may name.
 #[derive(Default)]
-pub struct Registry {
+pub struct ComponentRegistry {
     inputs: BTreeMap<&'static str, Factory<dyn InputSpec>>,
     processors: BTreeMap<&'static str, Factory<dyn ProcessorSpec>>,
     outputs: BTreeMap<&'static str, Factory<dyn OutputSpec>>,
     buffer: Option<BufferFactory>,
 }
 
-impl Registry {
+impl ComponentRegistry {
     /// The components of this crate.
-    pub fn new() -> Registry {
-        let mut registry = Registry::default();
+    pub fn new() -> ComponentRegistry {
+        let mut registry = ComponentRegistry::default();
         crate::inputs::register(&mut registry);
         crate::processors::register(&mut registry);
         crate::outputs::register(&mut registry);

@@ -11,11 +11,11 @@ use crate::queue;
 
 /// The entrances of all workers; none after [`Shards::close`].
 pub(crate) struct Shards {
-    workers: RwLock<Arc<[queue::Sender<Batch>]>>,
+    workers: RwLock<Arc<[queue::QueueSender<Batch>]>>,
 }
 
 impl Shards {
-    pub fn new(workers: Vec<queue::Sender<Batch>>) -> Shards {
+    pub fn new(workers: Vec<queue::QueueSender<Batch>>) -> Shards {
         Shards {
             workers: RwLock::new(workers.into()),
         }
@@ -38,12 +38,12 @@ impl Shards {
     }
 
     /// Room for that many messages, for each worker its own.
-    pub fn parts(&self, messages: usize) -> Parts {
-        Parts::new(self.workers.read().len(), messages)
+    pub fn parts(&self, messages: usize) -> ShardedMessages {
+        ShardedMessages::new(self.workers.read().len(), messages)
     }
 
     /// As [`Shards::send`], of messages that lie in parts already.
-    pub async fn send_parts(&self, parts: Parts, mut ack: Ack) -> Result<(), SinkClosed> {
+    pub async fn send_parts(&self, parts: ShardedMessages, mut ack: Ack) -> Result<(), SinkClosed> {
         let workers = self.workers.read().clone();
         if workers.len() != parts.0.len() {
             let messages = parts.0.into_iter().flatten().collect();
@@ -68,7 +68,7 @@ impl Shards {
 }
 
 /// Sends each part to its worker, all of them even if one worker is gone: their acknowledgements settle the whole together.
-async fn send_each(workers: &[queue::Sender<Batch>], parts: Vec<Batch>) -> Result<(), SinkClosed> {
+async fn send_each(workers: &[queue::QueueSender<Batch>], parts: Vec<Batch>) -> Result<(), SinkClosed> {
     let mut result = Ok(());
     for (worker, part) in workers.iter().zip(parts) {
         if !part.is_empty() && worker.send(part).await.is_err() {
@@ -80,15 +80,15 @@ async fn send_each(workers: &[queue::Sender<Batch>], parts: Vec<Batch>) -> Resul
 
 /// Messages by the worker that they go to.
 #[derive(Debug)]
-pub struct Parts(Vec<Vec<Message>>);
+pub struct ShardedMessages(Vec<Vec<Message>>);
 
-impl Parts {
+impl ShardedMessages {
     /// For that many workers and messages.
-    pub fn new(workers: usize, messages: usize) -> Parts {
+    pub fn new(workers: usize, messages: usize) -> ShardedMessages {
         let workers = workers.max(1);
         // Series are spread evenly, more or less.
         let room = messages / workers + messages / 16 + 1;
-        Parts((0..workers).map(|_| Vec::with_capacity(room)).collect())
+        ShardedMessages((0..workers).map(|_| Vec::with_capacity(room)).collect())
     }
 
     pub fn push(&mut self, message: Message) {
@@ -152,12 +152,12 @@ fn split(batch: Batch, workers: usize) -> Vec<Batch> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_record::{Ack, Balance};
+    use thalweg_record::{Ack, FlowBalance};
 
     proptest! {
         #[test]
         fn a_series_keeps_its_worker_and_its_order(topics in prop::collection::vec(0u8..12, 0..60), workers in 1usize..6) {
-            let balance = Arc::new(Balance::default());
+            let balance = Arc::new(FlowBalance::default());
             let messages: Vec<_> = topics.iter().enumerate().map(|(i, topic)| {
                 let mut message = Message::raw(i.to_string());
                 if *topic > 0 { message.meta.set("umh_topic", format!("t{topic}")); }

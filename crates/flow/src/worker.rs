@@ -20,37 +20,37 @@ use crate::shard::Shards;
 
 /// Where the results of a worker go.
 #[derive(Clone)]
-pub(crate) enum Outlet {
+pub(crate) enum ResultDestination {
     /// To the output.
-    Queue(queue::Sender<Batch>),
+    Queue(queue::QueueSender<Batch>),
     /// To the workers of the flow: this one runs the processors of one of several inputs.
     Shards(Arc<Shards>),
 }
 
 pub(crate) struct Worker {
     pub chain: Chain,
-    pub input: queue::Receiver<Batch>,
+    pub input: queue::QueueReceiver<Batch>,
     /// Those that the batches of `input` are a part of.
     pub open_batches: Arc<OpenBatches>,
-    pub exit: Exit,
+    pub exit: ResultSender,
 }
 
 /// Where results leave the thread.
 #[derive(Clone)]
-pub(crate) struct Exit {
-    pub outlet: Outlet,
+pub(crate) struct ResultSender {
+    pub outlet: ResultDestination,
     pub runtime: Handle,
     pub give_up: CancellationToken,
 }
 
 /// How a worker ended, as soon as it has: `Err` with the text of the panic in a processor.
-pub(crate) type Ended = oneshot::Receiver<Result<(), String>>;
+pub(crate) type WorkerJoinHandle = oneshot::Receiver<Result<(), String>>;
 
 /// Stack of a worker: scripts recurse, and fail by their own limit before this one.
 const STACK_BYTES: usize = 8 << 20;
 
 impl Worker {
-    pub fn spawn(self, name: String) -> Result<Ended, BuildError> {
+    pub fn spawn(self, name: String) -> Result<WorkerJoinHandle, BuildError> {
         let (sender, ended) = oneshot::channel();
         let work = move || {
             let _ = sender.send(unless_it_panics(|| self.run()));
@@ -68,12 +68,12 @@ impl Worker {
         while let Some(event) = self.next(holds_back) {
             holds_back = true;
             match event {
-                Event::Batch(batch) => {
+                WorkerEvent::Batch(batch) => {
                     let exit = &self.exit;
                     self.chain.run(batch, &mut |result| exit.pass_on(result));
                 }
-                Event::Tick(now) => self.release(|chain, released| chain.tick(now, released)),
-                Event::Awaited => {
+                WorkerEvent::Tick(now) => self.release(|chain, released| chain.tick(now, released)),
+                WorkerEvent::Awaited => {
                     self.release(Chain::flush);
                     holds_back = false;
                 }
@@ -90,7 +90,7 @@ impl Worker {
         released.into_iter().for_each(|result| self.exit.pass_on(result));
     }
 
-    fn next(&mut self, holds_back: bool) -> Option<Event> {
+    fn next(&mut self, holds_back: bool) -> Option<WorkerEvent> {
         if self.exit.give_up.is_cancelled() {
             return None;
         }
@@ -98,16 +98,16 @@ impl Worker {
         if due.is_none_or(|due| due > Instant::now())
             && let Some(batch) = self.input.try_receive()
         {
-            return Some(Event::Batch(batch));
+            return Some(WorkerEvent::Batch(batch));
         }
         let (input, open_batches, exit) = (&mut self.input, &self.open_batches, &self.exit);
         let receive = async {
             tokio::select! {
                 biased;
                 () = exit.give_up.cancelled() => None,
-                batch = input.receive() => batch.map(Event::Batch),
+                batch = input.receive() => batch.map(WorkerEvent::Batch),
                 // Last, since what is queued is waited for too.
-                () = open_batches.awaited(), if holds_back => Some(Event::Awaited),
+                () = open_batches.awaited(), if holds_back => Some(WorkerEvent::Awaited),
             }
         };
         let Some(due) = due else {
@@ -121,11 +121,11 @@ impl Worker {
         {
             return event;
         }
-        Some(Event::Tick(Instant::now()))
+        Some(WorkerEvent::Tick(Instant::now()))
     }
 }
 
-impl Exit {
+impl ResultSender {
     fn pass_on(&self, batch: Batch) {
         debug_assert_eq!(
             batch.len(),
@@ -137,8 +137,8 @@ impl Exit {
         }
         let send = async {
             match &self.outlet {
-                Outlet::Queue(queue) => queue.send(batch).await.is_ok(),
-                Outlet::Shards(shards) => shards.send(batch).await.is_ok(),
+                ResultDestination::Queue(queue) => queue.send(batch).await.is_ok(),
+                ResultDestination::Shards(shards) => shards.send(batch).await.is_ok(),
             }
         };
         // A batch that nobody takes any more is given up as it is dropped.
@@ -161,7 +161,7 @@ pub(crate) fn unless_it_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> 
     })
 }
 
-enum Event {
+enum WorkerEvent {
     Batch(Batch),
     Tick(Instant),
     /// The queue is empty, and somebody waits for all batches to be settled.

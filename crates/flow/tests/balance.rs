@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use thalweg_config::{Diagnostics, LoadOptions, Source, load};
+use thalweg_config::{Diagnostics, LoadOptions, SourceText, load};
 use thalweg_flow::{
-    Backoff, BoxFuture, BuildContext, BuildError, DeadLetterOutput, Flow, FlowEnvironment, FlowSpec, Input,
-    InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext, Processor,
-    ProcessorSpec, Registry, Rejection, StageContext, WriteError,
+    Backoff, BoxFuture, BuildContext, BuildError, ComponentRegistry, DeadLetterOutput, Flow, FlowEnvironment, FlowSpec,
+    Input, InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext, Processor,
+    ProcessorSpec, Rejection, StageContext, WriteError,
 };
-use thalweg_record::{Batch, Counts, DropReason, FilterReason, Message, Outcome};
+use thalweg_record::{AckResult, BalanceCounts, Batch, DropReason, FilterReason, Message};
 
 /// What a test run sees from the outside.
 #[derive(Default)]
@@ -172,7 +172,7 @@ impl Input for TestInput {
                 seen.begun.fetch_add(1, Ordering::SeqCst);
                 let settle = move |outcome| {
                     seen.nacked
-                        .fetch_add(usize::from(outcome == Outcome::Nacked), Ordering::SeqCst);
+                        .fetch_add(usize::from(outcome == AckResult::Nacked), Ordering::SeqCst);
                     seen.settled.fetch_add(1, Ordering::SeqCst);
                 };
                 if context.sink.send_all(messages.collect(), settle).await.is_err() {
@@ -443,7 +443,7 @@ struct Run {
 
 fn start(plan: &Plan, runtime: &tokio::runtime::Runtime) -> Run {
     let (seen, letters) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-    let mut registry = Registry::new();
+    let mut registry = ComponentRegistry::new();
     let (p, s) = (plan.clone(), seen.clone());
     registry.input("test", move |_, _| Some(Arc::new(TestInput(p.clone(), s.clone()))));
     let (p, s) = (plan.clone(), seen.clone());
@@ -467,7 +467,7 @@ fn start(plan: &Plan, runtime: &tokio::runtime::Runtime) -> Run {
         stages.join(", "),
         plan.output.yaml(&mut leaves)
     );
-    let loaded = load(&Source::new("test.yaml", text), &|_| None, &LoadOptions::default());
+    let loaded = load(&SourceText::new("test.yaml", text), &|_| None, &LoadOptions::default());
     let diagnostics = Diagnostics::new("test.yaml");
     let mut context = ParseContext::new(&diagnostics, &registry, &loaded.config);
     let spec = FlowSpec::parse(&loaded.config.flows[0], &mut context);
@@ -515,7 +515,7 @@ fn taken(seen: &Seen, output: usize) -> Taken {
 }
 
 /// What must hold whatever happened.
-fn check_account(counts: &Counts, seen: &Seen) -> Result<(), TestCaseError> {
+fn check_account(counts: &BalanceCounts, seen: &Seen) -> Result<(), TestCaseError> {
     prop_assert!(counts.adds_up(), "{counts}");
     prop_assert_eq!(counts.in_flight, 0, "{}", counts);
     prop_assert_eq!(seen.settled.load(Ordering::SeqCst), seen.begun.load(Ordering::SeqCst));

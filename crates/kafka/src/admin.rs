@@ -191,19 +191,19 @@ unsafe fn group_description(
 
 /// Keeps a client from forgetting a topic. When a topic is deleted its last partition is let go, and with it what the client knows of the
 /// topic, while answers to fetches look for it without a lock.
-pub struct KnownTopic(*mut bindings::rd_kafka_topic_t);
+pub struct PinnedTopic(*mut bindings::rd_kafka_topic_t);
 
-impl KnownTopic {
+impl PinnedTopic {
     /// It has to be dropped before the client.
-    pub fn of<C: ClientContext>(client: &Client<C>, topic: &str) -> Option<KnownTopic> {
+    pub fn of<C: ClientContext>(client: &Client<C>, topic: &str) -> Option<PinnedTopic> {
         let name = CString::new(topic).ok()?;
         // SAFETY: client and name outlive the call, which copies the name.
         let known = unsafe { bindings::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), std::ptr::null_mut()) };
-        (!known.is_null()).then_some(KnownTopic(known))
+        (!known.is_null()).then_some(PinnedTopic(known))
     }
 }
 
-impl Drop for KnownTopic {
+impl Drop for PinnedTopic {
     fn drop(&mut self) {
         // SAFETY: it is counted, and let go once.
         unsafe { bindings::rd_kafka_topic_destroy(self.0) }
@@ -235,7 +235,7 @@ fn ask<C: ClientContext>(
     broker: Option<i32>,
     timeout: Duration,
     send: impl FnOnce(*mut bindings::rd_kafka_t, *const bindings::rd_kafka_AdminOptions_t, *mut bindings::rd_kafka_queue_t),
-) -> KafkaResult<Event> {
+) -> KafkaResult<AdminEvent> {
     let milliseconds = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
     let rk = client.native_ptr();
     let mut why: [c_char; 256] = [0; 256];
@@ -258,7 +258,7 @@ fn ask<C: ClientContext>(
     if event.is_null() {
         return Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut));
     }
-    let event = Event(event);
+    let event = AdminEvent(event);
     // SAFETY: the event is there.
     match RDKafkaErrorCode::from(unsafe { bindings::rd_kafka_event_error(event.0) }) {
         RDKafkaErrorCode::NoError => Ok(event),
@@ -287,9 +287,9 @@ unsafe fn elements<'a, T: 'a>(array: *mut *const T, count: usize) -> impl Iterat
     elements.iter().copied()
 }
 
-struct Event(*mut bindings::rd_kafka_event_t);
+struct AdminEvent(*mut bindings::rd_kafka_event_t);
 
-impl Drop for Event {
+impl Drop for AdminEvent {
     fn drop(&mut self) {
         // SAFETY: it is this one's alone.
         unsafe { bindings::rd_kafka_event_destroy(self.0) }

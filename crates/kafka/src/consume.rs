@@ -3,18 +3,18 @@
 //! The client is driven by one thread of its own, since its calls block and its callbacks run within them. It fetches only while
 //! the flow takes batches: one is gathered, one waits, and the client holds a bounded number of bytes more.
 
-mod beginning;
+mod batch_builder;
+mod callbacks;
+mod commit_metadata;
+mod consumer_thread;
 mod coverage;
-mod gathered;
 mod identity;
-mod mark;
-mod meters;
+mod metrics;
+mod poll_error;
 mod probe;
 mod prober;
-mod reader;
+mod starting_point;
 mod tracker;
-mod trouble;
-mod watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ use thalweg_record::{Batch, FilterReason, Message};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-pub use meters::Meters;
-use reader::Reader;
-use tracker::Tracker;
-use trouble::Denied;
-use watch::Watch;
+use callbacks::ConsumerCallbacks;
+use consumer_thread::ConsumerThread;
+pub use metrics::ConsumerMetrics;
+use poll_error::AuthorizationFailure;
+use tracker::OffsetTracker;
 
-use crate::link::Link;
+use crate::link::BrokerLink;
 
 /// What the client holds in front of the flow if nothing else is said, in bytes.
 pub const FETCHED_AHEAD: u64 = 16 << 20;
@@ -46,7 +46,7 @@ const FAREWELL: Duration = Duration::from_secs(8);
 
 /// What is read, and how.
 #[derive(Clone)]
-pub struct Options {
+pub struct ConsumerOptions {
     pub client: ClientConfig,
     pub addresses: String,
     pub topics: Vec<String>,
@@ -55,9 +55,9 @@ pub struct Options {
     starts_from_oldest: bool,
 }
 
-impl Options {
+impl ConsumerOptions {
     /// Of a member of `group`. `starts_from_oldest`: where it begins when the group has committed nothing.
-    pub fn new(mut client: ClientConfig, group: &str, starts_from_oldest: bool) -> Options {
+    pub fn new(mut client: ClientConfig, group: &str, starts_from_oldest: bool) -> ConsumerOptions {
         client
             .set("group.id", group)
             // What is left when records were deleted before they were read. Where partitions begin is not left to the client.
@@ -76,7 +76,7 @@ impl Options {
             .set_log_level(RDKafkaLogLevel::Info)
             // A queue that was full is filled again soon after there is room.
             .set("fetch.queue.backoff.ms", "50");
-        Options {
+        ConsumerOptions {
             addresses: client.get("bootstrap.servers").unwrap_or_default().to_owned(),
             client,
             topics: Vec::new(),
@@ -95,16 +95,16 @@ pub fn fetch_ahead(client: &mut ClientConfig, bytes: u64) {
 }
 
 /// Makes messages of records.
-pub trait Convert: Send + 'static {
+pub trait RecordDecoder: Send + 'static {
     /// `None`: the record is not wanted.
     fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message>;
 }
 
 /// What the thread and the input share.
-struct Shared {
-    link: Link,
-    meters: Meters,
-    tracker: Mutex<Tracker>,
+struct ConsumerState {
+    link: BrokerLink,
+    meters: ConsumerMetrics,
+    tracker: Mutex<OffsetTracker>,
     /// Nothing more is fetched.
     draining: AtomicBool,
     /// All is settled: commit and leave.
@@ -116,14 +116,14 @@ struct Shared {
     /// The client told that a partition goes on elsewhere; the record that shows where is still to come.
     was_reset: AtomicBool,
     /// Rights that are missing, as the client told.
-    denied: Mutex<Option<Denied>>,
+    denied: Mutex<Option<AuthorizationFailure>>,
     topics: usize,
     /// When the commits were sent that are not answered, the oldest first.
     commits: Mutex<VecDeque<Instant>>,
 }
 
 /// A batch on its way to the flow.
-struct Fetched {
+struct FetchedBatch {
     messages: Vec<Message>,
     /// Records that are not wanted; they belong to the batch, since they are confirmed with it.
     filtered: usize,
@@ -132,17 +132,17 @@ struct Fetched {
 
 /// Reads until the flow stops.
 pub async fn run(
-    options: Options,
-    meters: Meters,
-    convert: impl Convert,
+    options: ConsumerOptions,
+    meters: ConsumerMetrics,
+    convert: impl RecordDecoder,
     context: InputContext,
 ) -> Result<(), InputError> {
-    let link = Link::new(
+    let link = BrokerLink::new(
         context.component.clone(),
         context.connection.clone(),
         options.addresses.clone(),
     );
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ConsumerState {
         link,
         meters,
         tracker: Mutex::default(),
@@ -160,17 +160,17 @@ pub async fn run(
     let (runtime, of_thread) = (Handle::current(), shared.clone());
     // The client is made and let go there: both may take their time.
     let read = move || {
-        let consumer = BaseConsumer::from_config_and_context(&options.client, Watch(of_thread.clone()))
+        let consumer = BaseConsumer::from_config_and_context(&options.client, ConsumerCallbacks(of_thread.clone()))
             .map_err(|error| format!("the Kafka client refuses its settings: {error}"))?;
-        Reader::new(consumer, of_thread, convert, out, options, runtime).run()
+        ConsumerThread::new(consumer, of_thread, convert, out, options, runtime).run()
     };
     let spawned = std::thread::Builder::new()
         .name("kafka-read".to_owned())
         .spawn(move || drop(end.send(read())));
     spawned.map_err(|error| InputError(format!("no thread could be started to read from Kafka: {error}")))?;
 
-    let leaving = Leaving(&shared);
-    if let Left::ThreadEnded = pass_on(&mut fetched, &shared, &context).await {
+    let leaving = ThreadStopGuard(&shared);
+    if let StopReason::ThreadEnded = pass_on(&mut fetched, &shared, &context).await {
         let why = ended.await.ok().and_then(Result::err);
         let why = why.unwrap_or_else(|| "the thread that reads from Kafka has failed; restart the process".to_owned());
         context.connection.given_up(&why);
@@ -188,9 +188,9 @@ pub async fn run(
 }
 
 /// Lets the thread end, also when the flow gives the input up.
-struct Leaving<'s>(&'s Shared);
+struct ThreadStopGuard<'s>(&'s ConsumerState);
 
-impl Drop for Leaving<'_> {
+impl Drop for ThreadStopGuard<'_> {
     fn drop(&mut self) {
         self.0.draining.store(true, Ordering::Relaxed);
         self.0.finished.store(true, Ordering::Relaxed);
@@ -198,12 +198,16 @@ impl Drop for Leaving<'_> {
 }
 
 /// Why nothing more is passed on.
-enum Left {
+enum StopReason {
     Stopped,
     ThreadEnded,
 }
 
-async fn pass_on(fetched: &mut mpsc::Receiver<Fetched>, shared: &Arc<Shared>, context: &InputContext) -> Left {
+async fn pass_on(
+    fetched: &mut mpsc::Receiver<FetchedBatch>,
+    shared: &Arc<ConsumerState>,
+    context: &InputContext,
+) -> StopReason {
     loop {
         let next = async {
             context.sink.has_room().await;
@@ -211,16 +215,16 @@ async fn pass_on(fetched: &mut mpsc::Receiver<Fetched>, shared: &Arc<Shared>, co
         };
         let next = tokio::select! {
             biased;
-            () = context.stop.cancelled() => return Left::Stopped,
+            () = context.stop.cancelled() => return StopReason::Stopped,
             next = next => next,
         };
-        let Some(Fetched {
+        let Some(FetchedBatch {
             messages,
             filtered,
             number,
         }) = next
         else {
-            return Left::ThreadEnded;
+            return StopReason::ThreadEnded;
         };
         let shared = shared.clone();
         let mut ack = context.sink.enter(messages.len() + filtered, move |outcome| {
@@ -234,7 +238,7 @@ async fn pass_on(fetched: &mut mpsc::Receiver<Fetched>, shared: &Arc<Shared>, co
         // Without a flow there is nothing to wait for but the stop.
         if context.sink.send(Batch::new(messages, ack)).await.is_err() {
             context.stop.cancelled().await;
-            return Left::Stopped;
+            return StopReason::Stopped;
         }
     }
 }

@@ -12,15 +12,15 @@ use rdkafka::types::RDKafkaHeaders;
 
 /// Without a value, if it has none; that is not the same as an empty one.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Header<'a> {
+pub struct RecordHeader<'a> {
     pub name: Cow<'a, str>,
     pub value: Option<&'a [u8]>,
 }
 
 /// A record whose headers can be read.
-pub trait Record: Message<Headers: Native> {}
+pub trait RecordWithHeaders: Message<Headers: Native> {}
 
-impl<R: Message<Headers: Native>> Record for R {}
+impl<R: Message<Headers: Native>> RecordWithHeaders for R {}
 
 /// Headers that the client holds.
 pub trait Native {
@@ -40,7 +40,7 @@ impl Native for OwnedHeaders {
 }
 
 /// All headers of a record, in their order.
-pub fn of<R: Record>(record: &R) -> impl Iterator<Item = Header<'_>> {
+pub fn of<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeader<'_>> {
     let headers = record.headers().map(Native::native);
     headers
         .into_iter()
@@ -48,11 +48,11 @@ pub fn of<R: Record>(record: &R) -> impl Iterator<Item = Header<'_>> {
 }
 
 /// How many a record has.
-pub fn count<R: Record>(record: &R) -> usize {
+pub fn count<R: RecordWithHeaders>(record: &R) -> usize {
     record.headers().map_or(0, |headers| headers.native().count())
 }
 
-fn header(headers: &BorrowedHeaders, n: usize) -> Option<Header<'_>> {
+fn header(headers: &BorrowedHeaders, n: usize) -> Option<RecordHeader<'_>> {
     let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
     let native = ptr::from_ref(headers).cast::<RDKafkaHeaders>();
     // SAFETY: a reference to headers is a pointer to those of the client, which checks the number. What it gives out belongs to
@@ -65,7 +65,7 @@ fn header(headers: &BorrowedHeaders, n: usize) -> Option<Header<'_>> {
         let value = (!value.is_null()).then(|| std::slice::from_raw_parts(value.cast::<u8>(), size));
         (CStr::from_ptr(name), value)
     };
-    Some(Header {
+    Some(RecordHeader {
         name: name.to_string_lossy(),
         value,
     })

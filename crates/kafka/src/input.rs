@@ -1,6 +1,6 @@
 //! `kafka`: records of topics, shared among the members of a consumer group. Headers become metadata.
 
-mod shared;
+mod shared_maps;
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, Inp
 use thalweg_record::{Message, Payload};
 
 use crate::cluster;
-use crate::consume::{self, Convert, Meters, Options};
+use crate::consume::{self, ConsumerMetrics, ConsumerOptions, RecordDecoder};
 
-use shared::SharedMaps;
+use shared_maps::SharedMaps;
 
 /// Metadata that says whether a record has no value, by which its key is deleted where topics are compacted.
 pub const TOMBSTONE: &str = "kafka_tombstone_message";
@@ -44,38 +44,38 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
         );
     }
     let from_start = fields.bool("start_from_oldest", true);
-    let mut options = Options::new(client, &group, from_start);
+    let mut options = ConsumerOptions::new(client, &group, from_start);
     options.topics = topics;
     options.commit_period = fields.duration("commit_period", "1s");
     fields.finish();
-    Some(Arc::new(Spec(options)))
+    Some(Arc::new(KafkaInputSpec(options)))
 }
 
-struct Spec(Options);
+struct KafkaInputSpec(ConsumerOptions);
 
-impl InputSpec for Spec {
+impl InputSpec for KafkaInputSpec {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(KafkaInput(self.0.clone())))
     }
 }
 
-struct KafkaInput(Options);
+struct KafkaInput(ConsumerOptions);
 
 impl Input for KafkaInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
-            let meters = Meters::new(&context.component, "input_kafka");
-            consume::run(self.0, meters, Records::default(), context).await
+            let meters = ConsumerMetrics::new(&context.component, "input_kafka");
+            consume::run(self.0, meters, KafkaRecordDecoder::default(), context).await
         })
     }
 }
 
 #[derive(Default)]
-struct Records {
+struct KafkaRecordDecoder {
     shared: SharedMaps,
 }
 
-impl Convert for Records {
+impl RecordDecoder for KafkaRecordDecoder {
     fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message> {
         Some(Message::new(
             Payload::Raw(payload(record)),

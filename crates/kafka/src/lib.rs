@@ -14,10 +14,10 @@ mod output;
 mod produce;
 mod uns;
 
-use thalweg_flow::Registry;
+use thalweg_flow::ComponentRegistry;
 
 /// Names the components.
-pub fn register(registry: &mut Registry) {
+pub fn register(registry: &mut ComponentRegistry) {
     for name in ["kafka", "kafka_franz"] {
         registry.input(name, input::parse);
         registry.output(name, output::parse);

@@ -16,13 +16,13 @@ pub const ANSWER: Duration = Duration::from_secs(3);
 
 /// Why a topic is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum TopicAccessError {
     Missing,
     /// This client has no right to see it.
     Denied,
 }
 
-pub struct Link {
+pub struct BrokerLink {
     pub component: Component,
     pub connection: Connection,
     addresses: String,
@@ -32,9 +32,9 @@ pub struct Link {
     heard: Mutex<String>,
 }
 
-impl Link {
-    pub fn new(component: Component, connection: Connection, addresses: String) -> Link {
-        Link {
+impl BrokerLink {
+    pub fn new(component: Component, connection: Connection, addresses: String) -> BrokerLink {
+        BrokerLink {
             component,
             connection,
             addresses,
@@ -62,12 +62,16 @@ impl Link {
     }
 
     /// Asks a broker what is wrong with a topic. Blocks.
-    pub fn trouble<C: ClientContext>(&self, client: &Client<C>, topic: &str) -> Result<Option<Trouble>, String> {
+    pub fn trouble<C: ClientContext>(
+        &self,
+        client: &Client<C>,
+        topic: &str,
+    ) -> Result<Option<TopicAccessError>, String> {
         let metadata = self.ask(client, Some(topic))?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         Ok(match found.map(|found| found.error().map(RDKafkaErrorCode::from)) {
-            None | Some(Some(RDKafkaErrorCode::UnknownTopicOrPartition)) => Some(Trouble::Missing),
-            Some(Some(RDKafkaErrorCode::TopicAuthorizationFailed)) => Some(Trouble::Denied),
+            None | Some(Some(RDKafkaErrorCode::UnknownTopicOrPartition)) => Some(TopicAccessError::Missing),
+            Some(Some(RDKafkaErrorCode::TopicAuthorizationFailed)) => Some(TopicAccessError::Denied),
             // As a topic that is being made: it is there, and its partitions say the rest.
             Some(_) => None,
         })

@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::cluster;
 use crate::input::TOMBSTONE;
-use crate::produce::{self, Encode, Producer, Record};
+use crate::produce::{self, Producer, ProducerRecord, RecordEncoder};
 
 const IN_FLIGHT: i64 = 10;
 const IN_FLIGHT_MAX: i64 = 1000;
@@ -51,9 +51,9 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     });
     let key = key.map(|node| context.interpolation(&node));
     let (topic, key) = (topic?, key.map_or(Some(None), |key| key.map(Some))?);
-    Some(Arc::new(Spec {
+    Some(Arc::new(KafkaOutputSpec {
         client,
-        records: Arc::new(Records { topic, key, exclude }),
+        records: Arc::new(KafkaRecordEncoder { topic, key, exclude }),
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(1),
         bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
         batching,
@@ -87,15 +87,15 @@ fn sizes(fields: &mut Fields<'_>, client: &mut ClientConfig) {
     client.set("message.max.bytes", bytes.to_string());
 }
 
-struct Spec {
+struct KafkaOutputSpec {
     client: ClientConfig,
-    records: Arc<Records>,
+    records: Arc<KafkaRecordEncoder>,
     max_in_flight: usize,
     bytes_max: usize,
     batching: Option<Batching>,
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for KafkaOutputSpec {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         Ok(Arc::new(KafkaOutput {
             client: self.client.clone(),
@@ -110,7 +110,7 @@ impl OutputSpec for Spec {
 
 struct KafkaOutput {
     client: ClientConfig,
-    records: Arc<Records>,
+    records: Arc<KafkaRecordEncoder>,
     max_in_flight: usize,
     bytes_max: usize,
     batching: Option<Batching>,
@@ -150,14 +150,14 @@ pub fn write(producer: &OnceCell<Producer>, messages: Arc<Vec<Message>>) -> BoxF
     }
 }
 
-struct Records {
+struct KafkaRecordEncoder {
     topic: Interpolation,
     key: Option<Interpolation>,
     exclude: Vec<String>,
 }
 
-impl Encode for Records {
-    fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
+impl RecordEncoder for KafkaRecordEncoder {
+    fn record(&self, messages: &[Message], index: usize) -> Result<ProducerRecord, Rejection> {
         let refused = |error: String| Rejection::permanent(index, DropReason::OutputRejected, error);
         let render = |name: &str, text: &Interpolation| {
             let rendered = text.render(messages, index);
@@ -170,7 +170,7 @@ impl Encode for Records {
             return Err(refused("there is no such message".to_owned()));
         };
         let is_excluded = |name: &str| self.exclude.iter().any(|prefix| name.starts_with(prefix));
-        Ok(Record {
+        Ok(ProducerRecord {
             topic,
             key,
             headers: headers(message, is_excluded),

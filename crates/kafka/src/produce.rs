@@ -3,11 +3,11 @@
 //! anything newer, with what overtook it behind it ([`lane`]).
 
 mod deliveries;
-mod fate;
-mod inquiry;
-mod known;
-mod lane;
 mod order;
+mod probe;
+mod producer_task;
+mod retry_decision;
+mod topic_metadata;
 mod topics;
 mod write;
 
@@ -22,15 +22,15 @@ use thalweg_flow::{BoxFuture, OpenError, OutputContext, Rejection, WriteError};
 use thalweg_record::{Message, Text};
 use tokio::sync::{mpsc, oneshot};
 
-use deliveries::Deliveries;
-use lane::Lane;
-pub use lane::not_one_partition;
-use write::Job;
+use deliveries::ProducerCallbacks;
+use producer_task::ProducerTask;
+pub use producer_task::not_one_partition;
+use write::WriteRequest;
 
-use crate::link::Link;
+use crate::link::BrokerLink;
 
 /// What a message becomes.
-pub struct Record {
+pub struct ProducerRecord {
     pub topic: Text,
     pub key: Option<Text>,
     pub headers: OwnedHeaders,
@@ -39,7 +39,7 @@ pub struct Record {
 }
 
 /// Makes records of messages.
-pub trait Encode: Send + Sync + 'static {
+pub trait RecordEncoder: Send + Sync + 'static {
     /// Finds out what has to be known of messages before they can become records. All that comes behind them waits as long.
     fn prepare(self: Arc<Self>, messages: Arc<Vec<Message>>) -> BoxFuture<'static, ()> {
         let _ = messages;
@@ -57,10 +57,10 @@ pub trait Encode: Send + Sync + 'static {
     }
 
     /// `Err`: the message is refused for good, or is to be written once more.
-    fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection>;
+    fn record(&self, messages: &[Message], index: usize) -> Result<ProducerRecord, Rejection>;
 }
 
-type Client = ThreadedProducer<Deliveries>;
+type ProducerClient = ThreadedProducer<ProducerCallbacks>;
 
 /// The settings of every producer here.
 pub fn settle(client: &mut ClientConfig) {
@@ -78,7 +78,7 @@ pub fn settle(client: &mut ClientConfig) {
 
 /// A producer that has found a broker. Dropping it gives up what is on its way.
 pub struct Producer {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<WriteRequest>,
 }
 
 impl Producer {
@@ -87,20 +87,20 @@ impl Producer {
     pub async fn open(
         settings: &ClientConfig,
         topic: Option<&str>,
-        encode: Arc<dyn Encode>,
+        encode: Arc<dyn RecordEncoder>,
         bytes_max: usize,
         context: &OutputContext,
     ) -> Result<Producer, OpenError> {
         let addresses = settings.get("bootstrap.servers").unwrap_or_default().to_owned();
         let (component, connection) = (context.component.clone(), context.connection.clone());
-        let link = Arc::new(Link::new(component, connection, addresses));
+        let link = Arc::new(BrokerLink::new(component, connection, addresses));
         let client = connect(settings, &link).await.map_err(OpenError::Permanent)?;
-        if let Err(why) = inquiry::ask_whether_there(&link, &client, topic).await {
+        if let Err(why) = probe::ask_whether_there(&link, &client, topic).await {
             drop_aside(client).await;
             return Err(OpenError::Temporary(why));
         }
         let (jobs, received) = mpsc::unbounded_channel();
-        let lane = Lane::new(
+        let lane = ProducerTask::new(
             client,
             settings.clone(),
             link,
@@ -117,7 +117,7 @@ impl Producer {
     /// Takes the messages now, which fixes their place in the order; the future ends when the broker has them.
     pub fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
         let (done, written) = oneshot::channel();
-        let taken = self.jobs.send(Job { messages, done });
+        let taken = self.jobs.send(WriteRequest { messages, done });
         Box::pin(async move {
             let gone = || WriteError::Temporary("the producer has ended".to_owned());
             taken.map_err(|_| gone())?;
@@ -127,9 +127,9 @@ impl Producer {
 }
 
 /// Makes a client, which reads certificates and starts threads.
-async fn connect(settings: &ClientConfig, link: &Arc<Link>) -> Result<Client, String> {
-    let (settings, deliveries) = (settings.clone(), Deliveries(link.clone()));
-    let made = tokio::task::spawn_blocking(move || Client::from_config_and_context(&settings, deliveries));
+async fn connect(settings: &ClientConfig, link: &Arc<BrokerLink>) -> Result<ProducerClient, String> {
+    let (settings, deliveries) = (settings.clone(), ProducerCallbacks(link.clone()));
+    let made = tokio::task::spawn_blocking(move || ProducerClient::from_config_and_context(&settings, deliveries));
     match made.await {
         Ok(client) => client.map_err(|error| format!("the Kafka client refuses its settings: {error}")),
         Err(_) => Err("the process is stopping".to_owned()),
@@ -137,6 +137,6 @@ async fn connect(settings: &ClientConfig, link: &Arc<Link>) -> Result<Client, St
 }
 
 /// Lets a client go where it may wait: for its threads, and for what is on its way.
-async fn drop_aside(client: Client) {
+async fn drop_aside(client: ProducerClient) {
     let _ = tokio::task::spawn_blocking(move || drop(client)).await;
 }

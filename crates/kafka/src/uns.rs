@@ -6,10 +6,10 @@ pub mod output;
 
 mod bypass;
 mod contract;
-mod place;
 mod registry;
 mod schema;
-mod shared;
+mod shared_metadata;
+mod topic_setup;
 
 /// The topic when none is given.
 const TOPIC: &str = "umh.messages";

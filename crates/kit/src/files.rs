@@ -133,7 +133,7 @@ pub fn keep_own_rights() {
 
 /// What [`mend`] has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mended {
+pub struct PermissionRepair {
     pub files: u64,
     pub folders: u64,
     /// What others may still read, with the reason. The first few.
@@ -143,9 +143,9 @@ pub struct Mended {
 /// Failures that are told by their names.
 const LEFT_MAX: usize = 8;
 
-impl Mended {
+impl PermissionRepair {
     pub fn is_nothing(&self) -> bool {
-        *self == Mended::default()
+        *self == PermissionRepair::default()
     }
 
     fn leave(&mut self, path: PathBuf, why: impl ToString) {
@@ -158,8 +158,8 @@ impl Mended {
 /// Takes from group and others what they may do with what is below these names in a folder; with the folder itself, too, if nothing
 /// else is in it. Of links only those that an operator has put in the place of the folder or of one of the names are followed. What
 /// is beside them or belongs to somebody else is left as it is, and so are the ways to it.
-pub fn mend(root: &Path, names: &[&str]) -> io::Result<Mended> {
-    let mut mended = Mended::default();
+pub fn mend(root: &Path, names: &[&str]) -> io::Result<PermissionRepair> {
+    let mut mended = PermissionRepair::default();
     let folder = open_folder(rustix::fs::CWD, root, OFlags::empty())?;
     if holds_only(root, names) {
         close_to_others(&folder, root, &mut mended);
@@ -183,7 +183,14 @@ fn holds_only(folder: &Path, names: &[&str]) -> bool {
     std::fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_known))
 }
 
-fn mend_entry(above: impl AsFd, name: &OsString, path: &Path, about: &Stat, mended: &mut Mended, depth: usize) {
+fn mend_entry(
+    above: impl AsFd,
+    name: &OsString,
+    path: &Path,
+    about: &Stat,
+    mended: &mut PermissionRepair,
+    depth: usize,
+) {
     let is_open = about.st_mode & OTHERS != 0;
     let links = if depth == 0 { OFlags::empty() } else { OFlags::NOFOLLOW };
     match FileType::from_raw_mode(about.st_mode) {
@@ -205,7 +212,7 @@ fn mend_entry(above: impl AsFd, name: &OsString, path: &Path, about: &Stat, mend
     }
 }
 
-fn mend_below(folder: impl AsFd, path: &Path, mended: &mut Mended, depth: usize) {
+fn mend_below(folder: impl AsFd, path: &Path, mended: &mut PermissionRepair, depth: usize) {
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => return mended.leave(path.to_owned(), error),
@@ -225,7 +232,7 @@ fn open_folder(above: impl AsFd, name: &Path, links: OFlags) -> rustix::io::Resu
 }
 
 /// By what is open, so that it is not another file by then.
-fn close_to_others(open: impl AsFd, path: &Path, mended: &mut Mended) {
+fn close_to_others(open: impl AsFd, path: &Path, mended: &mut PermissionRepair) {
     let closed = rustix::fs::fstat(&open).and_then(|about| {
         let (mode, is_own) = (
             about.st_mode & 0o7777,

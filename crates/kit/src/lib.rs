@@ -1,8 +1,8 @@
 //! Small things that every crate needs and none owns.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod blocking;
 pub mod files;
-pub mod long;
 mod work_folder;
 
 pub use work_folder::WorkFolder;

@@ -9,24 +9,24 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use thalweg_record::Text;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::delta::schema::{Column, TableSchema};
-use crate::rows::slots::Source;
+use crate::delta::schema::{TableColumn, TableSchema};
+use crate::rows::attribute_columns::AttributeSource;
 
 /// Columns that attributes may take unless the user says otherwise.
 pub const MAX_PROMOTED: usize = 256;
 
 /// What the user decided about a table's attribute columns (`lake.<table>.…`).
 #[derive(Clone, Debug)]
-pub struct Promotion {
+pub struct AttributePromotion {
     pub max_promoted: usize,
     /// Names that get a column however many others there are: of any source, or of one as in `resource.host`.
     pub promote: Vec<String>,
     never_promote: GlobSet,
 }
 
-impl Default for Promotion {
-    fn default() -> Promotion {
-        Promotion {
+impl Default for AttributePromotion {
+    fn default() -> AttributePromotion {
+        AttributePromotion {
             max_promoted: MAX_PROMOTED,
             promote: Vec::new(),
             never_promote: GlobSet::empty(),
@@ -34,9 +34,13 @@ impl Default for Promotion {
     }
 }
 
-impl Promotion {
+impl AttributePromotion {
     /// `never_promote` are globs on such names; the error names the one that is not a glob.
-    pub fn new(max_promoted: usize, promote: Vec<String>, never_promote: &[String]) -> Result<Promotion, String> {
+    pub fn new(
+        max_promoted: usize,
+        promote: Vec<String>,
+        never_promote: &[String],
+    ) -> Result<AttributePromotion, String> {
         let mut globs = GlobSetBuilder::new();
         for pattern in never_promote {
             globs.add(Glob::new(pattern).map_err(|e| format!("{pattern:?} is not a pattern: {e}"))?);
@@ -44,51 +48,51 @@ impl Promotion {
         let never_promote = globs
             .build()
             .map_err(|e| format!("the patterns together are too large: {e}"))?;
-        Ok(Promotion {
+        Ok(AttributePromotion {
             max_promoted,
             promote,
             never_promote,
         })
     }
 
-    fn wants(&self, source: Source, name: &str) -> bool {
+    fn wants(&self, source: AttributeSource, name: &str) -> bool {
         self.promote.iter().any(|wanted| is_named(wanted, source, name))
     }
 
-    fn refuses(&self, source: Source, name: &str) -> bool {
+    fn refuses(&self, source: AttributeSource, name: &str) -> bool {
         let never = &self.never_promote;
         !never.is_empty() && (never.is_match(name) || never.is_match(format!("{}.{name}", source.as_str())))
     }
 }
 
 /// Whether a name that a user wrote is that of an attribute.
-fn is_named(written: &str, source: Source, name: &str) -> bool {
+fn is_named(written: &str, source: AttributeSource, name: &str) -> bool {
     let qualified = written
         .strip_prefix(source.as_str())
         .and_then(|rest| rest.strip_prefix('.'));
     written == name || qualified == Some(name)
 }
 
-impl Source {
-    pub const ALL: [Source; 3] = [Source::Attr, Source::Resource, Source::Scope];
+impl AttributeSource {
+    pub const ALL: [AttributeSource; 3] = [AttributeSource::Attr, AttributeSource::Resource, AttributeSource::Scope];
 
     /// As it begins the names of its columns.
     pub fn as_str(self) -> &'static str {
         match self {
-            Source::Attr => "attr",
-            Source::Resource => "resource",
-            Source::Scope => "scope",
+            AttributeSource::Attr => "attr",
+            AttributeSource::Resource => "resource",
+            AttributeSource::Scope => "scope",
         }
     }
 
-    pub fn of_name(name: &str) -> Option<Source> {
-        Source::ALL.into_iter().find(|source| source.as_str() == name)
+    pub fn of_name(name: &str) -> Option<AttributeSource> {
+        AttributeSource::ALL.into_iter().find(|source| source.as_str() == name)
     }
 }
 
 /// Where an attribute's values go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AttributeTarget {
     /// Index among the promoted columns, in the order of the table.
     Column(u16),
     Overflow,
@@ -96,10 +100,10 @@ pub enum Place {
 
 /// The attribute columns of a table.
 #[derive(Clone, Debug)]
-pub struct Bindings {
-    promotion: Promotion,
-    /// By [`Source`].
-    places: [HashMap<Text, Place>; 3],
+pub struct AttributeBindings {
+    promotion: AttributePromotion,
+    /// By [`AttributeSource`].
+    places: [HashMap<Text, AttributeTarget>; 3],
     /// The promoted columns' names, by index.
     columns: Vec<String>,
     taken: HashSet<String>,
@@ -111,11 +115,11 @@ pub struct Bindings {
 /// Beyond this many names without a column, further ones are looked up by pattern each time instead of remembered.
 const OVERFLOW_NAMES_MAX: usize = 65_536;
 
-impl Bindings {
+impl AttributeBindings {
     /// The bindings that a table's schema holds.
-    pub fn of(schema: &TableSchema, promotion: Promotion) -> Bindings {
+    pub fn of(schema: &TableSchema, promotion: AttributePromotion) -> AttributeBindings {
         let taken = schema.columns.iter().map(|column| column.name.to_ascii_lowercase());
-        let mut bindings = Bindings {
+        let mut bindings = AttributeBindings {
             promotion,
             places: Default::default(),
             columns: Vec::new(),
@@ -125,7 +129,7 @@ impl Bindings {
         };
         for column in &schema.columns {
             let bound = column.binding();
-            let bound = bound.and_then(|(source, original)| Some((Source::of_name(source)?, original)));
+            let bound = bound.and_then(|(source, original)| Some((AttributeSource::of_name(source)?, original)));
             if let Some((source, original)) = bound {
                 bindings.bind(source, original.into(), column.name.clone());
             }
@@ -143,33 +147,33 @@ impl Bindings {
     }
 
     /// The place of a name, or `None` if it was never seen.
-    pub fn place(&self, source: Source, name: &str) -> Option<Place> {
+    pub fn place(&self, source: AttributeSource, name: &str) -> Option<AttributeTarget> {
         self.places[source as usize].get(name).copied()
     }
 
     /// Whether a name that was never seen is to have a column.
-    pub fn would_bind(&self, source: Source, name: &str) -> bool {
+    pub fn would_bind(&self, source: AttributeSource, name: &str) -> bool {
         self.place(source, name).is_none() && self.column_for(source, name).is_some()
     }
 
     /// Gives every name a place and returns the columns that are new, to be added to the table's schema in this order.
     /// Names are bound in byte order, so the same names give the same columns whatever order they arrived in.
-    pub fn admit<'a>(&mut self, names: impl IntoIterator<Item = (Source, &'a str)>) -> Vec<Column> {
+    pub fn admit<'a>(&mut self, names: impl IntoIterator<Item = (AttributeSource, &'a str)>) -> Vec<TableColumn> {
         let new = names
             .into_iter()
             .filter(|(source, name)| self.place(*source, name).is_none());
-        let new: BTreeSet<(Source, &str)> = new.collect();
+        let new: BTreeSet<(AttributeSource, &str)> = new.collect();
         let mut columns = Vec::new();
         for (source, name) in new {
             match self.column_for(source, name) {
                 Some(column) => {
-                    columns.push(Column::attribute(column.clone(), source.as_str(), name));
+                    columns.push(TableColumn::attribute(column.clone(), source.as_str(), name));
                     self.taken.insert(column.clone());
                     self.bind(source, name.into(), column);
                 }
                 None if self.overflowing < OVERFLOW_NAMES_MAX => {
                     self.overflowing += 1;
-                    self.places[source as usize].insert(name.into(), Place::Overflow);
+                    self.places[source as usize].insert(name.into(), AttributeTarget::Overflow);
                 }
                 None => {}
             }
@@ -177,14 +181,14 @@ impl Bindings {
         columns
     }
 
-    fn bind(&mut self, source: Source, original: Text, column: String) {
+    fn bind(&mut self, source: AttributeSource, original: Text, column: String) {
         let index = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
         self.columns.push(column);
-        self.places[source as usize].insert(original, Place::Column(index));
+        self.places[source as usize].insert(original, AttributeTarget::Column(index));
         self.epoch += 1;
     }
 
-    fn column_for(&self, source: Source, name: &str) -> Option<String> {
+    fn column_for(&self, source: AttributeSource, name: &str) -> Option<String> {
         let promotion = &self.promotion;
         if !promotion.wants(source, name) && (self.free() == 0 || promotion.refuses(source, name)) {
             return None;
@@ -204,7 +208,7 @@ impl Bindings {
     /// How many further names may take a column without using the places reserved by `promote`.
     fn free(&self) -> usize {
         let is_bound = |wanted: &String| {
-            let of = |source: Source| {
+            let of = |source: AttributeSource| {
                 let own = wanted
                     .strip_prefix(source.as_str())
                     .and_then(|rest| rest.strip_prefix('.'));
@@ -214,7 +218,7 @@ impl Bindings {
                     .flatten()
                     .any(|name| self.place(source, name).is_some())
             };
-            Source::ALL.into_iter().any(of)
+            AttributeSource::ALL.into_iter().any(of)
         };
         let reserved = self.promotion.promote.iter().filter(|wanted| !is_bound(wanted)).count();
         let max = self.promotion.max_promoted;
@@ -245,26 +249,30 @@ mod tests {
     use crate::delta::schema::ColumnType;
     use proptest::prelude::*;
 
-    fn bindings(promotion: Promotion) -> Bindings {
-        Bindings::of(&TableSchema::default(), promotion)
+    fn bindings(promotion: AttributePromotion) -> AttributeBindings {
+        AttributeBindings::of(&TableSchema::default(), promotion)
     }
 
-    fn attrs<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (Source, &'a str)> {
-        names.into_iter().map(|name| (Source::Attr, name))
+    fn attrs<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (AttributeSource, &'a str)> {
+        names.into_iter().map(|name| (AttributeSource::Attr, name))
     }
 
     #[test]
     fn a_name_of_each_source_has_its_own_column_and_all_share_the_places() {
-        let promotion = Promotion::new(3, vec!["resource.z".into()], &["scope.*".into(), "secret".into()]).unwrap();
+        let promotion =
+            AttributePromotion::new(3, vec!["resource.z".into()], &["scope.*".into(), "secret".into()]).unwrap();
         let mut bindings = bindings(promotion);
-        let all = Source::ALL.map(|source| (source, "x"));
-        let names = |columns: Vec<Column>| columns.into_iter().map(|column| column.name).collect::<Vec<_>>();
+        let all = AttributeSource::ALL.map(|source| (source, "x"));
+        let names = |columns: Vec<TableColumn>| columns.into_iter().map(|column| column.name).collect::<Vec<_>>();
         assert_eq!(names(bindings.admit(all)), ["attr_x", "resource_x"]);
-        assert_eq!(bindings.place(Source::Scope, "x"), Some(Place::Overflow));
+        assert_eq!(
+            bindings.place(AttributeSource::Scope, "x"),
+            Some(AttributeTarget::Overflow)
+        );
         let more = [
-            (Source::Attr, "z"),
-            (Source::Resource, "z"),
-            (Source::Resource, "secret"),
+            (AttributeSource::Attr, "z"),
+            (AttributeSource::Resource, "z"),
+            (AttributeSource::Resource, "secret"),
         ];
         assert_eq!(names(bindings.admit(more)), ["resource_z"], "its place was reserved");
     }
@@ -284,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_second_name_of_a_column_gets_the_hash_of_its_original() {
-        let mut bindings = bindings(Promotion::default());
+        let mut bindings = bindings(AttributePromotion::default());
         let columns = bindings.admit(attrs(["a.b", "a_b", "A.b"]));
         let names: Vec<_> = columns.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(
@@ -303,22 +311,28 @@ mod tests {
     #[test]
     fn a_fixed_column_is_never_taken() {
         let schema = TableSchema {
-            columns: vec![Column::new("attr_time", ColumnType::String)],
+            columns: vec![TableColumn::new("attr_time", ColumnType::String)],
         };
-        let mut bindings = Bindings::of(&schema, Promotion::default());
+        let mut bindings = AttributeBindings::of(&schema, AttributePromotion::default());
         assert!(bindings.admit(attrs(["time"]))[0].name.starts_with("attr_time__"));
     }
 
     #[test]
     fn the_cap_leaves_room_for_promoted_names_and_patterns_keep_names_out() {
-        let promotion = Promotion::new(2, vec!["z".into(), "tmp_z".into()], &["tmp_*".into()]).unwrap();
+        let promotion = AttributePromotion::new(2, vec!["z".into(), "tmp_z".into()], &["tmp_*".into()]).unwrap();
         let mut bindings = bindings(promotion);
         assert_eq!(bindings.admit(attrs(["a", "b"])).len(), 0, "both places are reserved");
-        assert_eq!(bindings.place(Source::Attr, "a"), Some(Place::Overflow));
+        assert_eq!(
+            bindings.place(AttributeSource::Attr, "a"),
+            Some(AttributeTarget::Overflow)
+        );
         assert_eq!(bindings.admit(attrs(["z", "tmp_z", "tmp_y"])).len(), 2);
-        assert_eq!(bindings.place(Source::Attr, "tmp_y"), Some(Place::Overflow));
+        assert_eq!(
+            bindings.place(AttributeSource::Attr, "tmp_y"),
+            Some(AttributeTarget::Overflow)
+        );
         assert!(
-            Promotion::new(1, vec![], &["[".into()])
+            AttributePromotion::new(1, vec![], &["[".into()])
                 .unwrap_err()
                 .starts_with("\"[\" is not a pattern")
         );
@@ -328,7 +342,7 @@ mod tests {
         /// However names arrive, each column has one name, and reading the schema back gives the same places.
         #[test]
         fn columns_are_never_shared(flushes in prop::collection::vec(prop::collection::vec("[aAbB._é]{0,3}", 0..8), 0..8), cap in 0usize..20) {
-            let promotion = Promotion { max_promoted: cap, ..Promotion::default() };
+            let promotion = AttributePromotion { max_promoted: cap, ..AttributePromotion::default() };
             let mut bindings = bindings(promotion.clone());
             let mut schema = TableSchema::default();
             for names in &flushes {
@@ -337,11 +351,11 @@ mod tests {
             let distinct: HashSet<_> = schema.columns.iter().map(|c| &c.name).collect();
             prop_assert_eq!(distinct.len(), schema.columns.len());
             prop_assert!(schema.columns.len() <= cap);
-            let reopened = Bindings::of(&schema, promotion);
+            let reopened = AttributeBindings::of(&schema, promotion);
             for name in flushes.iter().flatten() {
-                let place = bindings.place(Source::Attr, name).unwrap();
-                if let Place::Column(_) = place {
-                    prop_assert_eq!(reopened.place(Source::Attr, name), Some(place));
+                let place = bindings.place(AttributeSource::Attr, name).unwrap();
+                if let AttributeTarget::Column(_) = place {
+                    prop_assert_eq!(reopened.place(AttributeSource::Attr, name), Some(place));
                 }
             }
         }

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 
-use crate::attributes::{Bindings, Promotion};
+use crate::attributes::{AttributeBindings, AttributePromotion};
 use crate::delta::actions::{Action, Add, CommitInfo, Metadata, Remove, Txn};
 use crate::delta::schema::TableSchema;
 use crate::delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
 use crate::error::AppendError;
 use crate::metrics::LakeMetrics;
-use crate::rows::slots::Source;
+use crate::rows::attribute_columns::AttributeSource;
 use crate::store::FaultKind;
-pub(crate) use health::{Health, Part};
+pub(crate) use health::{HealthComponent, TableHealth};
 pub(crate) use staged::StagedFile;
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -45,17 +45,17 @@ pub struct EncodedFile {
 }
 
 /// What is to be committed.
-pub(crate) trait Rows {
+pub(crate) trait CommitPayload {
     /// Names of attributes, at least those that have no place yet.
-    fn names(&self, bindings: &Bindings) -> Vec<(Source, &str)>;
+    fn names(&self, bindings: &AttributeBindings) -> Vec<(AttributeSource, &str)>;
 
     /// Files, and how many values went to overflow maps. Every name has its place, and the schema has all columns.
-    fn encode(&self, schema: &TableSchema, bindings: &Bindings) -> Result<(Vec<EncodedFile>, u64), String>;
+    fn encode(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String>;
 }
 
 /// How far a partition of a log was taken, as a table says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct CommittedOffset {
     /// Names the partition among all of all logs.
     pub application: String,
     /// Of what is taken next.
@@ -64,7 +64,7 @@ pub(crate) struct Taken {
     pub is_last: bool,
 }
 
-impl Taken {
+impl CommittedOffset {
     /// Files that were added are forgotten in time, too.
     pub fn action(&self, now_unix_ms: i64) -> Action {
         let is_kept = self.application.starts_with(OF_LOGS) && !self.is_last;
@@ -78,7 +78,7 @@ impl Taken {
 
 /// Files that others take the place of.
 #[derive(Clone, Debug)]
-pub(crate) struct Replacement {
+pub(crate) struct FileReplacement {
     /// As the table's history calls it.
     pub operation: &'static str,
     /// As metrics do.
@@ -90,7 +90,7 @@ pub(crate) struct Replacement {
 }
 
 /// Why rows were not committed.
-pub(crate) enum Stop {
+pub(crate) enum CommitError {
     /// The writer ends.
     Failed(AppendError),
     /// Only these rows cannot be written.
@@ -101,11 +101,11 @@ pub(crate) enum Stop {
 pub(crate) struct Committer {
     pub log: DeltaLog,
     pub snapshot: Snapshot,
-    pub bindings: Bindings,
+    pub bindings: AttributeBindings,
     /// The table's columns with those that the next commit adds.
     schema: TableSchema,
-    promotion: Promotion,
-    health: Arc<Health>,
+    promotion: AttributePromotion,
+    health: Arc<TableHealth>,
     metrics: LakeMetrics,
     checkpoint_interval: i64,
     checkpointing: Arc<AtomicBool>,
@@ -117,8 +117,8 @@ impl Committer {
     pub fn new(
         log: DeltaLog,
         snapshot: Snapshot,
-        promotion: Promotion,
-        health: Arc<Health>,
+        promotion: AttributePromotion,
+        health: Arc<TableHealth>,
         metrics: LakeMetrics,
         checkpoint_interval: i64,
         runtime: Handle,
@@ -127,7 +127,7 @@ impl Committer {
         Committer {
             log,
             snapshot,
-            bindings: Bindings::of(&schema, promotion.clone()),
+            bindings: AttributeBindings::of(&schema, promotion.clone()),
             schema,
             promotion,
             health,
@@ -144,13 +144,18 @@ impl Committer {
 
     /// Returns when the rows are durable and visible to every reader. `taken` goes with them, of every partition that feeds
     /// the table, so that the newest commit holds all.
-    pub fn commit(&mut self, rows: &dyn Rows, taken: &[Taken]) -> Result<(), Stop> {
+    pub fn commit(&mut self, rows: &dyn CommitPayload, taken: &[CommittedOffset]) -> Result<(), CommitError> {
         self.commit_with(rows, &[], taken).map(drop)
     }
 
     /// The same with files that are in their places already. Returns how many files it added; none if another writer has taken the
     /// same.
-    pub fn commit_with(&mut self, rows: &dyn Rows, placed: &[Add], taken: &[Taken]) -> Result<Option<usize>, Stop> {
+    pub fn commit_with(
+        &mut self,
+        rows: &dyn CommitPayload,
+        placed: &[Add],
+        taken: &[CommittedOffset],
+    ) -> Result<Option<usize>, CommitError> {
         loop {
             let mut files = self.encode(rows)?;
             // A store that takes no commit for days must not make these files too old to be kept.
@@ -158,11 +163,11 @@ impl Committer {
             let _held = self.log.hold(adds);
             self.store(&mut files)?;
             let settled = self.commit_files(&files, placed, taken)?;
-            if settled == Settled::Ours {
+            if settled == CommitResolution::Ours {
                 self.after_commit();
                 return Ok(Some(files.len() + placed.len()));
             }
-            if settled == Settled::Theirs {
+            if settled == CommitResolution::Theirs {
                 // Files of an attempt that landed may be among these, so they go with their age if nobody names them.
                 self.after_commit();
                 return Ok(None);
@@ -175,8 +180,8 @@ impl Committer {
     }
 
     /// Puts files in the place of others that have the same rows. `false`: some of these are not there any more.
-    pub fn replace(&mut self, files: &Replacement) -> Result<bool, Stop> {
-        let mut retry = Retry::default();
+    pub fn replace(&mut self, files: &FileReplacement) -> Result<bool, CommitError> {
+        let mut retry = CommitBackoff::default();
         loop {
             if !self.has_all(&files.removed) {
                 // Another writer may have added them since the last commit of this one.
@@ -227,7 +232,7 @@ impl Committer {
         files.iter().all(|path| self.snapshot.files.contains_key(path))
     }
 
-    fn replacing(&self, files: &Replacement) -> Vec<Action> {
+    fn replacing(&self, files: &FileReplacement) -> Vec<Action> {
         let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info(files.operation, now))];
         actions.extend(self.renewed(now));
@@ -249,26 +254,26 @@ impl Committer {
         log_positions(&self.snapshot, now_unix_ms)
     }
 
-    fn encode(&mut self, rows: &dyn Rows) -> Result<Vec<Storing>, Stop> {
+    fn encode(&mut self, rows: &dyn CommitPayload) -> Result<Vec<PendingFile>, CommitError> {
         let start = Instant::now();
         let names = rows.names(&self.bindings);
         self.schema.columns.extend(self.bindings.admit(names));
         let encoded = rows.encode(&self.schema, &self.bindings);
-        let (files, overflow) = encoded.map_err(|error| Stop::Rows(AppendError::Failed(error)))?;
+        let (files, overflow) = encoded.map_err(|error| CommitError::Rows(AppendError::Failed(error)))?;
         if overflow > 0 {
             let counter = self.metrics.overflow_values.with_label_values(&[self.table()]);
             counter.inc_by(overflow);
         }
         self.observe("encode", start);
-        let storing = files.into_iter().map(|file| Storing { file, stored: false });
+        let storing = files.into_iter().map(|file| PendingFile { file, stored: false });
         Ok(storing.collect())
     }
 
     /// Returns when every file is durable.
-    fn store(&mut self, files: &mut [Storing]) -> Result<(), Stop> {
+    fn store(&mut self, files: &mut [PendingFile]) -> Result<(), CommitError> {
         let start = Instant::now();
         for storing in files {
-            let mut retry = Retry::default();
+            let mut retry = CommitBackoff::default();
             while !storing.stored {
                 let put_start = Instant::now();
                 let put = self.log.put_file(&storing.file.add.path, storing.file.bytes.clone());
@@ -292,9 +297,14 @@ impl Committer {
     }
 
     /// Adds the files to the table.
-    fn commit_files(&mut self, files: &[Storing], placed: &[Add], taken: &[Taken]) -> Result<Settled, Stop> {
+    fn commit_files(
+        &mut self,
+        files: &[PendingFile],
+        placed: &[Add],
+        taken: &[CommittedOffset],
+    ) -> Result<CommitResolution, CommitError> {
         let start = Instant::now();
-        let mut retry = Retry::default();
+        let mut retry = CommitBackoff::default();
         loop {
             self.goes_on()?;
             let (version, actions) = (self.snapshot.version + 1, self.actions(files, placed, taken));
@@ -313,15 +323,15 @@ impl Committer {
                 Ok(CommitOutcome::Committed) => {
                     self.snapshot.advance(actions).map_err(|e| self.lost(e))?;
                     self.observe("commit", start);
-                    return Ok(Settled::Ours);
+                    return Ok(CommitResolution::Ours);
                 }
                 Ok(CommitOutcome::Taken) => {
                     self.answered();
                     match self.catch_up(files, placed, taken, &mut retry)? {
-                        Theirs::Ours => return Ok(Settled::Ours),
-                        Theirs::Taken => return Ok(Settled::Theirs),
-                        Theirs::OtherColumns => return Ok(Settled::OtherColumns),
-                        Theirs::Compatible => {}
+                        CommitConflict::Ours => return Ok(CommitResolution::Ours),
+                        CommitConflict::Taken => return Ok(CommitResolution::Theirs),
+                        CommitConflict::OtherColumns => return Ok(CommitResolution::OtherColumns),
+                        CommitConflict::Compatible => {}
                     }
                 }
                 Err(e) => self.wait_after(&e, &mut retry)?,
@@ -329,7 +339,7 @@ impl Committer {
         }
     }
 
-    fn actions(&self, files: &[Storing], placed: &[Add], taken: &[Taken]) -> Vec<Action> {
+    fn actions(&self, files: &[PendingFile], placed: &[Add], taken: &[CommittedOffset]) -> Vec<Action> {
         let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(commit_info("WRITE", now))];
         actions.extend(self.new_columns());
@@ -355,11 +365,11 @@ impl Committer {
     /// Reads the commits that others made.
     fn catch_up(
         &mut self,
-        files: &[Storing],
+        files: &[PendingFile],
         placed: &[Add],
-        taken: &[Taken],
-        retry: &mut Retry,
-    ) -> Result<Theirs, Stop> {
+        taken: &[CommittedOffset],
+        retry: &mut CommitBackoff,
+    ) -> Result<CommitConflict, CommitError> {
         let before = (self.snapshot.version, self.snapshot.metadata.clone());
         let known = self.positions(taken);
         self.read_commits(retry)?;
@@ -372,11 +382,11 @@ impl Committer {
         let first = files.first().map(|storing| &storing.file.add).or(placed.first());
         let first = first.map(|add| add.path.as_str());
         if first.is_some_and(|path| self.snapshot.files.contains_key(path)) {
-            return Ok(Theirs::Ours);
+            return Ok(CommitConflict::Ours);
         }
-        let is_there = |taken: &Taken| self.is_taken(taken);
+        let is_there = |taken: &CommittedOffset| self.is_taken(taken);
         if !taken.is_empty() && taken.iter().all(is_there) {
-            return Ok(Theirs::Taken);
+            return Ok(CommitConflict::Taken);
         }
         if known != self.positions(taken) {
             // Some of our rows are in its commit, and nobody can tell which.
@@ -384,16 +394,16 @@ impl Committer {
             return Err(self.lost(format!("another process has written rows of the same log to {path}")));
         }
         if has_other_columns {
-            return Ok(Theirs::OtherColumns);
+            return Ok(CommitConflict::OtherColumns);
         }
         if before.0 == self.snapshot.version {
             // The number is taken by what cannot be read yet.
             retry.pause(&self.health)?;
         }
-        Ok(Theirs::Compatible)
+        Ok(CommitConflict::Compatible)
     }
 
-    fn read_commits(&mut self, retry: &mut Retry) -> Result<(), Stop> {
+    fn read_commits(&mut self, retry: &mut CommitBackoff) -> Result<(), CommitError> {
         loop {
             match self.runtime.block_on(self.log.refresh(&mut self.snapshot)) {
                 Ok(_) => {
@@ -416,11 +426,11 @@ impl Committer {
             );
         }
         self.schema = (*self.snapshot.schema).clone();
-        self.bindings = Bindings::of(&self.schema, self.promotion.clone());
+        self.bindings = AttributeBindings::of(&self.schema, self.promotion.clone());
     }
 
     /// How far the table has what `taken` names.
-    fn positions(&self, taken: &[Taken]) -> Vec<Option<i64>> {
+    fn positions(&self, taken: &[CommittedOffset]) -> Vec<Option<i64>> {
         let known = &self.snapshot.transactions;
         taken
             .iter()
@@ -429,21 +439,21 @@ impl Committer {
     }
 
     /// Looked at before each attempt: what a writer that was given up does not send cannot come in behind the one that follows it.
-    fn goes_on(&self) -> Result<(), Stop> {
+    fn goes_on(&self) -> Result<(), CommitError> {
         match self.health.is_abandoned() {
-            true => Err(Stop::Failed(AppendError::Stopped)),
+            true => Err(CommitError::Failed(AppendError::Stopped)),
             false => Ok(()),
         }
     }
 
-    fn is_taken(&self, taken: &Taken) -> bool {
+    fn is_taken(&self, taken: &CommittedOffset) -> bool {
         let known = self.snapshot.transactions.get(&taken.application);
         known.is_some_and(|offset| *offset >= taken.offset)
     }
 
     /// The store has done something: a fault that was is over, and the next one is waited out from its own beginning.
     fn answered(&self) {
-        if self.health.clear_trouble(Part::Store) {
+        if self.health.clear_trouble(HealthComponent::Store) {
             tracing::info!(table = self.table(), "the lake takes data again");
         }
     }
@@ -471,10 +481,10 @@ impl Committer {
     }
 
     /// After a fault: says so once, waits, and ends the writer where waiting has no use.
-    fn wait_after(&self, error: &DeltaError, retry: &mut Retry) -> Result<(), Stop> {
+    fn wait_after(&self, error: &DeltaError, retry: &mut CommitBackoff) -> Result<(), CommitError> {
         let text = match error.kind() {
             FaultKind::SyncFailed | FaultKind::Held => {
-                return Err(Stop::Failed(AppendError::ReadOnly(error.to_string())));
+                return Err(CommitError::Failed(AppendError::ReadOnly(error.to_string())));
             }
             FaultKind::DiskFull => format!(
                 "the disk that holds {} is full ({error}); free some space and the lake goes on by itself",
@@ -490,20 +500,20 @@ impl Committer {
             ),
             _ => format!("the lake could not store rows and tries again: {error}"),
         };
-        if self.health.set_trouble(Part::Store, &text) {
+        if self.health.set_trouble(HealthComponent::Store, &text) {
             tracing::error!(table = self.table(), "{text}");
         }
         if self.health.has_lost_patience() {
-            return Err(Stop::Failed(AppendError::Failed(text)));
+            return Err(CommitError::Failed(AppendError::Failed(text)));
         }
         retry.pause(&self.health)
     }
 
     /// The table is no longer what this writer knows.
-    fn lost(&self, error: impl std::fmt::Display) -> Stop {
+    fn lost(&self, error: impl std::fmt::Display) -> CommitError {
         let text = format!("{error}; the lake takes no more rows until it is restarted");
         tracing::error!(table = self.table(), "{text}");
-        Stop::Failed(AppendError::ReadOnly(text))
+        CommitError::Failed(AppendError::ReadOnly(text))
     }
 
     fn observe(&self, phase: &str, start: Instant) {
@@ -512,13 +522,13 @@ impl Committer {
     }
 }
 
-struct Storing {
+struct PendingFile {
     file: EncodedFile,
     stored: bool,
 }
 
 /// What the commits of others mean for ours.
-enum Theirs {
+enum CommitConflict {
     Compatible,
     OtherColumns,
     /// One of them is ours.
@@ -529,7 +539,7 @@ enum Theirs {
 
 /// What became of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settled {
+enum CommitResolution {
     Ours,
     /// Their rows are in the table, from somebody else, or from an attempt whose files were merged since.
     Theirs,
@@ -538,18 +548,18 @@ enum Settled {
 }
 
 #[derive(Default)]
-struct Retry {
+struct CommitBackoff {
     next: Option<Duration>,
 }
 
-impl Retry {
-    fn pause(&mut self, health: &Health) -> Result<(), Stop> {
+impl CommitBackoff {
+    fn pause(&mut self, health: &TableHealth) -> Result<(), CommitError> {
         let pause = self.next.unwrap_or(RETRY_FIRST);
         self.next = Some((pause * 2).min(RETRY_MAX));
         let end = Instant::now() + pause;
         while Instant::now() < end {
             if health.is_abandoned() {
-                return Err(Stop::Failed(AppendError::Stopped));
+                return Err(CommitError::Failed(AppendError::Stopped));
             }
             std::thread::sleep(LOOK.min(pause));
         }
@@ -569,11 +579,14 @@ pub(crate) fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
 
 /// How far logs were taken, which every commit says, so that the newest one has all that somebody still needs.
 pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Iterator<Item = Action> + '_ {
-    let all = snapshot.transactions.iter().map(|(application, offset)| Taken {
-        application: application.clone(),
-        offset: *offset,
-        is_last: snapshot.forgettable.contains(application),
-    });
+    let all = snapshot
+        .transactions
+        .iter()
+        .map(|(application, offset)| CommittedOffset {
+            application: application.clone(),
+            offset: *offset,
+            is_last: snapshot.forgettable.contains(application),
+        });
     let needed = all.filter(|taken| taken.application.starts_with(OF_LOGS) && !taken.is_last);
     needed.map(move |taken| taken.action(now_unix_ms))
 }

@@ -31,21 +31,21 @@ const ROWS: u8 = 4;
 
 /// How the bytes of a request are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum PayloadEncoding {
     Proto,
     Json,
 }
 
 /// What the bytes of an entry are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    Request(Encoding),
+pub enum EntryForm {
+    Request(PayloadEncoding),
     /// See [`rows`].
     Rows,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
+pub enum PayloadCompression {
     None,
     Gzip,
     Zstd,
@@ -55,34 +55,34 @@ pub enum Compression {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHead<'a> {
     pub signal: Signal,
-    pub form: Form,
-    pub compression: Compression,
+    pub form: EntryForm,
+    pub compression: PayloadCompression,
     /// Nanoseconds since 1970.
     pub arrival: i64,
     /// Rejected ones included.
     pub records: u32,
     /// Values are cut at so many bytes.
     pub cut_values_at: Option<u32>,
-    pub rejected: Rejected<'a>,
+    pub rejected: RejectedRecords<'a>,
     /// Whoever sent it.
     pub peer: &'a str,
 }
 
 /// Places of rejected records in their request, ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejected<'a> {
+pub enum RejectedRecords<'a> {
     Listed(&'a [u32]),
     /// As they lie in an entry.
     Encoded(&'a [u8]),
 }
 
-impl<'a> Rejected<'a> {
-    pub const NONE: Rejected<'static> = Rejected::Listed(&[]);
+impl<'a> RejectedRecords<'a> {
+    pub const NONE: RejectedRecords<'static> = RejectedRecords::Listed(&[]);
 
     pub fn iter(self) -> impl Iterator<Item = u32> + 'a {
         let (mut listed, mut encoded) = match self {
-            Rejected::Listed(places) => (places.iter(), &[][..]),
-            Rejected::Encoded(bytes) => ([].iter(), bytes),
+            RejectedRecords::Listed(places) => (places.iter(), &[][..]),
+            RejectedRecords::Encoded(bytes) => ([].iter(), bytes),
         };
         let mut next = 0_u32;
         std::iter::from_fn(move || {
@@ -135,21 +135,21 @@ impl EntryHead<'_> {
     /// Adds the head to an entry that is being made; the request follows.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let encoding = match self.form {
-            Form::Request(Encoding::Proto) => 1,
-            Form::Request(Encoding::Json) => 2,
-            Form::Rows => ROWS,
+            EntryForm::Request(PayloadEncoding::Proto) => 1,
+            EntryForm::Request(PayloadEncoding::Json) => 2,
+            EntryForm::Rows => ROWS,
         };
         let compression = match self.compression {
-            Compression::None => 0,
-            Compression::Gzip => 1,
-            Compression::Zstd => 2,
+            PayloadCompression::None => 0,
+            PayloadCompression::Gzip => 1,
+            PayloadCompression::Zstd => 2,
         };
         let signal = match self.signal {
             Signal::Logs => 1,
             Signal::Metrics => 2,
             Signal::Traces => 3,
         };
-        let head = Head {
+        let head = RawEntryHead {
             codes: [signal, encoding, compression],
             arrival: self.arrival,
             records: self.records,
@@ -174,12 +174,12 @@ pub struct MessagesHead<'a> {
 impl MessagesHead<'_> {
     /// Adds the head to an entry that is being made; the messages follow.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let head = Head {
+        let head = RawEntryHead {
             codes: [TAGS, MESSAGES, 0],
             arrival: self.arrival,
             records: self.records,
             cut_values_at: None,
-            rejected: Rejected::NONE,
+            rejected: RejectedRecords::NONE,
             peer: self.source,
         };
         head.encode(out);
@@ -188,7 +188,7 @@ impl MessagesHead<'_> {
 
 /// The head of an entry of messages, and these.
 pub fn decode_messages(entry: &[u8]) -> Result<(MessagesHead<'_>, &[u8]), EntryError> {
-    let (head, messages) = Head::decode(entry)?;
+    let (head, messages) = RawEntryHead::decode(entry)?;
     let [signal, encoding, compression] = head.codes;
     for (what, value, expected) in [
         ("signal", signal, TAGS),
@@ -209,7 +209,7 @@ pub fn decode_messages(entry: &[u8]) -> Result<(MessagesHead<'_>, &[u8]), EntryE
 
 /// The head of an entry, and its request.
 pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
-    let (head, request) = Head::decode(entry)?;
+    let (head, request) = RawEntryHead::decode(entry)?;
     let [signal, encoding, compression] = head.codes;
     let unknown = |what, value| EntryError::Unknown { what, value };
     let signal = match signal {
@@ -219,15 +219,15 @@ pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
         value => return Err(unknown("signal", value)),
     };
     let form = match encoding {
-        1 => Form::Request(Encoding::Proto),
-        2 => Form::Request(Encoding::Json),
-        ROWS => Form::Rows,
+        1 => EntryForm::Request(PayloadEncoding::Proto),
+        2 => EntryForm::Request(PayloadEncoding::Json),
+        ROWS => EntryForm::Rows,
         value => return Err(unknown("encoding", value)),
     };
     let compression = match compression {
-        0 => Compression::None,
-        1 => Compression::Gzip,
-        2 => Compression::Zstd,
+        0 => PayloadCompression::None,
+        1 => PayloadCompression::Gzip,
+        2 => PayloadCompression::Zstd,
         value => return Err(unknown("compression", value)),
     };
     let head = EntryHead {
@@ -269,17 +269,17 @@ pub fn rows(mut request: &[u8]) -> impl Iterator<Item = Result<&[u8], EntryError
 }
 
 /// What all entries begin with.
-struct Head<'a> {
+struct RawEntryHead<'a> {
     /// Signal, encoding, compression.
     codes: [u8; 3],
     arrival: i64,
     records: u32,
     cut_values_at: Option<u32>,
-    rejected: Rejected<'a>,
+    rejected: RejectedRecords<'a>,
     peer: &'a str,
 }
 
-impl<'a> Head<'a> {
+impl<'a> RawEntryHead<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         out.extend_from_slice(&self.codes);
@@ -297,7 +297,7 @@ impl<'a> Head<'a> {
     }
 
     /// With what follows.
-    fn decode(entry: &'a [u8]) -> Result<(Head<'a>, &'a [u8]), EntryError> {
+    fn decode(entry: &'a [u8]) -> Result<(RawEntryHead<'a>, &'a [u8]), EntryError> {
         let (fixed, mut rest) = entry.split_first_chunk::<4>().ok_or(EntryError::Short)?;
         let [version, codes @ ..] = *fixed;
         if version != VERSION {
@@ -321,12 +321,12 @@ impl<'a> Head<'a> {
         let (peer, rest) = peer
             .and_then(|len| rest.split_at_checked(len))
             .ok_or(EntryError::Short)?;
-        let head = Head {
+        let head = RawEntryHead {
             codes,
             arrival: i64::from_le_bytes(*arrival),
             records,
             cut_values_at,
-            rejected: Rejected::Encoded(rejected),
+            rejected: RejectedRecords::Encoded(rejected),
             peer: std::str::from_utf8(peer).map_err(|_| EntryError::Peer)?,
         };
         Ok((head, rest))
@@ -355,27 +355,27 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
 
 /// Where an entry is in the log; what a client may wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct EntryPosition {
     pub queue: String,
     pub partition: u32,
     pub offset: u64,
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for EntryPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.queue, self.partition, self.offset)
     }
 }
 
-impl FromStr for Position {
+impl FromStr for EntryPosition {
     type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Position, &'static str> {
+    fn from_str(text: &str) -> Result<EntryPosition, &'static str> {
         let parts = || {
             // Names of queues may have colons.
             let (rest, offset) = text.rsplit_once(':')?;
             let (queue, partition) = rest.rsplit_once(':')?;
-            Some(Position {
+            Some(EntryPosition {
                 queue: Some(queue).filter(|queue| !queue.is_empty())?.to_owned(),
                 partition: number(partition)?,
                 offset: number(offset)?,
@@ -414,7 +414,7 @@ pub trait EntrySink: Send + Sync {
         signal: Signal,
         entry: Vec<u8>,
         handoff: Handoff,
-    ) -> BoxFuture<'static, Result<Position, AppendRefused>>;
+    ) -> BoxFuture<'static, Result<EntryPosition, AppendRefused>>;
 }
 
 #[doc(hidden)]
@@ -446,12 +446,12 @@ mod tests {
     fn head<'a>(rejected: &'a [u32], peer: &'a str) -> EntryHead<'a> {
         EntryHead {
             signal: Signal::Metrics,
-            form: Form::Request(Encoding::Json),
-            compression: Compression::Zstd,
+            form: EntryForm::Request(PayloadEncoding::Json),
+            compression: PayloadCompression::Zstd,
             arrival: 1_700_000_000_123_456_789,
             records: 300,
             cut_values_at: Some(0),
-            rejected: Rejected::Listed(rejected),
+            rejected: RejectedRecords::Listed(rejected),
             peer,
         }
     }
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn positions_are_read_as_they_are_written_and_nothing_else_is() {
-        let position = Position {
+        let position = EntryPosition {
             queue: "lake.logs".to_owned(),
             partition: 3,
             offset: u64::MAX,
@@ -518,7 +518,7 @@ mod tests {
             "lake.logs:0:-1",
             "a:0:1 ",
         ] {
-            assert!(text.parse::<Position>().is_err(), "{text}");
+            assert!(text.parse::<EntryPosition>().is_err(), "{text}");
         }
     }
 
@@ -538,7 +538,7 @@ mod tests {
             let (read, rest) = decode(&entry).unwrap();
             prop_assert_eq!(rest, &request[..]);
             prop_assert!(read.rejected.iter().eq(rejected.iter().copied()));
-            prop_assert_eq!(EntryHead { rejected: Rejected::NONE, ..read }, EntryHead { rejected: Rejected::NONE, ..head });
+            prop_assert_eq!(EntryHead { rejected: RejectedRecords::NONE, ..read }, EntryHead { rejected: RejectedRecords::NONE, ..head });
         }
 
         #[test]

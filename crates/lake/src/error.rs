@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use crate::delta::DeltaError;
-use crate::store::{ClaimError, DiskFault, FaultKind};
+use crate::store::{DiskFault, FaultKind, LeaseError};
 
 /// Why a table could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    Claim(#[from] LeaseError),
     #[error("the lake folder {path} cannot be used: {source}; make it writable or set another data_dir")]
     Folder { path: PathBuf, source: DiskFault },
     #[error("the table {path} cannot be opened: {source}")]

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::entry::Compression;
+use crate::entry::PayloadCompression;
 
 /// What a request may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +46,15 @@ pub enum InflateError {
 }
 
 /// The request that was compressed, all of its parts.
-pub fn inflate(compression: Compression, bytes: &[u8], limits: &InflateLimits) -> Result<Vec<u8>, InflateError> {
+pub fn inflate(compression: PayloadCompression, bytes: &[u8], limits: &InflateLimits) -> Result<Vec<u8>, InflateError> {
     match compression {
-        Compression::None if bytes.len() > limits.bytes => Err(InflateError::TooLarge(limits.bytes)),
-        Compression::None => Ok(bytes.to_vec()),
-        Compression::Gzip => {
+        PayloadCompression::None if bytes.len() > limits.bytes => Err(InflateError::TooLarge(limits.bytes)),
+        PayloadCompression::None => Ok(bytes.to_vec()),
+        PayloadCompression::Gzip => {
             let decoder = flate2::bufread::MultiGzDecoder::new(bytes);
             read(decoder, |decoder| decoder.get_ref().len(), bytes.len(), limits)
         }
-        Compression::Zstd => {
+        PayloadCompression::Zstd => {
             let malformed = |error: std::io::Error| InflateError::Malformed(0, error.to_string());
             let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(malformed)?;
             let log = usize::BITS - 1 - limits.window.max(1 << 10).leading_zeros();
@@ -122,12 +122,12 @@ mod tests {
         let (first, second) = text.split_at(70_000);
         let limits = InflateLimits::default();
         let gzipped = [gzip(first), gzip(second)].concat();
-        assert_eq!(inflate(Compression::Gzip, &gzipped, &limits).unwrap(), text);
+        assert_eq!(inflate(PayloadCompression::Gzip, &gzipped, &limits).unwrap(), text);
         let zstd = |bytes| zstd::bulk::compress(bytes, 1).unwrap();
         let frames = [zstd(first), zstd(second)].concat();
-        assert_eq!(inflate(Compression::Zstd, &frames, &limits).unwrap(), text);
-        assert_eq!(inflate(Compression::None, &text, &limits).unwrap(), text);
-        for (compression, bytes) in [(Compression::Gzip, gzipped), (Compression::Zstd, frames)] {
+        assert_eq!(inflate(PayloadCompression::Zstd, &frames, &limits).unwrap(), text);
+        assert_eq!(inflate(PayloadCompression::None, &text, &limits).unwrap(), text);
+        for (compression, bytes) in [(PayloadCompression::Gzip, gzipped), (PayloadCompression::Zstd, frames)] {
             for cut in [1, 20, bytes.len() / 2, bytes.len() - 1] {
                 let cut_at = cut;
                 let cut = inflate(compression, &bytes[..cut_at], &limits);
@@ -146,7 +146,7 @@ mod tests {
             ..InflateLimits::default()
         };
         let packed = zstd::bulk::compress(b"hello", 1).unwrap();
-        assert_eq!(inflate(Compression::Zstd, &packed, &limits).unwrap(), b"hello");
+        assert_eq!(inflate(PayloadCompression::Zstd, &packed, &limits).unwrap(), b"hello");
     }
 
     #[test]
@@ -158,8 +158,8 @@ mod tests {
         };
         let zeros = vec![0; 16 << 20];
         let bombs = [
-            (Compression::Gzip, gzip(&zeros)),
-            (Compression::Zstd, zstd::bulk::compress(&zeros, 1).unwrap()),
+            (PayloadCompression::Gzip, gzip(&zeros)),
+            (PayloadCompression::Zstd, zstd::bulk::compress(&zeros, 1).unwrap()),
         ];
         for (compression, bomb) in bombs {
             let failed = inflate(compression, &bomb, &limits);
@@ -170,7 +170,7 @@ mod tests {
             .collect();
         let twice = gzip(&[&noise[..], &noise[..]].concat());
         assert_eq!(
-            inflate(Compression::Gzip, &twice, &limits),
+            inflate(PayloadCompression::Gzip, &twice, &limits),
             Err(InflateError::TooLarge(3 << 20))
         );
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 19).unwrap();
@@ -178,7 +178,7 @@ mod tests {
         encoder.write_all(&noise).unwrap();
         let wide = encoder.finish().unwrap();
         assert_eq!(
-            inflate(Compression::Zstd, &wide, &limits),
+            inflate(PayloadCompression::Zstd, &wide, &limits),
             Err(InflateError::Window(1 << 20))
         );
     }

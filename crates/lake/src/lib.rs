@@ -7,7 +7,6 @@
 
 pub mod attributes;
 pub mod bulk;
-mod by_name;
 mod commit;
 pub mod compaction;
 pub mod delta;
@@ -18,18 +17,19 @@ pub mod ids;
 pub mod inflate;
 pub mod ingest;
 pub mod inspect;
-pub mod live;
+pub mod maintenance;
+pub mod memtable_view;
 pub mod metrics;
+mod named_rows;
 mod opening;
 pub mod otlp;
-pub mod records;
 pub mod rollup;
 pub mod rows;
+pub mod signal_batch;
 pub mod sketch;
 pub mod store;
 pub mod tables;
 pub mod tags;
-pub mod upkeep;
 
 pub use error::{AppendError, OpenError};
 pub use file::{is_own, is_sorted};

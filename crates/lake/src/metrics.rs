@@ -50,7 +50,7 @@ pub struct LakeMetrics {
     pub expired_files: IntCounterVec,
     /// `table`
     pub vacuumed_files: IntCounterVec,
-    tables: Arc<Tables>,
+    tables: Arc<LakeGauges>,
 }
 
 /// One look at a table, taken when somebody scrapes.
@@ -171,7 +171,7 @@ impl LakeMetrics {
                 "Files that no version needed any more and that were deleted.",
                 &["table"],
             )?,
-            tables: Arc::new(Tables::new()?),
+            tables: Arc::new(LakeGauges::new()?),
         };
         // What did not happen yet is told as zero.
         for (counters, label) in [
@@ -201,7 +201,7 @@ impl LakeMetrics {
         registry.register(Box::new(metrics.poison_records.clone()))?;
         registry.register(Box::new(metrics.quarantined.clone()))?;
         registry.register(Box::new(metrics.store_seconds.clone()))?;
-        registry.register(Box::new(TableCollector(metrics.tables.clone())))?;
+        registry.register(Box::new(LakeGaugeCollector(metrics.tables.clone())))?;
         Ok(metrics)
     }
 
@@ -213,7 +213,7 @@ impl LakeMetrics {
     /// Adds a share of the process's memory to what a scrape looks at: its limit in bytes, and how much of it somebody uses. Of
     /// a share that several use the sum is told.
     pub fn watch_share(&self, share: &'static str, limit: u64, used: impl Fn() -> u64 + Send + Sync + 'static) {
-        let share = Share {
+        let share = MemoryShare {
             name: share,
             limit,
             used: Box::new(used),
@@ -229,15 +229,15 @@ impl LakeMetrics {
     }
 }
 
-struct Share {
+struct MemoryShare {
     name: &'static str,
     limit: u64,
     used: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-struct Tables {
+struct LakeGauges {
     sources: Mutex<Vec<Weak<dyn GaugeSource>>>,
-    shares: Mutex<Vec<Share>>,
+    shares: Mutex<Vec<MemoryShare>>,
     memory_bytes: IntGaugeVec,
     files: IntGaugeVec,
     bytes: IntGaugeVec,
@@ -248,10 +248,10 @@ struct Tables {
     commit_lag: GaugeVec,
 }
 
-impl Tables {
-    fn new() -> prometheus::Result<Tables> {
+impl LakeGauges {
+    fn new() -> prometheus::Result<LakeGauges> {
         let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
-        Ok(Tables {
+        Ok(LakeGauges {
             sources: Mutex::default(),
             shares: Mutex::default(),
             memory_bytes: gauge(
@@ -336,9 +336,9 @@ impl Tables {
     }
 }
 
-struct TableCollector(Arc<Tables>);
+struct LakeGaugeCollector(Arc<LakeGauges>);
 
-impl Collector for TableCollector {
+impl Collector for LakeGaugeCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.0.all().into_iter().flat_map(Collector::desc).collect()
     }

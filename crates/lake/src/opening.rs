@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use thalweg_log::Offset;
 
-use crate::commit::{Taken, commit_info, log_positions};
+use crate::commit::{CommittedOffset, commit_info, log_positions};
 use crate::delta::actions::Action;
 use crate::delta::schema::TableSchema;
-use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Detail, Snapshot};
+use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Snapshot, SnapshotDetail};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
-use crate::store::Site;
+use crate::store::LakeStorage;
 
 /// Properties of tables, as every engine reads them.
 const CONFIGURATION: [(&str, &str); 4] = [
@@ -35,7 +35,7 @@ pub(crate) fn quarantine(lake: &Path) -> PathBuf {
 /// The log of a table, whose folders are made, and its newest version, if there is a table. `columns` are those that this
 /// program writes: they must mean the same there.
 pub(crate) async fn open(
-    site: &Site,
+    site: &LakeStorage,
     name: &str,
     partitions: &[&str],
     columns: &TableSchema,
@@ -53,7 +53,7 @@ pub(crate) async fn open(
     let log = site.log(name).map_err(error)?;
     let recovered = log.recover(&quarantine(site.path()), STAGED_AGE).await;
     recovered.map_err(error)?;
-    let mut snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    let mut snapshot = log.load(SnapshotDetail::Counts).await.map_err(error)?;
     if let Some(snapshot) = &mut snapshot {
         log.nothing_beyond(snapshot).await.map_err(error)?;
         check(&log, snapshot, partitions, columns)?;
@@ -66,7 +66,7 @@ pub(crate) async fn open(
 
 /// The same beside whoever writes the table: nothing is made, and nothing is taken back.
 pub(crate) async fn join(
-    site: &Site,
+    site: &LakeStorage,
     spec: &crate::tables::TableSpec,
 ) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
     let path = site.path().join(spec.name);
@@ -75,7 +75,7 @@ pub(crate) async fn join(
         source,
     };
     let log = site.log(spec.name).map_err(error)?.for_guest();
-    let snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    let snapshot = log.load(SnapshotDetail::Counts).await.map_err(error)?;
     if let Some(snapshot) = &snapshot {
         check(&log, snapshot, spec.partitions, &(spec.columns)())?;
     }
@@ -126,7 +126,7 @@ pub(crate) async fn set_positions(
             |action| !matches!(action, Action::Txn(txn) if positions.iter().any(|(name, _)| *name == txn.app_id)),
         );
         actions.extend(positions.iter().map(|(name, at)| {
-            let taken = Taken {
+            let taken = CommittedOffset {
                 application: name.clone(),
                 offset: i64::try_from(*at).unwrap_or(i64::MAX),
                 is_last: false,
@@ -167,13 +167,13 @@ pub(crate) async fn create(
     commits.inc();
     outcome.map_err(error)?;
     // Created by us or by another writer just now: either way it can be loaded, at once or soon.
-    let mut snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    let mut snapshot = log.load(SnapshotDetail::Counts).await.map_err(error)?;
     for _ in 0..FENCE_LOOKS {
         if snapshot.is_some() {
             break;
         }
         tokio::time::sleep(FENCE_PAUSE).await;
-        snapshot = log.load(Detail::Counts).await.map_err(error)?;
+        snapshot = log.load(SnapshotDetail::Counts).await.map_err(error)?;
     }
     let gone = || OpenError::Schema {
         path: log.table().to_owned(),

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use support::{Counted, Histogram};
-use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_telemetry::{alloc, cpu_time};
 
 const VALUE: [u8; 256] = [0x5a; 256];
@@ -167,7 +167,7 @@ impl Bench {
     fn open(io: &str) -> Bench {
         let folder = support::folder().join(format!("{io}-{}", std::process::id()));
         let disk: Arc<dyn Disk> = match io {
-            "blocking" => Arc::new(Folder::open(&folder).unwrap()),
+            "blocking" => Arc::new(FolderDisk::open(&folder).unwrap()),
             other => panic!("--io {other}: there is only `blocking`"),
         };
         let disk = Arc::new(Counted::new(disk));
@@ -266,7 +266,7 @@ impl Bench {
     async fn fill(&self, mode: Durability) {
         for n in 0..PARTITIONS {
             for _ in 0..5 * KEPT / 1000 {
-                let unit = Unit::of(partition(mode, n), batch_of(1000));
+                let unit = WriteBatch::of(partition(mode, n), batch_of(1000));
                 self.log.append(unit, None).await.unwrap();
             }
         }
@@ -318,7 +318,7 @@ impl Publisher {
                 }
                 None => Instant::now(),
             };
-            let unit = Unit::of(self.partition, batch_of(self.batch));
+            let unit = WriteBatch::of(self.partition, batch_of(self.batch));
             self.log.append(unit, None).await.unwrap();
             if self.counting.load(Relaxed) {
                 latency.record(began.elapsed());

@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use support::{Counted, Histogram};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 
 const STORED: PartitionId = PartitionId::new(1, 0);
 const BUSY: PartitionId = PartitionId::new(1, 1);
@@ -106,14 +106,14 @@ fn open(files_max: usize, rate: u64) -> (EmbeddedLog, Arc<Counted>) {
         io_bytes_per_second: rate,
         ..LogOptions::default()
     };
-    let disk = Arc::new(Counted::new(Arc::new(Folder::open(folder).unwrap())));
+    let disk = Arc::new(Counted::new(Arc::new(FolderDisk::open(folder).unwrap())));
     (EmbeddedLog::open(disk.clone(), 7, &options).unwrap(), disk)
 }
 
 async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) {
     let mut records = Records::new();
     records.push(&RecordRef::of(1, value)).unwrap();
-    log.append(Unit::of(id, records), None).await.unwrap();
+    log.append(WriteBatch::of(id, records), None).await.unwrap();
 }
 
 /// Fills a log of which nothing may go.

@@ -9,11 +9,11 @@ use crate::index::FileIndex;
 
 pub(crate) struct IndexCache {
     bytes_max: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<LruIndexes>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct LruIndexes {
     /// The least recently used first.
     indexes: VecDeque<Arc<FileIndex>>,
     bytes: usize,
@@ -21,13 +21,13 @@ struct Kept {
 
 /// Where a file remembers its index, as long as it is kept.
 #[derive(Clone)]
-pub(crate) struct Indexed {
+pub(crate) struct IndexHandle {
     slot: Arc<Mutex<Weak<FileIndex>>>,
 }
 
-impl Indexed {
-    pub fn new() -> Indexed {
-        Indexed {
+impl IndexHandle {
+    pub fn new() -> IndexHandle {
+        IndexHandle {
             slot: Arc::new(Mutex::new(Weak::new())),
         }
     }
@@ -41,7 +41,7 @@ impl IndexCache {
         })
     }
 
-    pub fn get(&self, indexed: &Indexed) -> Option<Arc<FileIndex>> {
+    pub fn get(&self, indexed: &IndexHandle) -> Option<Arc<FileIndex>> {
         let index = indexed.slot.lock().upgrade()?;
         let mut kept = self.kept.lock();
         // A row of readers of one file keeps asking for the same: look from the end.
@@ -54,7 +54,7 @@ impl IndexCache {
         Some(index)
     }
 
-    pub fn put(&self, indexed: &Indexed, index: &Arc<FileIndex>) {
+    pub fn put(&self, indexed: &IndexHandle, index: &Arc<FileIndex>) {
         *indexed.slot.lock() = Arc::downgrade(index);
         let mut kept = self.kept.lock();
         kept.bytes += index.bytes();
@@ -71,17 +71,17 @@ impl IndexCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::frame::{Flags, FrameHeader, Kind};
+    use crate::format::frame::{FrameFlags, FrameHeader, FrameKind};
     use crate::ids::PartitionId;
-    use crate::index::Entry;
+    use crate::index::FrameEntry;
 
     fn index(frames: u64) -> Arc<FileIndex> {
         let mut index = FileIndex::default();
         for base in 0..frames {
-            index.push(Entry {
+            index.push(FrameEntry {
                 header: FrameHeader {
-                    kind: Kind::Data,
-                    flags: Flags::NONE,
+                    kind: FrameKind::Data,
+                    flags: FrameFlags::NONE,
                     body_len: 0,
                     body_crc: 0,
                     partition: PartitionId::new(1, 1),
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_last_is_kept() {
         let cache = IndexCache::new(2 * index(10).bytes());
-        let places = [Indexed::new(), Indexed::new(), Indexed::new()];
+        let places = [IndexHandle::new(), IndexHandle::new(), IndexHandle::new()];
         cache.put(&places[0], &index(10));
         cache.put(&places[1], &index(10));
         assert!(cache.get(&places[0]).is_some());
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn an_index_that_is_larger_than_the_cache_is_kept_until_the_next() {
         let cache = IndexCache::new(1);
-        let (first, second) = (Indexed::new(), Indexed::new());
+        let (first, second) = (IndexHandle::new(), IndexHandle::new());
         cache.put(&first, &index(5));
         assert!(cache.get(&first).is_some());
         cache.put(&second, &index(5));

@@ -2,7 +2,7 @@
 //!
 //! Leases, delays and lifetimes are counted in *log time*: microseconds that were those of the wall clock when the log was made,
 //! and follow a monotonic clock since. Records carry log time. A step of the wall clock changes nothing but the difference
-//! between the two, which is looked at every second and stored in the log ([`Jumps`]), so that a time that is shown or named by a
+//! between the two, which is looked at every second and stored in the log ([`ClockJumps`]), so that a time that is shown or named by a
 //! person can be told from one that was counted. A start goes on behind the newest block, later by what the wall clock says that
 //! the stop took; a clock that says less took no time.
 
@@ -18,15 +18,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::contract::{Log, ReadWant};
+use crate::contract::{Log, ReadOptions};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
-use crate::format::frame::Kind;
+use crate::format::frame::FrameKind;
 use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, PartitionId};
-use crate::records::{Records, Unit};
+use crate::records::{Records, WriteBatch};
 
-pub use jumps::{Jump, Jumps};
+pub use jumps::{ClockJump, ClockJumps};
 
 /// Where the jumps are stored. Made with the first of them.
 pub(crate) const CLOCK: PartitionId = PartitionId::new(0, 3);
@@ -48,8 +48,8 @@ pub trait Clock: Send + Sync + 'static {
     }
 
     /// How far the wall clock is and was from log time.
-    fn jumps(&self) -> Arc<Jumps> {
-        Jumps::none()
+    fn jumps(&self) -> Arc<ClockJumps> {
+        ClockJumps::none()
     }
 
     /// Looks at the wall clock at once, and not within a second: before something is let go for what it was stamped with.
@@ -158,8 +158,8 @@ pub struct LogClock {
     source: Arc<dyn TimeSource>,
     /// Log time less what has elapsed.
     base: AtomicI64,
-    starting: Mutex<Starting>,
-    jumps: RwLock<Arc<Jumps>>,
+    starting: Mutex<ClockOrigin>,
+    jumps: RwLock<Arc<ClockJumps>>,
     /// The newest jumps could not be stored yet.
     unstored: AtomicBool,
     /// Whoever stores the jumps.
@@ -168,7 +168,7 @@ pub struct LogClock {
 
 /// By what a clock goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Starting {
+enum ClockOrigin {
     /// The wall clock: no log has been opened, or a new one.
     Wall,
     /// The newest block of the logs that have been opened.
@@ -204,7 +204,7 @@ impl Clock for LogClock {
         self.source.wall()
     }
 
-    fn jumps(&self) -> Arc<Jumps> {
+    fn jumps(&self) -> Arc<ClockJumps> {
         self.jumps.read().clone()
     }
 
@@ -218,8 +218,8 @@ impl LogClock {
         let clock = LogClock {
             source,
             base: AtomicI64::new(0),
-            starting: Mutex::new(Starting::Wall),
-            jumps: RwLock::new(Jumps::none()),
+            starting: Mutex::new(ClockOrigin::Wall),
+            jumps: RwLock::new(ClockJumps::none()),
             unstored: AtomicBool::new(false),
             changing: tokio::sync::Mutex::default(),
         };
@@ -230,10 +230,10 @@ impl LogClock {
 
     /// Goes on where the log stopped. To be called before anything is decided by the time. Returns the jump that happened while
     /// nobody looked, if the wall clock has come to show less than before: more than before is the time that the stop took.
-    pub async fn resume(&self, log: &dyn Log) -> Result<Option<Jump>> {
+    pub async fn resume(&self, log: &dyn Log) -> Result<Option<ClockJump>> {
         let changing = self.changing.lock().await;
         let stored = stored(log)?;
-        if matches!(stored, Stored::Lost) {
+        if matches!(stored, StoredJumps::Lost) {
             tracing::warn!("the jumps of the clock are lost: the time that the stop took is not counted");
         }
         self.go_on(stored, log.last_commit_time());
@@ -253,24 +253,25 @@ impl LogClock {
         let mut starting = self.starting.lock();
         let base = last_commit.saturating_sub(self.source.elapsed());
         match *starting {
-            Starting::Wall => self.base.store(base, Ordering::Relaxed),
-            Starting::Found => drop(self.base.fetch_max(base, Ordering::Relaxed)),
-            Starting::Resumed => return,
+            ClockOrigin::Wall => self.base.store(base, Ordering::Relaxed),
+            ClockOrigin::Found => drop(self.base.fetch_max(base, Ordering::Relaxed)),
+            ClockOrigin::Resumed => return,
         }
-        *starting = Starting::Found;
+        *starting = ClockOrigin::Found;
     }
 
-    fn go_on(&self, stored: Stored, last_commit: Micros) {
+    fn go_on(&self, stored: StoredJumps, last_commit: Micros) {
         let mut starting = self.starting.lock();
-        *starting = Starting::Resumed;
+        *starting = ClockOrigin::Resumed;
         let (wall, elapsed) = self.read();
         // What was lost is stored anew at once, so that the next stop counts again.
-        self.unstored.store(matches!(stored, Stored::Lost), Ordering::Relaxed);
+        self.unstored
+            .store(matches!(stored, StoredJumps::Lost), Ordering::Relaxed);
         let jumps = match stored {
-            Stored::Never => Jumps::none(),
-            Stored::Jumps(jumps) => Arc::new(jumps),
+            StoredJumps::Never => ClockJumps::none(),
+            StoredJumps::Jumps(jumps) => Arc::new(jumps),
             // How the two differed is not known, so nothing may be counted by the difference.
-            Stored::Lost => Arc::new(Jumps::starting_with(wall.saturating_sub(last_commit))),
+            StoredJumps::Lost => Arc::new(ClockJumps::starting_with(wall.saturating_sub(last_commit))),
         };
         let last_jump = jumps.newest().map_or(Micros::MIN, |jump| jump.at);
         let time = last_jump.max(last_commit).max(wall.saturating_sub(jumps.offset()));
@@ -279,7 +280,7 @@ impl LogClock {
     }
 
     /// Compares the wall clock with what has elapsed; a jump counts when it returns and is stored. To be called every second.
-    pub async fn look(&self, log: &dyn Log) -> Result<Option<Jump>> {
+    pub async fn look(&self, log: &dyn Log) -> Result<Option<ClockJump>> {
         let _changing = self.changing.lock().await;
         let jump = self.take_in();
         if self.unstored.load(Ordering::Relaxed) {
@@ -295,7 +296,7 @@ impl LogClock {
     }
 
     /// A jump, if there was one. It counts from now on, whatever becomes of its record: time goes on if a disk is full.
-    fn take_in(&self) -> Option<Jump> {
+    fn take_in(&self) -> Option<ClockJump> {
         let mut jumps = self.jumps.write();
         let (wall, elapsed) = self.read();
         let at = elapsed + self.base.load(Ordering::Relaxed);
@@ -303,7 +304,7 @@ impl LogClock {
         if before.abs_diff(offset) < JUMP_LEAST.unsigned_abs() {
             return None;
         }
-        let jump = Jump { at, before, offset };
+        let jump = ClockJump { at, before, offset };
         *jumps = Arc::new(jumps.and(jump));
         self.unstored.store(true, Ordering::Relaxed);
         Some(jump)
@@ -342,7 +343,7 @@ impl LogClock {
         let mut record = Records::new();
         record.push(&RecordRef::of(self.now(), &self.jumps().encode()))?;
         let appended = log
-            .append(Unit::default().and_of(Kind::State, CLOCK, record), None)
+            .append(WriteBatch::default().and_of(FrameKind::State, CLOCK, record), None)
             .await?;
         // Each record has all that counts.
         match appended.offsets.first() {
@@ -352,29 +353,29 @@ impl LogClock {
     }
 }
 
-enum Stored {
+enum StoredJumps {
     /// The clock of this log has not jumped.
     Never,
-    Jumps(Jumps),
+    Jumps(ClockJumps),
     /// It has, and nobody knows how.
     Lost,
 }
 
-fn stored(log: &dyn Log) -> Result<Stored> {
+fn stored(log: &dyn Log) -> Result<StoredJumps> {
     let bounds = match log.bounds(CLOCK) {
-        Err(LogError::NoPartition(_)) => return Ok(Stored::Never),
+        Err(LogError::NoPartition(_)) => return Ok(StoredJumps::Never),
         bounds => bounds?,
     };
-    let (mut from, mut newest) = (bounds.first, Stored::Lost);
+    let (mut from, mut newest) = (bounds.first, StoredJumps::Lost);
     while from < bounds.next {
-        let want = ReadWant {
+        let want = ReadOptions {
             bytes: 1 << 20,
             synced: false,
         };
         let frames = match log.read(CLOCK, from, want) {
             // Somebody has already been told, and has said that it may be given up.
             Err(LogError::Gap { to, .. }) => {
-                (from, newest) = (to, Stored::Lost);
+                (from, newest) = (to, StoredJumps::Lost);
                 continue;
             }
             frames => frames?,
@@ -384,8 +385,8 @@ fn stored(log: &dyn Log) -> Result<Stored> {
         }
         for frame in &frames {
             for record in records(&frame.body) {
-                let jumps = record.ok().and_then(|record| Jumps::decode(record.value));
-                newest = jumps.map_or(Stored::Lost, Stored::Jumps);
+                let jumps = record.ok().and_then(|record| ClockJumps::decode(record.value));
+                newest = jumps.map_or(StoredJumps::Lost, StoredJumps::Jumps);
             }
             from = frame.header.next();
         }

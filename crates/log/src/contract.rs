@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::durability::Durability;
-use crate::embedded::{Appended, EmbeddedLog, Fence};
+use crate::embedded::{AppendReceipt, EmbeddedLog, Fence};
 use crate::error::Result;
-use crate::format::frame::{FrameHeader, Kind};
+use crate::file_pool::RollListener;
+use crate::format::frame::{FrameHeader, FrameKind};
 use crate::ids::{Micros, Offset, PartitionId};
-use crate::partition::{Bounds, Frame, Listener};
-use crate::records::{Records, SUBMISSION_BYTES_MAX, Unit};
-use crate::segment::{Keep, Show};
-use crate::shelf::OnRoll;
+use crate::partition::{Frame, PartitionBounds, PartitionListener};
+use crate::records::{Records, SUBMISSION_BYTES_MAX, WriteBatch};
+use crate::segment::{RecordFilter, RecordVisitor};
 use crate::status::LogStatus;
 
 /// A future that may be moved between threads, as traits with `dyn` need it.
@@ -43,7 +43,7 @@ pub struct LogCaps {
 
 /// How much a reader wants, and how sure it must be.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadWant {
+pub struct ReadOptions {
     /// About so many bytes, one frame at least.
     pub bytes: usize,
     /// Only what survives a power cut.
@@ -61,7 +61,7 @@ pub trait Log: Send + Sync + 'static {
     /// All partitions, in no order.
     fn partitions(&self) -> Vec<PartitionId>;
 
-    fn bounds(&self, id: PartitionId) -> Result<Bounds>;
+    fn bounds(&self, id: PartitionId) -> Result<PartitionBounds>;
 
     /// Bytes of the records between two offsets, exact to the frame.
     fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64>;
@@ -100,18 +100,19 @@ pub trait Log: Send + Sync + 'static {
         })
     }
 
-    fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>>;
+    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>>;
 
     /// Adds records of one kind that go with the next block, within 10 ms, and that nobody waits for. Those of one call
     /// stay together: `push` may be called twice, to push the same from its beginning.
-    fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()>;
+    fn journal(&self, id: PartitionId, kind: FrameKind, push: &mut dyn FnMut(&mut Records) -> Result<()>)
+    -> Result<()>;
 
     /// Returns when what was journaled for these partitions before is as durable as they promise.
     fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>>;
 
     /// Frames with the records from `from` on; none if there is nothing yet. Blocks if they are not in memory. What is asked
     /// for with `synced` and is not synced yet will be soon.
-    fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>>;
+    fn read(&self, id: PartitionId, from: Offset, want: ReadOptions) -> Result<Vec<Frame>>;
 
     /// The same if they are in memory, or if there are none; `None` if they have to be read from a disk.
     fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>>;
@@ -121,11 +122,11 @@ pub trait Log: Send + Sync + 'static {
 
     /// Tells somebody whenever a partition has grown. The log keeps the listener as long as the partition, so it must not keep
     /// the log.
-    fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()>;
+    fn listen(&self, id: PartitionId, listener: Arc<dyn PartitionListener>) -> Result<()>;
 
     /// Tells somebody whenever the log begins a new file: the moment to look whether older ones are still needed. The thread
     /// that commits tells, so it has to return at once; and the log keeps it, so it must not keep the log.
-    fn on_roll(&self, told: Arc<OnRoll>);
+    fn on_roll(&self, told: Arc<RollListener>);
 
     /// The first offset from which on there may be records of `time` or later; the end if there are none yet.
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset>;
@@ -147,7 +148,7 @@ pub trait Log: Send + Sync + 'static {
 
     /// Keeps of the records that are stored for good only those that `keep` wants. Blocks for as long as that takes.
     /// Returns the offset before which every record was shown to `keep`; what follows is still too young.
-    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset>;
+    fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset>;
 
     /// The lowest offset of which a file has records that a rewrite may have left out, and that stands in again if the file is
     /// lost that took its place. `None`: there is no such file.
@@ -166,7 +167,7 @@ pub trait Log: Send + Sync + 'static {
 
     /// Shows the records from `from` up to `to` one after the other, until `show` says false, at the pace of what goes on
     /// behind. Blocks.
-    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()>;
+    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()>;
 
     /// Takes a partition over: who held it before appends nothing more.
     fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>>;
@@ -195,7 +196,7 @@ impl Log for EmbeddedLog {
         EmbeddedLog::partitions(self)
     }
 
-    fn bounds(&self, id: PartitionId) -> Result<Bounds> {
+    fn bounds(&self, id: PartitionId) -> Result<PartitionBounds> {
         EmbeddedLog::bounds(self, id)
     }
 
@@ -227,11 +228,16 @@ impl Log for EmbeddedLog {
         Box::pin(EmbeddedLog::remove_all(self, ids))
     }
 
-    fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>> {
+    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>> {
         Box::pin(EmbeddedLog::append(self, unit, fence))
     }
 
-    fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()> {
+    fn journal(
+        &self,
+        id: PartitionId,
+        kind: FrameKind,
+        push: &mut dyn FnMut(&mut Records) -> Result<()>,
+    ) -> Result<()> {
         self.journal_with(id, kind, push)
     }
 
@@ -239,10 +245,10 @@ impl Log for EmbeddedLog {
         Box::pin(EmbeddedLog::flush(self, ids))
     }
 
-    fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>> {
+    fn read(&self, id: PartitionId, from: Offset, want: ReadOptions) -> Result<Vec<Frame>> {
         let mut frames = EmbeddedLog::read(self, id, from, want.bytes)?;
         if want.synced {
-            let Bounds { synced, next, .. } = EmbeddedLog::bounds(self, id)?;
+            let PartitionBounds { synced, next, .. } = EmbeddedLog::bounds(self, id)?;
             frames.retain(|frame| frame.header.next() <= synced);
             // In mode `os` nothing else would sync it.
             if synced < next && frames.is_empty() {
@@ -260,11 +266,11 @@ impl Log for EmbeddedLog {
         Box::pin(EmbeddedLog::wait_for(self, id, from))
     }
 
-    fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
+    fn listen(&self, id: PartitionId, listener: Arc<dyn PartitionListener>) -> Result<()> {
         EmbeddedLog::listen(self, id, listener)
     }
 
-    fn on_roll(&self, told: Arc<OnRoll>) {
+    fn on_roll(&self, told: Arc<RollListener>) {
         EmbeddedLog::on_roll(self, told);
     }
 
@@ -292,7 +298,7 @@ impl Log for EmbeddedLog {
         EmbeddedLog::trim(self, id, below)
     }
 
-    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
+    fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset> {
         EmbeddedLog::rewrite(self, id, keep)
     }
 
@@ -312,7 +318,7 @@ impl Log for EmbeddedLog {
         EmbeddedLog::erase(self)
     }
 
-    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
+    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         EmbeddedLog::scan(self, id, from, to, show)
     }
 

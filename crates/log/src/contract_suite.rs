@@ -25,12 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::contract::{BoxFuture, Log, ReadWant};
+use crate::contract::{BoxFuture, Log, ReadOptions};
 use crate::durability::Durability;
 use crate::error::LogError;
 use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, Offset, PartitionId};
-use crate::records::{Records, Unit};
+use crate::records::{Records, WriteBatch};
 
 const ALL: [Durability; 4] = [
     Durability::Fsync,
@@ -42,19 +42,19 @@ const ALL: [Durability; 4] = [
 /// Longer than anything that is waited for takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-type Open = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Log>> + Send + Sync>;
+type LogFactory = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Log>> + Send + Sync>;
 
 /// One kind of log, on a storage that is empty at first.
-pub struct Suite {
-    open: Open,
+pub struct ContractSuite {
+    open: LogFactory,
     /// Partitions have numbers that were never used before.
     queue: AtomicU32,
 }
 
-impl Suite {
+impl ContractSuite {
     /// `open` opens the log of this storage, which is not open at that moment.
-    pub fn new(open: impl Fn() -> BoxFuture<'static, Arc<dyn Log>> + Send + Sync + 'static) -> Suite {
-        Suite {
+    pub fn new(open: impl Fn() -> BoxFuture<'static, Arc<dyn Log>> + Send + Sync + 'static) -> ContractSuite {
+        ContractSuite {
             open: Box::new(open),
             queue: AtomicU32::new(100),
         }
@@ -112,7 +112,7 @@ fn number(n: u64) -> [u8; 8] {
 }
 
 async fn append(log: &Arc<dyn Log>, id: PartitionId, records: Records) -> Offset {
-    let appended = log.append(Unit::of(id, records), None).await.unwrap();
+    let appended = log.append(WriteBatch::of(id, records), None).await.unwrap();
     assert_eq!(appended.offsets.len(), 1, "L2: one offset for each part");
     appended.offsets[0]
 }
@@ -121,7 +121,7 @@ async fn append(log: &Arc<dyn Log>, id: PartitionId, records: Records) -> Offset
 fn read_from(log: &Arc<dyn Log>, id: PartitionId, from: Offset, synced: bool) -> Vec<(Offset, Vec<u8>)> {
     let (mut found, mut at) = (Vec::new(), from);
     loop {
-        let frames = match log.read(id, at, ReadWant { bytes: 3000, synced }) {
+        let frames = match log.read(id, at, ReadOptions { bytes: 3000, synced }) {
             Err(LogError::Gap { to, .. }) => {
                 assert!(to > at, "L4: a gap goes on behind it");
                 at = to;

@@ -3,18 +3,18 @@
 
 use crate::cache::IndexCache;
 use crate::check::INDEX_BYTES;
-use crate::check::outline::{Known, Outline};
-use crate::check::settle::each_block;
-use crate::check::survey::Surveyed;
+use crate::check::layout::each_block;
+use crate::check::outline::{FileOutline, LogWatermarks};
+use crate::check::scan::ScannedFile;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::FileKind;
 use crate::format::frame::FrameHeader;
-use crate::format::newer::Newer;
+use crate::format::newer::NewerVersion;
 use crate::format::record::{self, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
-use crate::index::Entry;
+use crate::index::FrameEntry;
 
 /// What of a log to dump.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +29,7 @@ pub struct DumpOptions {
 
 /// One line of a dump.
 #[derive(Debug)]
-pub enum Dumped<'a> {
+pub enum DumpLine<'a> {
     Block {
         file: &'a str,
         position: u64,
@@ -49,7 +49,7 @@ pub enum Dumped<'a> {
     Newer {
         file: &'a str,
         position: u64,
-        found: Newer,
+        found: NewerVersion,
     },
     Frame {
         file: &'a str,
@@ -67,12 +67,12 @@ pub enum Dumped<'a> {
 
 /// Hands over the blocks, frames and records of a log one by one, until `line` returns `false`. Fails at the end if a newer
 /// program has written something of it.
-pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped<'_>) -> bool) -> Result<()> {
+pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&DumpLine<'_>) -> bool) -> Result<()> {
     let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
     let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
     all.sort_unstable_by_key(|(kind, number)| (*kind == FileKind::Segment, *number));
     let cache = IndexCache::new(INDEX_BYTES);
-    let mut known = Known::default();
+    let mut known = LogWatermarks::default();
     let mut dump = Dump {
         options,
         line,
@@ -82,8 +82,8 @@ pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped
     for (kind, number) in all {
         let file = LogFile::open(disk, kind, number, &cache)?.into();
         match kind {
-            FileKind::Commit => dump.commit(&Outline::of(file, &mut known)?),
-            FileKind::Segment => dump.segment(&Surveyed::of_segment(file)?),
+            FileKind::Commit => dump.commit(&FileOutline::of(file, &mut known)?),
+            FileKind::Segment => dump.segment(&ScannedFile::of_segment(file)?),
         }
         if !dump.goes_on {
             break;
@@ -94,22 +94,22 @@ pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped
 
 struct Dump<'a> {
     options: &'a DumpOptions,
-    line: &'a mut dyn FnMut(&Dumped<'_>) -> bool,
+    line: &'a mut dyn FnMut(&DumpLine<'_>) -> bool,
     /// The first that was met.
     newer: Option<LogError>,
     goes_on: bool,
 }
 
 impl Dump<'_> {
-    fn put(&mut self, line: &Dumped<'_>) {
+    fn put(&mut self, line: &DumpLine<'_>) {
         self.goes_on = self.goes_on && (self.line)(line);
     }
 
-    fn commit(&mut self, outline: &Outline) {
+    fn commit(&mut self, outline: &FileOutline) {
         let name = &outline.file.name;
         for stretch in &outline.stretches {
             if !stretch.sound {
-                self.put(&Dumped::Damage {
+                self.put(&DumpLine::Damage {
                     file: name,
                     position: stretch.at,
                     bytes: stretch.end - stretch.at,
@@ -119,7 +119,7 @@ impl Dump<'_> {
             each_block(outline, stretch, |at, header| {
                 // Of one partition only what is its own.
                 if self.options.partition.is_none() {
-                    self.put(&Dumped::Block {
+                    self.put(&DumpLine::Block {
                         file: name,
                         position: at,
                         sequence: header.sequence,
@@ -131,7 +131,7 @@ impl Dump<'_> {
                 }
                 match outline.file.block_entries(at, header) {
                     Ok(entries) => entries.iter().for_each(|entry| self.frame(&outline.file, entry)),
-                    Err(_) => self.put(&Dumped::Damage {
+                    Err(_) => self.put(&DumpLine::Damage {
                         file: name,
                         position: at,
                         bytes: header.block_len.into(),
@@ -143,18 +143,18 @@ impl Dump<'_> {
         self.newer(outline);
     }
 
-    fn segment(&mut self, segment: &Surveyed) {
+    fn segment(&mut self, segment: &ScannedFile) {
         let file = &segment.outline.file;
         segment.each_entry(&mut |entry| self.frame(file, entry));
         self.newer(&segment.outline);
     }
 
-    fn newer(&mut self, outline: &Outline) {
+    fn newer(&mut self, outline: &FileOutline) {
         let Some((position, found)) = outline.newer.filter(|_| self.goes_on) else {
             return;
         };
         let file = &outline.file;
-        self.put(&Dumped::Newer {
+        self.put(&DumpLine::Newer {
             file: &file.name,
             position,
             found,
@@ -162,7 +162,7 @@ impl Dump<'_> {
         self.newer.get_or_insert_with(|| file.newer(position, found));
     }
 
-    fn frame(&mut self, file: &LogFile, entry: &Entry) {
+    fn frame(&mut self, file: &LogFile, entry: &FrameEntry) {
         let header = &entry.header;
         let wanted =
             self.options.partition.is_none_or(|id| id == header.partition) && header.next() > self.options.from;
@@ -170,7 +170,7 @@ impl Dump<'_> {
             return;
         }
         let body = file.body(entry);
-        self.put(&Dumped::Frame {
+        self.put(&DumpLine::Frame {
             file: &file.name,
             position: entry.body_at,
             header,
@@ -189,7 +189,7 @@ impl Dump<'_> {
             let offset = record.delta.map_or(next, |delta| header.base + u64::from(delta));
             next = offset + 1;
             if offset >= self.options.from {
-                self.put(&Dumped::Record { offset, record });
+                self.put(&DumpLine::Record { offset, record });
             }
         }
     }

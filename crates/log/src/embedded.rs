@@ -20,24 +20,24 @@ use crate::clock::{Clock as _, LogClock};
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
-use crate::format::frame::{FrameHeader, Kind};
+use crate::file_pool::{FilePool, FilePoolHooks, RollListener};
+use crate::format::frame::{FrameHeader, FrameKind};
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId};
+use crate::maintenance::{LogMaintenance, MaintenancePolicy, SCRUBBED, ScrubProgressStore};
 use crate::measure::Histogram;
-use crate::open::{self, Opened};
+use crate::open::{self, OpenedLog};
 use crate::options::LogOptions;
-use crate::partition::{Bounds, Frame, Listener, Partition};
-use crate::records::{Records, Unit};
-use crate::recovery::Report;
-use crate::segment::{Keep, Show};
-use crate::shelf::{Hooks, OnRoll, Shelf};
+use crate::partition::{Frame, Partition, PartitionBounds, PartitionListener};
+use crate::partition_table::PartitionChange;
+use crate::records::{Records, WriteBatch};
+use crate::recovery::RecoveryReport;
+use crate::segment::{RecordFilter, RecordVisitor};
 use crate::status::{LogCounters, LogStatus};
-use crate::table::Change;
-use crate::upkeep::{Book, SCRUBBED, Upkeep, UpkeepPolicy};
-use crate::writer::core::{Offsets, Parts, Submission};
-use crate::writer::group::Part;
-use crate::writer::rows::Slots;
-use crate::writer::thread::{Pace, Writer};
+use crate::writer::core::{Offsets, Submission, SubmissionParts};
+use crate::writer::group::SubmissionPart;
+use crate::writer::slots::SlotAllocator;
+use crate::writer::thread::{LogWriter, WriterOptions};
 pub(crate) use partitions::add_partitions;
 
 /// Read at once by a scan.
@@ -45,7 +45,7 @@ const SCAN_BYTES: usize = 1 << 20;
 
 /// What an append came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendReceipt {
     /// Of the first record of each part, in the order of the parts.
     pub offsets: Offsets,
     /// What holds for all of it by now.
@@ -60,21 +60,21 @@ pub struct Fence {
 }
 
 pub struct EmbeddedLog {
-    writer: Arc<Writer>,
+    writer: Arc<LogWriter>,
     clock: Arc<LogClock>,
     pub(crate) partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
-    pub(crate) shelf: Arc<Shelf>,
-    pub(crate) upkeep: Arc<Upkeep>,
+    pub(crate) shelf: Arc<FilePool>,
+    pub(crate) upkeep: Arc<LogMaintenance>,
     passes_over_damage: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Of the log itself.
     meta: Arc<Partition>,
     /// Of the next partitions.
-    slots: Arc<Mutex<Slots>>,
+    slots: Arc<Mutex<SlotAllocator>>,
     log_id: u64,
     /// Files with lower numbers were full at the last [`roll`](EmbeddedLog::roll).
     pub(crate) rolled: AtomicU64,
-    report: Report,
+    report: RecoveryReport,
     recovery_us: Histogram,
     folder: String,
 }
@@ -89,8 +89,8 @@ impl EmbeddedLog {
     }
 
     /// A log that was looked at `began` and is open: its threads begin.
-    pub(crate) fn start(opened: Opened, began: Instant, options: &LogOptions) -> Result<EmbeddedLog> {
-        let Opened {
+    pub(crate) fn start(opened: OpenedLog, began: Instant, options: &LogOptions) -> Result<EmbeddedLog> {
+        let OpenedLog {
             core,
             shelf,
             partitions,
@@ -100,7 +100,7 @@ impl EmbeddedLog {
         } = opened;
         let recovery_us = Histogram::new(8);
         recovery_us.observe_time(began.elapsed());
-        let pace = Pace {
+        let pace = WriterOptions {
             clock: options.clock.clone(),
             linger: options.linger,
             waiting_bytes_max: options.waiting_bytes_max,
@@ -110,20 +110,20 @@ impl EmbeddedLog {
         options
             .clock
             .found((report.last_commit_time > 0).then_some(report.last_commit_time));
-        let slots = Arc::new(Mutex::new(Slots::from(partitions.len() + 1)));
-        let writer = Arc::new(Writer::start(core, pace, slots.clone()).map_err(cannot)?);
+        let slots = Arc::new(Mutex::new(SlotAllocator::from(partitions.len() + 1)));
+        let writer = Arc::new(LogWriter::start(core, pace, slots.clone()).map_err(cannot)?);
         let partitions = Arc::new(RwLock::new(partitions));
-        let policy = UpkeepPolicy {
+        let policy = MaintenancePolicy {
             files_max: options.files_max,
             io_bytes_per_second: options.io_bytes_per_second,
             scrub: options.scrub,
             clock: options.clock.clone(),
         };
-        let upkeep = Arc::new(Upkeep::new(shelf.clone(), partitions.clone(), policy));
+        let upkeep = Arc::new(LogMaintenance::new(shelf.clone(), partitions.clone(), policy));
         // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
         let (barrier, failing, news) = (writer.clone(), writer.clone(), Arc::downgrade(&upkeep));
         let changes = meta.clone();
-        shelf.attend_with(Hooks {
+        shelf.attend_with(FilePoolHooks {
             barrier: Box::new(move |give_up| {
                 // Whoever journaled first may not have said so yet.
                 barrier.journaled(&changes);
@@ -137,7 +137,7 @@ impl EmbeddedLog {
             }),
         });
         let (keeper, keeping) = (shelf.clone(), upkeep.clone());
-        let book = Book {
+        let book = ScrubProgressStore {
             writer: writer.clone(),
             partitions: partitions.clone(),
             slots: slots.clone(),
@@ -186,7 +186,7 @@ impl EmbeddedLog {
     }
 
     /// What was found at the start.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> RecoveryReport {
         self.report
     }
 
@@ -242,17 +242,19 @@ impl EmbeddedLog {
     pub async fn set_durability(&self, id: PartitionId, durability: Durability) -> Result<()> {
         check_offered(durability)?;
         let partition = self.partition(id)?;
-        self.change(Change::Promises(id, durability)).await?;
+        self.change(PartitionChange::Promises(id, durability)).await?;
         self.writer.set_durability(partition, durability);
         // With the next block, whatever is in it.
-        self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
+        self.submit(SubmissionParts::new(), Durability::Fsync, 0)
+            .await
+            .map(drop)
     }
 
     /// Stores the records of a unit together or not at all. Returns once the strongest durability among its partitions
     /// holds for all of it; records can be read from then on. Waits while the disk cannot keep up.
     ///
     /// Whoever drops the future before it is done does not know what became of the unit: it is stored, or not.
-    pub async fn append(&self, unit: Unit, fence: Option<Fence>) -> Result<Appended> {
+    pub async fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> Result<AppendReceipt> {
         let bytes = unit.check()?;
         if unit.only_messages()
             && let Some(full) = self.shelf.refuses()
@@ -262,18 +264,18 @@ impl EmbeddedLog {
         let frees = unit.frees;
         let (parts, durability) = self.parts_of(unit, fence)?;
         let offsets = self.submit_with(parts, durability, bytes, frees).await?;
-        Ok(Appended { offsets, durability })
+        Ok(AppendReceipt { offsets, durability })
     }
 
-    fn parts_of(&self, unit: Unit, fence: Option<Fence>) -> Result<(Parts, Durability)> {
+    fn parts_of(&self, unit: WriteBatch, fence: Option<Fence>) -> Result<(SubmissionParts, Durability)> {
         let mut durability = Durability::Os;
-        let mut parts = Parts::with_capacity(unit.parts.len());
+        let mut parts = SubmissionParts::with_capacity(unit.parts.len());
         {
             let partitions = self.partitions.read();
             for (id, kind, records) in unit.parts {
                 let partition = partitions.get(&id).ok_or(LogError::NoPartition(id))?;
                 durability = durability.stronger(partition.durability());
-                let mut part = Part::of(partition, kind, records);
+                let mut part = SubmissionPart::of(partition, kind, records);
                 if let Some(fence) = fence.filter(|fence| fence.partition == id) {
                     part.epoch = fence.epoch;
                 }
@@ -284,11 +286,11 @@ impl EmbeddedLog {
     }
 
     /// Whether records of a kind would be taken now.
-    pub(crate) fn takes(&self, kind: Kind) -> Result<()> {
+    pub(crate) fn takes(&self, kind: FrameKind) -> Result<()> {
         if let Some(cause) = self.writer.poison() {
             return Err(LogError::Poisoned { cause });
         }
-        match self.shelf.refuses().filter(|_| kind == Kind::Data) {
+        match self.shelf.refuses().filter(|_| kind == FrameKind::Data) {
             Some(full) => Err(full),
             None => Ok(()),
         }
@@ -301,7 +303,7 @@ impl EmbeddedLog {
 
     /// Adds a record to what goes with the next block, within 10 ms, and that nobody waits for: it is lost by a crash
     /// before that. Costs no more than encoding it.
-    pub fn journal(&self, id: PartitionId, kind: Kind, record: &RecordRef<'_>) -> Result<()> {
+    pub fn journal(&self, id: PartitionId, kind: FrameKind, record: &RecordRef<'_>) -> Result<()> {
         self.journal_with(id, kind, &mut |records| records.push(record))
     }
 
@@ -309,7 +311,7 @@ impl EmbeddedLog {
     pub fn journal_with(
         &self,
         id: PartitionId,
-        kind: Kind,
+        kind: FrameKind,
         push: &mut dyn FnMut(&mut Records) -> Result<()>,
     ) -> Result<()> {
         let partition = self.partition(id)?;
@@ -328,7 +330,7 @@ impl EmbeddedLog {
             // Whoever journaled first may not have said so yet.
             self.writer.journaled(&partition);
         }
-        self.submit(Parts::new(), durability, 0).await.map(drop)
+        self.submit(SubmissionParts::new(), durability, 0).await.map(drop)
     }
 
     /// Returns when all that was appended and journaled so far survives a power cut.
@@ -337,7 +339,9 @@ impl EmbeddedLog {
         for partition in partitions.iter().chain([&self.meta]).filter(|one| one.has_journaled()) {
             self.writer.journaled(partition);
         }
-        self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
+        self.submit(SubmissionParts::new(), Durability::Fsync, 0)
+            .await
+            .map(drop)
     }
 
     /// Has what was written so far synced soon. Nobody waits for it.
@@ -345,11 +349,17 @@ impl EmbeddedLog {
         self.writer.ask_for_sync();
     }
 
-    async fn submit(&self, parts: Parts, durability: Durability, bytes: usize) -> Result<Offsets> {
+    async fn submit(&self, parts: SubmissionParts, durability: Durability, bytes: usize) -> Result<Offsets> {
         self.submit_with(parts, durability, bytes, false).await
     }
 
-    async fn submit_with(&self, parts: Parts, durability: Durability, bytes: usize, frees: bool) -> Result<Offsets> {
+    async fn submit_with(
+        &self,
+        parts: SubmissionParts,
+        durability: Durability,
+        bytes: usize,
+        frees: bool,
+    ) -> Result<Offsets> {
         let (done, answer) = oneshot::channel();
         let submission = Submission {
             parts,
@@ -363,7 +373,7 @@ impl EmbeddedLog {
         answer.await.unwrap_or(Err(LogError::Closed))
     }
 
-    pub fn bounds(&self, id: PartitionId) -> Result<Bounds> {
+    pub fn bounds(&self, id: PartitionId) -> Result<PartitionBounds> {
         Ok(self.partition(id)?.bounds())
     }
 
@@ -421,13 +431,13 @@ impl EmbeddedLog {
     }
 
     /// Has somebody told whenever a partition has grown, for as long as the log is open.
-    pub fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
+    pub fn listen(&self, id: PartitionId, listener: Arc<dyn PartitionListener>) -> Result<()> {
         self.partition(id)?.listen(listener);
         Ok(())
     }
 
     /// Has somebody told whenever a commit file is full, for as long as the log is open.
-    pub fn on_roll(&self, told: Arc<OnRoll>) {
+    pub fn on_roll(&self, told: Arc<RollListener>) {
         self.shelf.on_roll(told);
     }
 
@@ -442,9 +452,9 @@ impl EmbeddedLog {
         self.partition(id)?.frame_at(offset)
     }
 
-    /// The offset of the newest record of kind [`Kind::Checkpoint`].
+    /// The offset of the newest record of kind [`FrameKind::Checkpoint`].
     pub fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {
-        self.partition(id)?.last_of(Kind::Checkpoint)
+        self.partition(id)?.last_of(FrameKind::Checkpoint)
     }
 
     /// What stands before `below` is not needed any more and cannot be read from now on. Durable with the next block.
@@ -454,18 +464,21 @@ impl EmbeddedLog {
             return Ok(());
         }
         // In this order: a file that is let go is used again only after what was journaled before is on disk.
-        self.journal_change(Change::Trimmed(id, below))?;
+        self.journal_change(PartitionChange::Trimmed(id, below))?;
         if partition.trim(below) {
             self.shelf.wake();
         }
         Ok(())
     }
 
-    fn journal_change(&self, change: Change) -> Result<()> {
+    fn journal_change(&self, change: PartitionChange) -> Result<()> {
         let mut value = Vec::with_capacity(32);
         change.encode(&mut value);
         let record = RecordRef::of(self.clock.now(), &value);
-        if self.meta.journal(Kind::Meta, &mut |records| records.push(&record))? {
+        if self
+            .meta
+            .journal(FrameKind::Meta, &mut |records| records.push(&record))?
+        {
             self.writer.journaled(&self.meta);
         }
         Ok(())
@@ -474,7 +487,7 @@ impl EmbeddedLog {
     /// Removes records between the first and the next offset, in the files that are full. Offsets of those that stay do not
     /// change. Each file is written anew as a whole or not at all. Blocks, for as long as that takes. Returns the offset
     /// before which every record was shown to `keep`.
-    pub fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
+    pub fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset> {
         let partition = self.partition(id)?;
         let rewritten = self.upkeep.rewrite(&partition, keep);
         if let Err(error) = &rewritten {
@@ -497,7 +510,7 @@ impl EmbeddedLog {
 
     /// Shows the records from `from` up to `to` one after the other, until `show` says false, within the rate for what
     /// goes on behind. Blocks.
-    pub fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
+    pub fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         let mut at = from;
         while at < to {
             let frames = match self.read(id, at, SCAN_BYTES) {
@@ -517,7 +530,7 @@ impl EmbeddedLog {
             };
             self.upkeep
                 .pace_reading(frames.iter().map(|frame| frame.body.len()).sum())?;
-            for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+            for frame in frames.iter().filter(|frame| frame.header.kind == FrameKind::Data) {
                 let mut offset = frame.header.base;
                 for record in crate::format::record::records(&frame.body) {
                     let record = record.map_err(|_| LogError::Corrupt {
@@ -545,14 +558,14 @@ impl EmbeddedLog {
         let partition = self.partition(id)?;
         let epoch = partition.epoch() + 1;
         partition.set_epoch(epoch);
-        self.change(Change::Acquired(id, epoch)).await?;
+        self.change(PartitionChange::Acquired(id, epoch)).await?;
         Ok(Fence { partition: id, epoch })
     }
 
     /// Where its upkeep writes down how far a round of checks is.
     #[cfg(test)]
-    pub(crate) fn book(&self) -> Book {
-        Book {
+    pub(crate) fn book(&self) -> ScrubProgressStore {
+        ScrubProgressStore {
             writer: self.writer.clone(),
             partitions: self.partitions.clone(),
             slots: self.slots.clone(),

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::embedded::EmbeddedLog;
 use crate::error::{LogError, Result};
+use crate::partition_table::{META, PartitionChange};
 use crate::status::LogStatus;
-use crate::table::{Change, META};
 
 /// A reader has a file for as long as it reads a few frames. Counted since a file went: a slow disk takes its time for many.
 const READERS_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
@@ -30,7 +30,7 @@ impl EmbeddedLog {
     async fn roll_once(&self) -> Result<u64> {
         let rolled = self.shelf.retire()?;
         // Changes nothing, as that one is in no table; its block finds no place but in a new file.
-        self.change(Change::Removed(META)).await?;
+        self.change(PartitionChange::Removed(META)).await?;
         Ok(rolled)
     }
 

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::format::newer::Newer;
+use crate::file_pool::is_full;
+use crate::format::newer::NewerVersion;
 use crate::ids::{Offset, PartitionId, Sequence};
-use crate::shelf::is_full;
 
 /// One error for all of the log. Cheap to clone: a failed commit has many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,7 +58,11 @@ pub enum LogError {
     Misnamed { file: String, written_as: String },
     /// Not damaged: it is neither cut off nor repaired.
     #[error("{file} has at byte {position} {found}")]
-    NewerFormat { file: String, position: u64, found: Newer },
+    NewerFormat {
+        file: String,
+        position: u64,
+        found: NewerVersion,
+    },
     /// A write or a sync has failed: what is on the disk is known only after a restart has looked.
     #[error("the log is poisoned and takes nothing more until a restart has checked it: {cause}")]
     Poisoned { cause: Arc<str> },

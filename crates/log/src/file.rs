@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use crate::cache::{IndexCache, Indexed};
+use crate::cache::{IndexCache, IndexHandle};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{LogError, Result};
 use crate::format::block::{self, BlockHeader};
-use crate::format::footer::{self, Bounds, FileKind, Holding, TRAILER_LEN, Trailer};
+use crate::format::footer::{self, FileKind, PartitionExtent, TRAILER_LEN, Trailer, TrailerFields};
 use crate::format::frame::{self, FrameHeader};
-use crate::format::newer::Newer;
+use crate::format::newer::NewerVersion;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
-use crate::index::{Entry, FileIndex};
+use crate::index::{FileIndex, FrameEntry};
 
 /// Zeros are written in pieces of this, each synced before the next: so commits, which sync meanwhile, wait for one piece at
 /// most and not for a file. The kernel would gather all of it and write it at once.
@@ -33,7 +33,7 @@ pub(crate) struct LogFile {
     /// Bytes, all of them written at least once.
     pub size: u64,
     file: Arc<dyn DiskFile>,
-    index: RwLock<Index>,
+    index: RwLock<IndexState>,
     cache: Arc<IndexCache>,
     /// Whether what stands in it may be taken for blocks that it does not have: one of the three below.
     deceit: AtomicU8,
@@ -44,11 +44,11 @@ const HONEST: u8 = 1;
 const DECEIVES: u8 = 2;
 
 /// What is known of the frames of a file.
-enum Index {
+enum IndexState {
     /// The file grows, or has not been closed.
     Open(FileIndex),
     /// To be read from the footer.
-    Closed(Indexed),
+    Closed(IndexHandle),
 }
 
 /// Durable when it returns. When the second step fails, a file may stand under a name that nobody knows of: to go on under the
@@ -102,7 +102,7 @@ impl LogFile {
             name,
             size,
             file,
-            index: RwLock::new(Index::Open(FileIndex::default())),
+            index: RwLock::new(IndexState::Open(FileIndex::default())),
             cache: cache.clone(),
             deceit: AtomicU8::new(UNKNOWN),
         }
@@ -252,18 +252,18 @@ impl LogFile {
     }
 
     pub fn set_index(&self, index: FileIndex) {
-        *self.index.write() = Index::Open(index);
+        *self.index.write() = IndexState::Open(index);
     }
 
-    pub fn add(&self, entries: impl Iterator<Item = Entry>) {
-        if let Index::Open(index) = &mut *self.index.write() {
+    pub fn add(&self, entries: impl Iterator<Item = FrameEntry>) {
+        if let IndexState::Open(index) = &mut *self.index.write() {
             entries.for_each(|entry| index.push(entry));
         }
     }
 
     /// Forgets the frames that are not part of the log after all.
-    pub fn retain(&self, keep: impl Fn(&Entry) -> bool) {
-        if let Index::Open(index) = &mut *self.index.write() {
+    pub fn retain(&self, keep: impl Fn(&FrameEntry) -> bool) {
+        if let IndexState::Open(index) = &mut *self.index.write() {
             index.retain(keep);
         }
     }
@@ -271,36 +271,36 @@ impl LogFile {
     /// Frames and partitions of a file that is open.
     pub fn counts(&self) -> (usize, usize) {
         match &*self.index.read() {
-            Index::Open(index) => (index.frames(), index.partition_count()),
-            Index::Closed(_) => (0, 0),
+            IndexState::Open(index) => (index.frames(), index.partition_count()),
+            IndexState::Closed(_) => (0, 0),
         }
     }
 
     /// From now on the index is in the footer, and in memory only as long as there is room.
     pub fn close(&self) {
         let mut slot = self.index.write();
-        if let Index::Open(index) = &mut *slot {
+        if let IndexState::Open(index) = &mut *slot {
             let index = Arc::new(std::mem::take(index));
-            let indexed = Indexed::new();
+            let indexed = IndexHandle::new();
             self.cache.put(&indexed, &index);
-            *slot = Index::Closed(indexed);
+            *slot = IndexState::Closed(indexed);
         }
     }
 
     /// A file that was found with a footer.
     pub fn found_closed(&self) {
-        *self.index.write() = Index::Closed(Indexed::new());
+        *self.index.write() = IndexState::Closed(IndexHandle::new());
     }
 
     pub fn is_closed(&self) -> bool {
-        matches!(&*self.index.read(), Index::Closed(_))
+        matches!(&*self.index.read(), IndexState::Closed(_))
     }
 
     /// What `look` finds in the index. Reads it first if it is not in memory.
     pub fn with_index<T>(&self, look: impl FnOnce(&FileIndex) -> T) -> Result<T> {
         let indexed = match &*self.index.read() {
-            Index::Open(index) => return Ok(look(index)),
-            Index::Closed(indexed) => indexed.clone(),
+            IndexState::Open(index) => return Ok(look(index)),
+            IndexState::Closed(indexed) => indexed.clone(),
         };
         if let Some(index) = self.cache.get(&indexed) {
             return Ok(look(&index));
@@ -364,7 +364,7 @@ impl LogFile {
                 break;
             }
             let body_at = at + frame::LEN as u64;
-            index.push(Entry { header, body_at });
+            index.push(FrameEntry { header, body_at });
             at = body_at + u64::from(header.body_len);
         }
         match end {
@@ -380,7 +380,7 @@ impl LogFile {
     }
 
     /// The frames of a block, whose headers must be sound.
-    pub fn block_entries(&self, at: u64, header: &BlockHeader) -> Result<Vec<Entry>> {
+    pub fn block_entries(&self, at: u64, header: &BlockHeader) -> Result<Vec<FrameEntry>> {
         let headers = self.read(at, header.headers_len())?;
         let damaged = |found: &str| LogError::Corrupt {
             file: self.name.clone(),
@@ -399,7 +399,7 @@ impl LogFile {
                 Some(newer) => self.newer(at + (block::LEN + n * frame::LEN) as u64, newer),
                 None => damaged("it has a frame that makes no sense"),
             })?;
-            entries.push(Entry { header, body_at });
+            entries.push(FrameEntry { header, body_at });
             body_at += u64::from(header.body_len);
         }
         Ok(entries)
@@ -457,7 +457,7 @@ impl LogFile {
     }
 
     /// What a newer program has written as the end of the file, and where, if it is its own.
-    pub fn newer_trailer(&self, log_id: Option<u64>) -> Result<Option<(u64, Newer)>> {
+    pub fn newer_trailer(&self, log_id: Option<u64>) -> Result<Option<(u64, NewerVersion)>> {
         let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
             return Ok(None);
         };
@@ -468,13 +468,13 @@ impl LogFile {
     }
 
     /// What a closed file holds of each partition; `None` if its footer does not tell.
-    pub fn holdings(&self, trailer: &Trailer) -> Result<Option<Vec<Holding>>> {
+    pub fn holdings(&self, trailer: &Trailer) -> Result<Option<Vec<PartitionExtent>>> {
         let at = self.size - trailer.footer_len() + trailer.entries_len() as u64;
         Ok(trailer.holdings(&self.read(at, trailer.holdings_len())?))
     }
 
     /// Frames of a partition that hold `from` or what follows, together about `bytes` of bodies, one at least.
-    pub fn entries(&self, partition: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Entry>> {
+    pub fn entries(&self, partition: PartitionId, from: Offset, bytes: usize) -> Result<Vec<FrameEntry>> {
         self.with_index(|index| {
             let mut sum = 0;
             let wanted = index.from(partition, from).iter().take_while(|entry| {
@@ -492,17 +492,17 @@ impl LogFile {
     }
 
     /// See [`FileIndex::at_time`].
-    pub fn entry_at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Result<Option<Entry>> {
+    pub fn entry_at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Result<Option<FrameEntry>> {
         self.with_index(|index| index.at_time(partition, from, time).copied())
     }
 
-    pub fn last_entry(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Result<Option<Entry>> {
+    pub fn last_entry(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Result<Option<FrameEntry>> {
         self.with_index(|index| index.last(partition, is))
     }
 
     /// The body of a frame, as it was written or not at all. A disk that cannot read it has lost it like one that reads
     /// something else.
-    pub fn body(&self, entry: &Entry) -> Result<Bytes> {
+    pub fn body(&self, entry: &FrameEntry) -> Result<Bytes> {
         self.body_as_read(entry).map_err(|error| match error {
             LogError::Io { error, .. } => self.corrupt(entry.body_at, format!("the disk cannot read it: {error}")),
             error => error,
@@ -510,7 +510,7 @@ impl LogFile {
     }
 
     /// The same, but that it cannot be read says nothing of what was written.
-    pub fn body_as_read(&self, entry: &Entry) -> Result<Bytes> {
+    pub fn body_as_read(&self, entry: &FrameEntry) -> Result<Bytes> {
         let len = entry.header.body_len as usize;
         if len > frame::BODY_MAX {
             return Err(self.corrupt(entry.body_at, format!("a frame of {len} bytes cannot be")));
@@ -530,7 +530,7 @@ impl LogFile {
         Ok(body.into())
     }
 
-    pub fn newer(&self, position: u64, found: Newer) -> LogError {
+    pub fn newer(&self, position: u64, found: NewerVersion) -> LogError {
         LogError::NewerFormat {
             file: self.name.clone(),
             position,
@@ -549,7 +549,7 @@ impl LogFile {
 
     /// Writes the index behind the last block, so that a start need not look at the blocks. Not synced: an index that
     /// did not make it is made anew.
-    pub fn write_footer(&self, bounds: &Bounds) -> Result<()> {
+    pub fn write_footer(&self, bounds: &TrailerFields) -> Result<()> {
         let bytes = self.with_index(|index| footer::encode(index, &index.holdings(), bounds))?;
         self.write(&bytes, self.size - bytes.len() as u64)?;
         self.close();

@@ -10,15 +10,15 @@ use crate::durability::Durability;
 use crate::file::{LogFile, commit_name};
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{TRAILER_LEN, Trailer};
-use crate::format::frame::{self, Flags, FrameHeader, Kind};
+use crate::format::frame::{self, FrameFlags, FrameHeader, FrameKind};
 use crate::format::record::{RecordRef, records};
 use crate::format::superblock::Superblock;
 use crate::format::{PAGE, pages};
 use crate::ids::PartitionId;
 use crate::options::LogOptions;
+use crate::partition_table::{META, PartitionEntry, PartitionTable};
 use crate::repair::repair;
 use crate::superblock;
-use crate::table::{Known, META, Table};
 use crate::{check::salvage, open};
 
 const FILE_BYTES: u64 = 64 << 10;
@@ -95,7 +95,7 @@ pub fn superblock(bytes: &[u8]) {
 
 /// What is said of partitions: values one behind the other, a length before each.
 pub fn table(mut bytes: &[u8]) {
-    let mut table = Table::default();
+    let mut table = PartitionTable::default();
     while let Some((len, rest)) = bytes.split_first() {
         let (value, rest) = rest.split_at(rest.len().min(usize::from(*len)));
         let _ = table.apply(value);
@@ -103,8 +103,8 @@ pub fn table(mut bytes: &[u8]) {
     }
     let rows: Vec<_> = table.partitions.iter().map(|(id, known)| (*id, *known)).collect();
     let mut snapshot = Vec::new();
-    Table::encode(rows.into_iter(), &mut snapshot);
-    let mut again = Table::default();
+    PartitionTable::encode(rows.into_iter(), &mut snapshot);
+    let mut again = PartitionTable::default();
     assert!(
         again.apply(&snapshot).is_ok() && again == table,
         "a table reads back as it was"
@@ -181,14 +181,14 @@ fn small_log(disk: &SimDisk) {
 }
 
 fn snapshot(ids: &[PartitionId]) -> Vec<u8> {
-    let known = Known {
+    let known = PartitionEntry {
         durability: Durability::Fsync,
         first: 0,
         next: 0,
         epoch: 0,
     };
     let mut value = Vec::new();
-    Table::encode(ids.iter().map(|id| (*id, known)), &mut value);
+    PartitionTable::encode(ids.iter().map(|id| (*id, known)), &mut value);
     value
 }
 
@@ -200,11 +200,11 @@ fn encoded(sequence: u64, values: &[(PartitionId, u64, Vec<u8>)]) -> Vec<u8> {
         RecordRef::of(1, value).encode(&mut body);
         let header = FrameHeader {
             kind: if *partition == META {
-                Kind::Checkpoint
+                FrameKind::Checkpoint
             } else {
-                Kind::Data
+                FrameKind::Data
             },
-            flags: Flags::NONE,
+            flags: FrameFlags::NONE,
             body_len: body.len() as u32,
             body_crc: crc32c::crc32c(&body),
             partition: *partition,

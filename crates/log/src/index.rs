@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::footer::Holding;
+use crate::format::footer::PartitionExtent;
 use crate::format::frame::FrameHeader;
 use crate::ids::{Micros, Offset, PartitionId};
 
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct FrameEntry {
     pub header: FrameHeader,
     /// Of the body, from the start of the file.
     pub body_at: u64,
@@ -18,17 +18,17 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileIndex {
     // Ordered, so that the same frames always give the same bytes.
-    partitions: BTreeMap<PartitionId, Vec<Entry>>,
+    partitions: BTreeMap<PartitionId, Vec<FrameEntry>>,
     frames: usize,
 }
 
 impl FileIndex {
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: FrameEntry) {
         self.frames += 1;
         self.partitions.entry(entry.header.partition).or_default().push(entry);
     }
 
-    pub fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&FrameEntry) -> bool) {
         for entries in self.partitions.values_mut() {
             entries.retain(&keep);
         }
@@ -40,7 +40,7 @@ impl FileIndex {
         self.frames
     }
 
-    pub fn has(&self, entry: &Entry) -> bool {
+    pub fn has(&self, entry: &FrameEntry) -> bool {
         self.from(entry.header.partition, entry.header.base).first() == Some(entry)
     }
 
@@ -50,15 +50,15 @@ impl FileIndex {
 
     /// Of memory, about.
     pub fn bytes(&self) -> usize {
-        self.frames * size_of::<Entry>() + self.partitions.len() * size_of::<Vec<Entry>>()
+        self.frames * size_of::<FrameEntry>() + self.partitions.len() * size_of::<Vec<FrameEntry>>()
     }
 
-    pub fn partitions(&self) -> impl Iterator<Item = (PartitionId, &[Entry])> {
+    pub fn partitions(&self) -> impl Iterator<Item = (PartitionId, &[FrameEntry])> {
         self.partitions.iter().map(|(id, entries)| (*id, &entries[..]))
     }
 
     /// The frames of a partition that hold `from` or what follows it.
-    pub fn from(&self, partition: PartitionId, from: Offset) -> &[Entry] {
+    pub fn from(&self, partition: PartitionId, from: Offset) -> &[FrameEntry] {
         let entries = self.partitions.get(&partition).map_or(&[][..], Vec::as_slice);
         let start = entries.partition_point(|entry| entry.header.next() <= from);
         entries.get(start..).unwrap_or_default()
@@ -79,23 +79,23 @@ impl FileIndex {
     }
 
     /// The frame of a partition, from an offset on, that has the first record of time `time` or later, as far as headers tell.
-    pub fn at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Option<&Entry> {
+    pub fn at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Option<&FrameEntry> {
         let mut entries = self.from(partition, from).iter();
         entries.find(|entry| entry.header.max_time >= time)
     }
 
     /// The newest frame of a partition that `is` describes.
-    pub fn last(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Option<Entry> {
+    pub fn last(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Option<FrameEntry> {
         let entries = self.partitions.get(&partition)?;
         entries.iter().rev().find(|entry| is(&entry.header)).copied()
     }
 
     /// What the file holds of each partition.
-    pub fn holdings(&self) -> Vec<Holding> {
+    pub fn holdings(&self) -> Vec<PartitionExtent> {
         let mut entry = 0;
         let rows = self.partitions.iter().filter_map(|(id, entries)| {
             let (first, last) = (entries.first()?, entries.last()?);
-            let row = Holding {
+            let row = PartitionExtent {
                 partition: *id,
                 first: first.header.base,
                 next: last.header.next(),

@@ -10,40 +10,40 @@
 #[cfg(test)]
 extern crate self as thalweg_log;
 
-mod absent;
 mod cache;
 mod check;
 pub mod clock;
 mod contract;
 #[cfg(any(test, feature = "contract-suite"))]
 pub mod contract_suite;
-mod disks;
 mod dump;
 mod durability;
 mod embedded;
 mod erase;
 mod error;
 mod file;
+mod file_pool;
 mod ids;
 mod index;
-pub mod line;
+mod maintenance;
 mod measure;
+mod missing_files;
+mod multi_disk;
 mod open;
 mod options;
 mod partition;
+mod partition_table;
 mod raise;
 mod records;
 mod recovery;
 mod repair;
 mod segment;
-mod shelf;
 mod status;
 mod superblock;
-mod table;
 #[cfg(test)]
 #[path = "../tests/suite/support/mod.rs"]
 mod test_support;
-mod upkeep;
+pub mod wait_queue;
 mod writer;
 
 pub mod disk;
@@ -51,23 +51,23 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzz;
 
-pub use check::{CheckReport, CheckedPartition, Finding, FindingKind, Lost, Progress, check};
-pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
-pub use disks::{Disks, Together};
-pub use dump::{DumpOptions, Dumped, dump};
+pub use check::{CheckProgress, CheckReport, CheckedPartition, Finding, FindingKind, LostRange, check};
+pub use contract::{BoxFuture, Log, LogCaps, ReadOptions};
+pub use dump::{DumpLine, DumpOptions, dump};
 pub use durability::Durability;
-pub use embedded::{Appended, EmbeddedLog, Fence};
+pub use embedded::{AppendReceipt, EmbeddedLog, Fence};
 pub use error::{LogError, Result};
 pub use file::is_file_of_log;
-pub use format::newer::{Newer, Versioned};
+pub use file_pool::RollListener;
+pub use format::newer::{NewerVersion, VersionedPart};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
-pub use measure::{Histogram, Measures, Observed};
+pub use measure::{Histogram, HistogramSnapshot, LogMetrics};
+pub use multi_disk::{ColocationKey, MultiDiskLog};
 pub use options::LogOptions;
-pub use partition::{Bounds, Frame, Listener};
+pub use partition::{Frame, PartitionBounds, PartitionListener};
 pub use raise::raise_next;
-pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Unit};
-pub use recovery::Report;
-pub use repair::{Done, Repaired, needs_repair, repair};
-pub use segment::{Keep, Show};
-pub use shelf::OnRoll;
+pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, WriteBatch};
+pub use recovery::RecoveryReport;
+pub use repair::{RepairActions, RepairReport, needs_repair, repair};
+pub use segment::{RecordFilter, RecordVisitor};
 pub use status::{LogCounters, LogStatus};

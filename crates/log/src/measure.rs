@@ -20,7 +20,7 @@ pub struct Histogram {
 
 /// What was observed up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct HistogramSnapshot {
     /// Upper bound (inclusive) of each bucket but the last, which has none, and how many values fell into it.
     pub buckets: Vec<(u64, u64)>,
     pub beyond: u64,
@@ -59,10 +59,10 @@ impl Histogram {
         }
     }
 
-    pub fn observed(&self) -> Observed {
+    pub fn observed(&self) -> HistogramSnapshot {
         let bound = |n: u32| 1u64 << (self.first_bits + n * STEP_BITS);
         let (last, bounded) = (BUCKETS - 1, self.buckets.iter().take(BUCKETS - 1));
-        Observed {
+        HistogramSnapshot {
             buckets: (0..)
                 .zip(bounded)
                 .map(|(n, count)| (bound(n), count.load(Relaxed)))
@@ -73,13 +73,13 @@ impl Histogram {
     }
 }
 
-impl Observed {
+impl HistogramSnapshot {
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.beyond
     }
 
     /// With so many values more that are as small as can be.
-    pub fn and_smallest(mut self, count: u64) -> Observed {
+    pub fn and_smallest(mut self, count: u64) -> HistogramSnapshot {
         if let Some((_, first)) = self.buckets.first_mut() {
             *first += count;
         }
@@ -89,7 +89,7 @@ impl Observed {
 
 /// What a log measures of itself. Times are in microseconds.
 #[derive(Debug)]
-pub struct Measures {
+pub struct LogMetrics {
     /// From the moment a group was taken to the answers.
     pub commit_us: Histogram,
     /// A sync, or a write and its sync where they are one call.
@@ -100,9 +100,9 @@ pub struct Measures {
     pub commit_records: Histogram,
 }
 
-impl Default for Measures {
-    fn default() -> Measures {
-        Measures {
+impl Default for LogMetrics {
+    fn default() -> LogMetrics {
+        LogMetrics {
             commit_us: Histogram::new(4),
             sync_us: Histogram::new(4),
             admission_us: Histogram::new(4),

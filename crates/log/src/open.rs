@@ -4,45 +4,45 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::absent::stood_in;
 use crate::cache::IndexCache;
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
-use crate::format::footer::Holding;
-use crate::format::frame::Kind;
+use crate::file_pool::{ExistingFiles, FilePool, FilePoolPolicy, FilePurpose};
+use crate::format::footer::PartitionExtent;
+use crate::format::frame::FrameKind;
 use crate::format::record;
 use crate::ids::{Offset, PartitionId};
+use crate::missing_files::stood_in;
 use crate::options::LogOptions;
-use crate::partition::{Partition, Range};
-use crate::recovery::{Recovered, Report, recover};
+use crate::partition::{FileRange, Partition};
+use crate::partition_table::{META, PartitionTable};
+use crate::recovery::{RecoveredLog, RecoveryReport, recover};
 use crate::repair::repair;
-use crate::shelf::{Found, Purpose, Shelf, ShelfPolicy};
-use crate::superblock::{Superblock, SuperblockFile, SuperblockFound};
-use crate::table::{META, Table};
-use crate::writer::core::{Core, Resume};
-use crate::writer::files::Files;
+use crate::superblock::{StoredSuperblock, Superblock, SuperblockFile};
+use crate::writer::core::{ResumePoint, WriterCore};
+use crate::writer::files::CommitFiles;
 
-pub(crate) struct Opened {
-    pub core: Core,
-    pub shelf: Arc<Shelf>,
+pub(crate) struct OpenedLog {
+    pub core: WriterCore,
+    pub shelf: Arc<FilePool>,
     pub partitions: HashMap<PartitionId, Arc<Partition>>,
     pub meta: Arc<Partition>,
     pub log_id: u64,
-    pub report: Report,
+    pub report: RecoveryReport,
 }
 
 /// What a disk was found to have. Nothing on it was changed for that, but by a repair that was asked for.
-pub(crate) struct Looked {
-    found: Recovered,
+pub(crate) struct InspectedDisk {
+    found: RecoveredLog,
     cache: Arc<IndexCache>,
     pub partitions: Vec<Arc<Partition>>,
     meta: Arc<Partition>,
     given_up: u64,
 }
 
-impl Looked {
+impl InspectedDisk {
     pub fn log_id(&self) -> Option<u64> {
         self.found.log_id
     }
@@ -54,14 +54,19 @@ impl Looked {
 }
 
 /// Opens a log for writing, after looking at all that was not known to be synced.
-pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Opened> {
+pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<OpenedLog> {
     let looked = look_or_repair(disk.as_ref(), options)?;
     go_on(disk, looked, log_id, options)
 }
 
 /// Opens a log that is explained. From here on its files are written.
-pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &LogOptions) -> Result<Opened> {
-    let Looked {
+pub(crate) fn go_on(
+    disk: Arc<dyn Disk>,
+    looked: InspectedDisk,
+    log_id: u64,
+    options: &LogOptions,
+) -> Result<OpenedLog> {
+    let InspectedDisk {
         mut found,
         cache,
         partitions,
@@ -69,7 +74,7 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
         given_up,
     } = looked;
     found.make_end(disk.as_ref(), options.first_file_bytes.min(options.file_bytes))?;
-    let report = Report {
+    let report = RecoveryReport {
         given_up,
         ..found.report
     };
@@ -77,7 +82,7 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
     let superblock = found.superblock;
     let log_id = found.log_id.unwrap_or(log_id);
     let (files, end, first, next) = (found.files, found.end, found.first, found.next);
-    let policy = ShelfPolicy {
+    let policy = FilePoolPolicy {
         spare: options.spare,
         file_bytes: options.file_bytes,
         min_free_bytes: options.min_free_bytes,
@@ -89,11 +94,11 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
         Some((last, older)) => (Some(last.clone()), older.to_vec()),
         None => (None, Vec::new()),
     };
-    let shelf = Shelf::new(
+    let shelf = FilePool::new(
         disk.clone(),
         cache,
         policy,
-        Found {
+        ExistingFiles {
             ready: found.spares,
             sealed,
             segments: found.segments.into_iter().map(|(file, _)| file).collect(),
@@ -119,15 +124,15 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
             ..Superblock::default()
         },
     )?;
-    let resume = Resume {
+    let resume = ResumePoint {
         superblock,
         offsets,
-        files: Files::new(current, end, first, log_id, shelf.clone()),
+        files: CommitFiles::new(current, end, first, log_id, shelf.clone()),
         log_id,
         next,
         synced: next - 1,
     };
-    let mut core = Core::new(
+    let mut core = WriterCore::new(
         resume,
         options.commit_bytes_max,
         options.tail_bytes_max,
@@ -137,7 +142,7 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
     partitions
         .iter()
         .for_each(|partition| core.add_partition(partition.clone()));
-    Ok(Opened {
+    Ok(OpenedLog {
         core,
         shelf,
         partitions: partitions
@@ -151,13 +156,13 @@ pub(crate) fn go_on(disk: Arc<dyn Disk>, looked: Looked, log_id: u64, options: &
 }
 
 /// How many offsets a file gave out, by what it holds.
-fn offsets_in(holdings: Option<&Vec<Holding>>) -> u64 {
+fn offsets_in(holdings: Option<&Vec<PartitionExtent>>) -> u64 {
     let own = holdings.into_iter().flatten();
     own.map(|holding| holding.next - holding.first).sum()
 }
 
 /// What a start has found is what is known from now on. A file of which a slot is damaged, or that is not there, is made anew.
-fn write_superblock(disk: &Arc<dyn Disk>, found: Option<SuperblockFound>, slot: Superblock) -> Result<SuperblockFile> {
+fn write_superblock(disk: &Arc<dyn Disk>, found: Option<StoredSuperblock>, slot: Superblock) -> Result<SuperblockFile> {
     let newest = found.as_ref().and_then(|found| found.newest);
     let whole = found.filter(|found| found.damaged.is_empty());
     if let Some(found) = whole
@@ -171,11 +176,11 @@ fn write_superblock(disk: &Arc<dyn Disk>, found: Option<SuperblockFound>, slot: 
 }
 
 /// Looks at all of a log and changes nothing.
-pub(crate) fn look(disk: &dyn Disk, options: &LogOptions) -> Result<Looked> {
+pub(crate) fn look(disk: &dyn Disk, options: &LogOptions) -> Result<InspectedDisk> {
     let cache = IndexCache::new(options.index_bytes_max);
     let found = recover(disk, &cache)?;
     let (partitions, meta) = partitions(&found, &options.folder)?;
-    Ok(Looked {
+    Ok(InspectedDisk {
         found,
         cache,
         partitions,
@@ -185,12 +190,12 @@ pub(crate) fn look(disk: &dyn Disk, options: &LogOptions) -> Result<Looked> {
 }
 
 /// The same after a repair, if one is needed and the options say that damage is to be passed.
-pub(crate) fn look_or_repair(disk: &dyn Disk, options: &LogOptions) -> Result<Looked> {
+pub(crate) fn look_or_repair(disk: &dyn Disk, options: &LogOptions) -> Result<InspectedDisk> {
     match look(disk, options) {
         Err(error) if is_passed(&error, options) => {
             let repaired = repair(disk, true, &mut |_, _| {})?;
             let given_up = repaired.before.lost_records();
-            Ok(Looked {
+            Ok(InspectedDisk {
                 given_up,
                 ..look(disk, options)?
             })
@@ -204,15 +209,15 @@ pub(crate) fn is_passed(error: &LogError, options: &LogOptions) -> bool {
     options.recover_skip && matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
 }
 
-fn first_file(shelf: &Shelf, options: &LogOptions) -> Result<LogFile> {
+fn first_file(shelf: &FilePool, options: &LogOptions) -> Result<LogFile> {
     if shelf.counts().0 > 0 {
-        return shelf.take(Purpose::State);
+        return shelf.take(FilePurpose::State);
     }
     shelf.first(options.first_file_bytes)
 }
 
 /// The partitions of the log, and the one of the log itself.
-pub(crate) fn partitions(found: &Recovered, folder: &str) -> Result<(Vec<Arc<Partition>>, Arc<Partition>)> {
+pub(crate) fn partitions(found: &RecoveredLog, folder: &str) -> Result<(Vec<Arc<Partition>>, Arc<Partition>)> {
     let (table, meta) = read_table(found)?;
     let mut pieces = pieces_of(found);
     let mut there: Vec<u64> = found.files.iter().map(|file| file.number).collect();
@@ -238,16 +243,16 @@ pub(crate) fn partitions(found: &Recovered, folder: &str) -> Result<(Vec<Arc<Par
 }
 
 /// What the newest table and the changes since say.
-fn read_table(found: &Recovered) -> Result<(Table, Arc<Partition>)> {
+fn read_table(found: &RecoveredLog) -> Result<(PartitionTable, Arc<Partition>)> {
     let mut newest = None;
     for file in found.files.iter().rev() {
-        newest = file.last_entry(META, |header| header.kind == Kind::Checkpoint)?;
+        newest = file.last_entry(META, |header| header.kind == FrameKind::Checkpoint)?;
         if newest.is_some() {
             break;
         }
     }
     let first = newest.map_or(0, |entry| entry.header.base);
-    let mut table = Table::default();
+    let mut table = PartitionTable::default();
     let mut ranges = Vec::new();
     let mut next = first;
     for (file, holdings) in found.files.iter().zip(&found.holdings) {
@@ -278,11 +283,11 @@ fn read_table(found: &Recovered) -> Result<(Table, Arc<Partition>)> {
 }
 
 /// A stretch of offsets in a file; what comes first in the order of pieces is believed.
-pub(crate) type Piece = (u64, Range);
+pub(crate) type RankedRange = (u64, FileRange);
 
-fn pieces_of(found: &Recovered) -> BTreeMap<PartitionId, Vec<Piece>> {
-    let mut pieces: BTreeMap<PartitionId, Vec<Piece>> = BTreeMap::new();
-    let mut add = |rank: u64, file: &Arc<LogFile>, holdings: &[Holding]| {
+fn pieces_of(found: &RecoveredLog) -> BTreeMap<PartitionId, Vec<RankedRange>> {
+    let mut pieces: BTreeMap<PartitionId, Vec<RankedRange>> = BTreeMap::new();
+    let mut add = |rank: u64, file: &Arc<LogFile>, holdings: &[PartitionExtent]| {
         for holding in holdings {
             let piece = (rank, range(file, holding));
             pieces.entry(holding.partition).or_default().push(piece);
@@ -298,8 +303,8 @@ fn pieces_of(found: &Recovered) -> BTreeMap<PartitionId, Vec<Piece>> {
     pieces
 }
 
-pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
-    Range {
+pub(crate) fn range(file: &Arc<LogFile>, holding: &PartitionExtent) -> FileRange {
+    FileRange {
         file: file.clone(),
         first: holding.first,
         next: holding.next,
@@ -313,10 +318,10 @@ pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
 /// later one lets go of what comes before it just as well, and the files with that may be gone: a hole that `checkpoint`, the
 /// first one of a range, follows is none. Nothing more is let go than has to be, as the newest checkpoint may be damaged.
 pub(crate) fn needed_of(
-    pieces: Vec<Piece>,
+    pieces: Vec<RankedRange>,
     first: Offset,
-    checkpoint: impl Fn(&Range) -> Result<Option<Offset>>,
-) -> Result<(Offset, Vec<Range>)> {
+    checkpoint: impl Fn(&FileRange) -> Result<Option<Offset>>,
+) -> Result<(Offset, Vec<FileRange>)> {
     let ranges = ranges_of(pieces, first);
     let (mut needed, mut at) = (first, first);
     let (mut behind_hole, mut unread) = (false, None);
@@ -344,20 +349,20 @@ pub(crate) fn needed_of(
 }
 
 /// The first checkpoint of a partition that is to be read from a file.
-fn checkpoint_in(id: PartitionId, range: &Range) -> Result<Option<Offset>> {
+fn checkpoint_in(id: PartitionId, range: &FileRange) -> Result<Option<Offset>> {
     range.file.with_index(|index| {
         let checkpoints = index.from(id, range.first).iter().map(|entry| entry.header);
         let mut bases = checkpoints
-            .filter(|header| header.kind == Kind::Checkpoint)
+            .filter(|header| header.kind == FrameKind::Checkpoint)
             .map(|header| header.base);
         bases.find(|base| (range.first..range.next).contains(base))
     })
 }
 
 /// Ranges that do not overlap, in order, of what is needed from `first` on.
-pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
+pub(crate) fn ranges_of(mut pieces: Vec<RankedRange>, first: Offset) -> Vec<FileRange> {
     pieces.sort_by_key(|(rank, range)| (std::cmp::Reverse(*rank), range.first));
-    let mut taken: Vec<Range> = Vec::new();
+    let mut taken: Vec<FileRange> = Vec::new();
     for (_, piece) in pieces {
         let mut from = piece.first.max(first);
         let mut parts = Vec::new();
@@ -376,7 +381,7 @@ pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
         for (first, next) in parts {
             let bytes =
                 u128::from(piece.bytes) * u128::from(next - first) / u128::from((piece.next - piece.first).max(1));
-            taken.push(Range {
+            taken.push(FileRange {
                 file: piece.file.clone(),
                 first,
                 next,
@@ -391,7 +396,7 @@ pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
 }
 
 /// All that was committed is somewhere, as far as it is needed; or the first offsets that are not.
-fn check_whole((first, next): (Offset, Offset), ranges: &[Range]) -> std::result::Result<(), (Offset, Offset)> {
+fn check_whole((first, next): (Offset, Offset), ranges: &[FileRange]) -> std::result::Result<(), (Offset, Offset)> {
     let mut at = first;
     for range in ranges {
         if range.first > at {

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
-use crate::format::frame::{FrameHeader, Kind};
+use crate::format::frame::{FrameHeader, FrameKind};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::records::{Records, SUBMISSION_RECORDS_MAX};
 use crate::writer::group::Slot;
@@ -22,20 +22,20 @@ pub(crate) struct Partition {
     pub slot: Slot,
     durability: AtomicU8,
     epoch: AtomicU32,
-    inner: Mutex<Inner>,
+    inner: Mutex<PartitionState>,
     grown: Notify,
     journal: Mutex<Journal>,
 }
 
 /// Told when a partition has grown, by the thread that commits: it has to return at once.
-pub trait Listener: Send + Sync {
+pub trait PartitionListener: Send + Sync {
     /// Everything before `next` can be read.
     fn grown(&self, next: Offset);
 }
 
 /// What a partition holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub struct PartitionBounds {
     /// The oldest offset that can be read.
     pub first: Offset,
     /// The offset of the next record to be committed; everything before it can be read.
@@ -47,20 +47,20 @@ pub struct Bounds {
 }
 
 #[derive(Default)]
-struct Inner {
+struct PartitionState {
     first: Offset,
     next: Offset,
     synced: Offset,
-    ranges: VecDeque<Range>,
+    ranges: VecDeque<FileRange>,
     /// The newest frames, without a hole up to `next`.
     tail: VecDeque<Frame>,
-    listener: Option<Arc<dyn Listener>>,
+    listener: Option<Arc<dyn PartitionListener>>,
     removed: bool,
 }
 
 /// The offsets of a partition that are to be read from one file.
 #[derive(Clone)]
-pub(crate) struct Range {
+pub(crate) struct FileRange {
     pub file: Arc<LogFile>,
     pub first: Offset,
     pub next: Offset,
@@ -75,7 +75,7 @@ pub(crate) struct Range {
 /// whoever journals much writes one after so many records; what has no checkpoints is as little as what is appended beside it.
 #[derive(Default)]
 struct Journal {
-    parts: VecDeque<(Kind, Records)>,
+    parts: VecDeque<(FrameKind, Records)>,
 }
 
 /// Another part is begun behind so many records, so that a part stays what one submission may be, whatever comes in one call.
@@ -96,11 +96,11 @@ impl Partition {
             slot,
             durability: AtomicU8::new(durability.byte()),
             epoch: AtomicU32::new(0),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(PartitionState {
                 first,
                 next: first,
                 synced: first,
-                ..Inner::default()
+                ..PartitionState::default()
             }),
             grown: Notify::new(),
             journal: Mutex::default(),
@@ -117,9 +117,9 @@ impl Partition {
         self.durability.store(durability.byte(), Ordering::Release);
     }
 
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> PartitionBounds {
         let inner = self.inner.lock();
-        Bounds {
+        PartitionBounds {
             first: inner.first,
             next: inner.next,
             synced: inner.synced,
@@ -129,13 +129,13 @@ impl Partition {
 
     /// Of frame bodies between two offsets, exact to the frame.
     pub fn bytes_within(&self, from: Offset, to: Offset) -> Result<u64> {
-        let ranges: Vec<Range> = {
+        let ranges: Vec<FileRange> = {
             let inner = self.inner.lock();
             let start = inner.ranges.partition_point(|range| range.next <= from);
             let own = inner.ranges.range(start..).take_while(|range| range.first < to);
             own.cloned().collect()
         };
-        let of = |range: &Range| match range.counted && from <= range.first && range.next <= to {
+        let of = |range: &FileRange| match range.counted && from <= range.first && range.next <= to {
             true => Ok(range.bytes),
             false => range
                 .file
@@ -153,7 +153,7 @@ impl Partition {
     }
 
     /// One listener for the life of the partition; a second one is not heard.
-    pub fn listen(&self, listener: Arc<dyn Listener>) {
+    pub fn listen(&self, listener: Arc<dyn PartitionListener>) {
         let mut inner = self.inner.lock();
         if !inner.removed {
             inner.listener.get_or_insert(listener);
@@ -186,7 +186,7 @@ impl Partition {
     }
 
     /// Takes over what recovery has found of this partition, all of it synced. `next` is at least what is known of it.
-    pub fn found(&self, ranges: Vec<Range>, next: Offset) {
+    pub fn found(&self, ranges: Vec<FileRange>, next: Offset) {
         let mut inner = self.inner.lock();
         let last = ranges.last().map_or(0, |range| range.next);
         inner.ranges = ranges.into();
@@ -235,7 +235,7 @@ impl Partition {
     }
 
     /// The ranges that lie in `file`, as they are needed now.
-    pub fn ranges_in(&self, file: &Arc<LogFile>) -> Vec<Range> {
+    pub fn ranges_in(&self, file: &Arc<LogFile>) -> Vec<FileRange> {
         let inner = self.inner.lock();
         let own = inner.ranges.iter().filter(|range| Arc::ptr_eq(&range.file, file));
         own.cloned()
@@ -247,13 +247,13 @@ impl Partition {
     }
 
     /// Looks at all ranges, as they were written.
-    pub fn each_range(&self, mut look: impl FnMut(&Range)) {
+    pub fn each_range(&self, mut look: impl FnMut(&FileRange)) {
         self.inner.lock().ranges.iter().for_each(&mut look);
     }
 
     /// What was read from the files `from` is to be read from `to` now, which covers the same offsets, as far as they are
     /// needed.
-    pub fn replace(&self, from: &[Arc<LogFile>], to: &[Range]) {
+    pub fn replace(&self, from: &[Arc<LogFile>], to: &[FileRange]) {
         let mut inner = self.inner.lock();
         let before = inner.ranges.len();
         inner
@@ -389,7 +389,7 @@ impl Partition {
     }
 
     /// The base of the newest frame of a kind.
-    pub fn last_of(&self, kind: Kind) -> Result<Option<Offset>> {
+    pub fn last_of(&self, kind: FrameKind) -> Result<Option<Offset>> {
         let ranges = self.inner.lock().ranges.clone();
         for range in ranges.iter().rev() {
             let found = range
@@ -420,12 +420,15 @@ impl Partition {
 
     /// Adds records that nobody waits for, all that `push` has or none. Returns whether they are the first since the last
     /// block.
-    pub fn journal(&self, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<bool> {
+    pub fn journal(&self, kind: FrameKind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<bool> {
         let mut journal = self.journal.lock();
         let was_empty = journal.parts.is_empty();
         // A checkpoint begins a frame of its own.
-        let joins = |(last, records): &&mut (Kind, Records)| {
-            *last == kind && kind != Kind::Checkpoint && records.len() < PART_RECORDS && records.bytes() < PART_BYTES
+        let joins = |(last, records): &&mut (FrameKind, Records)| {
+            *last == kind
+                && kind != FrameKind::Checkpoint
+                && records.len() < PART_RECORDS
+                && records.bytes() < PART_BYTES
         };
         if let Some((_, records)) = journal.parts.back_mut().filter(joins) {
             let joined = records.push_together(push);
@@ -448,30 +451,30 @@ impl Partition {
     }
 
     /// What was journaled since the last time.
-    pub fn take_journal(&self) -> VecDeque<(Kind, Records)> {
+    pub fn take_journal(&self) -> VecDeque<(FrameKind, Records)> {
         std::mem::take(&mut self.journal.lock().parts)
     }
 
     /// What was taken last could not be stored: it comes before what was journaled since.
-    pub fn put_back(&self, kind: Kind, records: Records) {
+    pub fn put_back(&self, kind: FrameKind, records: Records) {
         let mut journal = self.journal.lock();
         // With a checkpoint behind it nobody needs it.
-        if !self.is_removed() && !journal.parts.iter().any(|(kind, _)| *kind == Kind::Checkpoint) {
+        if !self.is_removed() && !journal.parts.iter().any(|(kind, _)| *kind == FrameKind::Checkpoint) {
             journal.parts.push_front((kind, records));
         }
     }
 }
 
 impl Journal {
-    fn add(&mut self, part: (Kind, Records)) {
-        if part.0 == Kind::Checkpoint {
+    fn add(&mut self, part: (FrameKind, Records)) {
+        if part.0 == FrameKind::Checkpoint {
             self.parts.clear();
         }
         self.parts.push_back(part);
     }
 }
 
-impl Inner {
+impl PartitionState {
     fn extend(&mut self, file: &Arc<LogFile>, header: &FrameHeader) {
         let (next, bytes) = (header.next(), u64::from(header.body_len));
         self.next = next;
@@ -480,7 +483,7 @@ impl Inner {
                 (range.next, range.bytes) = (next, range.bytes + bytes);
                 range.max_time = range.max_time.max(header.max_time);
             }
-            None => self.ranges.push_back(Range {
+            None => self.ranges.push_back(FileRange {
                 file: file.clone(),
                 first: header.base,
                 next,
@@ -509,18 +512,18 @@ mod tests {
 
     use super::*;
     use crate::cache::IndexCache;
-    use crate::disk::{Disk as _, Ram};
-    use crate::format::frame::Flags;
+    use crate::disk::{Disk as _, RamDisk};
+    use crate::format::frame::FrameFlags;
     use crate::format::record::{RecordRef, records};
-    use crate::index::{Entry, FileIndex};
+    use crate::index::{FileIndex, FrameEntry};
 
     const ID: PartitionId = PartitionId::new(1, 0);
 
     /// A frame that holds the offsets from `base` on.
     fn header(base: Offset, count: u32) -> FrameHeader {
         FrameHeader {
-            kind: Kind::Data,
-            flags: Flags::NONE,
+            kind: FrameKind::Data,
+            flags: FrameFlags::NONE,
             partition: ID,
             base,
             base_time: 1,
@@ -534,7 +537,7 @@ mod tests {
     }
 
     /// Of a segment that stands for offsets `first` to `next`, and has these frames.
-    fn range(number: u64, span: (Offset, Offset), frames: &[FrameHeader]) -> Range {
+    fn range(number: u64, span: (Offset, Offset), frames: &[FrameHeader]) -> FileRange {
         range_in(&IndexCache::new(1 << 20), number, span, frames)
     }
 
@@ -544,16 +547,16 @@ mod tests {
         number: u64,
         (first, next): (Offset, Offset),
         frames: &[FrameHeader],
-    ) -> Range {
-        let file = Ram::new(1 << 20).create("segment").unwrap();
+    ) -> FileRange {
+        let file = RamDisk::new(1 << 20).create("segment").unwrap();
         let mut index = FileIndex::default();
         frames.iter().for_each(|header| {
-            index.push(Entry {
+            index.push(FrameEntry {
                 header: *header,
                 body_at: 0,
             });
         });
-        Range {
+        FileRange {
             file: Arc::new(LogFile::segment(number, 0, file, index, cache)),
             first,
             next,
@@ -602,7 +605,7 @@ mod tests {
         let partition = Partition::new(ID, 0, Durability::Fsync, 0);
         let cache = IndexCache::new(1);
         // Only the index of the last one made is left.
-        let mut ranges: Vec<Range> = (0..1000)
+        let mut ranges: Vec<FileRange> = (0..1000)
             .filter(|n| *n != 700)
             .map(|n| range_in(&cache, n, (n * 10, n * 10 + 10), &[at(n * 10, n as Micros)]))
             .collect();
@@ -641,13 +644,13 @@ mod tests {
         }
     }
 
-    fn journal(partition: &Partition, kind: Kind, number: u32) {
+    fn journal(partition: &Partition, kind: FrameKind, number: u32) {
         let value = number.to_le_bytes();
         let mut push = |records: &mut Records| records.push(&RecordRef::of(1, &value));
         partition.journal(kind, &mut push).unwrap();
     }
 
-    fn numbers(parts: &VecDeque<(Kind, Records)>) -> Vec<u32> {
+    fn numbers(parts: &VecDeque<(FrameKind, Records)>) -> Vec<u32> {
         let values = parts.iter().flat_map(|(_, part)| records(&part.body));
         values
             .map(|record| u32::from_le_bytes(record.unwrap().value.try_into().unwrap()))
@@ -657,14 +660,14 @@ mod tests {
     #[test]
     fn any_number_of_records_is_journaled_between_two_blocks_in_parts_that_a_submission_may_have() {
         let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
-        (0..25_000).for_each(|n| journal(&partition, Kind::State, n));
+        (0..25_000).for_each(|n| journal(&partition, FrameKind::State, n));
         // So many at once stay together, whatever there is before them.
-        (25_000..29_000).for_each(|n| journal(&partition, Kind::State, n));
+        (25_000..29_000).for_each(|n| journal(&partition, FrameKind::State, n));
         for start in [29_000, 38_000] {
             let mut push = |records: &mut Records| {
                 (start..start + 9_000u32).try_for_each(|n| records.push(&RecordRef::of(1, &n.to_le_bytes())))
             };
-            partition.journal(Kind::State, &mut push).unwrap();
+            partition.journal(FrameKind::State, &mut push).unwrap();
         }
         let parts = partition.take_journal();
         assert!(parts.iter().all(|(_, part)| part.len() <= SUBMISSION_RECORDS_MAX));
@@ -674,32 +677,32 @@ mod tests {
     #[test]
     fn what_cannot_be_pushed_as_a_whole_leaves_nothing() {
         let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
-        journal(&partition, Kind::State, 1);
-        let refused = partition.journal(Kind::State, &mut |records| {
+        journal(&partition, FrameKind::State, 1);
+        let refused = partition.journal(FrameKind::State, &mut |records| {
             records.push(&RecordRef::of(1, b"half"))?;
             Err(LogError::Closed)
         });
         assert!(refused.is_err());
-        journal(&partition, Kind::State, 2);
+        journal(&partition, FrameKind::State, 2);
         assert_eq!(numbers(&partition.take_journal()), [1, 2]);
     }
 
     #[test]
     fn what_is_put_back_comes_first_unless_a_checkpoint_has_taken_its_place() {
         let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
-        journal(&partition, Kind::State, 1);
-        let put_back = |parts: VecDeque<(Kind, Records)>| {
+        journal(&partition, FrameKind::State, 1);
+        let put_back = |parts: VecDeque<(FrameKind, Records)>| {
             let parts = parts.into_iter().rev();
             parts.for_each(|(kind, records)| partition.put_back(kind, records));
         };
         let taken = partition.take_journal();
-        journal(&partition, Kind::State, 2);
+        journal(&partition, FrameKind::State, 2);
         put_back(taken);
         let taken = partition.take_journal();
         assert_eq!(numbers(&taken), [1, 2]);
-        journal(&partition, Kind::Checkpoint, 3);
+        journal(&partition, FrameKind::Checkpoint, 3);
         put_back(taken);
-        journal(&partition, Kind::State, 4);
+        journal(&partition, FrameKind::State, 4);
         assert_eq!(numbers(&partition.take_journal()), [3, 4]);
     }
 }

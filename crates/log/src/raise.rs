@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::contract::{Log, ReadWant};
+use crate::contract::{Log, ReadOptions};
 use crate::error::Result;
-use crate::format::frame::Kind;
+use crate::format::frame::FrameKind;
 use crate::ids::{Offset, PartitionId};
-use crate::records::{Records, Unit};
+use crate::records::{Records, WriteBatch};
 
 /// So often it is looked whether the disk has it.
 const LOOK: Duration = Duration::from_millis(1);
@@ -22,10 +22,10 @@ pub async fn raise_next(log: &dyn Log, id: PartitionId, to: Offset) -> Result<()
         };
         let step = u32::try_from(distance).unwrap_or(u32::MAX);
         let nothing = Records::new().covering(step)?.expecting(next);
-        let unit = Unit::default().and_of(Kind::Gap, id, nothing);
+        let unit = WriteBatch::default().and_of(FrameKind::Gap, id, nothing);
         log.append(unit, None).await?;
     }
-    let synced = ReadWant { bytes: 1, synced: true };
+    let synced = ReadOptions { bytes: 1, synced: true };
     while log.bounds(id)?.synced < to {
         // Whoever wants what is synced has it synced.
         log.read(id, to, synced)?;

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::error::{LogError, Result};
-use crate::format::frame::{BODY_MAX, Flags, Kind};
+use crate::format::frame::{BODY_MAX, FrameFlags, FrameKind};
 use crate::format::record::{self, KEY_MAX, PROPERTIES_MAX, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId};
 
@@ -19,7 +19,7 @@ const RECORD_MAX: usize = BODY_MAX - 16;
 pub struct Records {
     pub(crate) body: Vec<u8>,
     pub(crate) count: u32,
-    pub(crate) flags: Flags,
+    pub(crate) flags: FrameFlags,
     pub(crate) base_time: Micros,
     pub(crate) max_time: Micros,
     pub(crate) expected: Option<Offset>,
@@ -100,7 +100,7 @@ impl Records {
                 })?;
             next = own + 1;
         }
-        self.flags |= Flags::OFFSET_DELTAS;
+        self.flags |= FrameFlags::OFFSET_DELTAS;
         self.span = Some(offsets);
         Ok(self)
     }
@@ -128,24 +128,24 @@ fn within(what: &'static str, size: usize, limit: usize) -> Result<()> {
 
 /// Records of one or more partitions that are stored together or not at all.
 #[derive(Clone, Debug, Default)]
-pub struct Unit {
+pub struct WriteBatch {
     // Mostly one, which costs no allocation.
-    pub(crate) parts: SmallVec<[(PartitionId, Kind, Records); 1]>,
+    pub(crate) parts: SmallVec<[(PartitionId, FrameKind, Records); 1]>,
     pub(crate) frees: bool,
 }
 
-impl Unit {
+impl WriteBatch {
     /// Messages, which are refused while the disk is full.
-    pub fn of(partition: PartitionId, records: Records) -> Unit {
-        Unit::default().and(partition, records)
+    pub fn of(partition: PartitionId, records: Records) -> WriteBatch {
+        WriteBatch::default().and(partition, records)
     }
 
-    pub fn and(self, partition: PartitionId, records: Records) -> Unit {
-        self.and_of(Kind::Data, partition, records)
+    pub fn and(self, partition: PartitionId, records: Records) -> WriteBatch {
+        self.and_of(FrameKind::Data, partition, records)
     }
 
-    /// Records of any kind: all but [`Kind::Data`] are taken as long as there is a byte left.
-    pub fn and_of(mut self, kind: Kind, partition: PartitionId, records: Records) -> Unit {
+    /// Records of any kind: all but [`FrameKind::Data`] are taken as long as there is a byte left.
+    pub fn and_of(mut self, kind: FrameKind, partition: PartitionId, records: Records) -> WriteBatch {
         self.parts.push((partition, kind, records));
         self
     }
@@ -153,14 +153,14 @@ impl Unit {
     /// Space becomes free by it, as by a deletion: on a full disk it may use what every commit file keeps for that. That is
     /// little, so this is not for what happens often. What was journaled for its partitions goes with it in one block; a part
     /// without records asks for that alone.
-    pub fn freeing(mut self) -> Unit {
+    pub fn freeing(mut self) -> WriteBatch {
         self.frees = true;
         self
     }
 
     /// Nothing else is in it: what frees space with its help must go on while the disk is full.
     pub(crate) fn only_messages(&self) -> bool {
-        self.parts.iter().all(|(_, kind, _)| *kind == Kind::Data)
+        self.parts.iter().all(|(_, kind, _)| *kind == FrameKind::Data)
     }
 
     pub(crate) fn check(&self) -> Result<usize> {

@@ -6,35 +6,35 @@
 //! header is there, which no acknowledgement in `fsync` mode can have seen.
 //!
 //! Looking changes nothing. What stands behind the end is erased when everything else is explained, the partitions too: see
-//! [`Recovered::make_end`].
+//! [`RecoveredLog::make_end`].
 
 use std::sync::Arc;
 
 use crate::cache::IndexCache;
-use crate::check::outline::{self, Version};
+use crate::check::outline::{self, BlockVersion};
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
-use crate::format::footer::{FileKind, Holding, Trailer};
+use crate::format::footer::{FileKind, PartitionExtent, Trailer};
 use crate::ids::{Micros, Sequence};
-use crate::index::{Entry, FileIndex};
-use crate::superblock::{self, Superblock, SuperblockFound};
-use crate::table::META;
+use crate::index::{FileIndex, FrameEntry};
+use crate::partition_table::META;
+use crate::superblock::{self, StoredSuperblock, Superblock};
 
 /// Files are looked through in pieces of this.
 const PIECE: usize = 1 << 20;
 
-/// A log as it was found. All of its blocks and frames are synced once [`Recovered::make_end`] has run; the index of a full file
+/// A log as it was found. All of its blocks and frames are synced once [`RecoveredLog::make_end`] has run; the index of a full file
 /// need not be, as it is made anew from them.
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredLog {
     /// In order; the last one is written on. Empty for a log that has no block yet.
     pub files: Vec<Arc<LogFile>>,
     /// What stands in each of them.
-    pub holdings: Vec<Vec<Holding>>,
+    pub holdings: Vec<Vec<PartitionExtent>>,
     /// In the order of their numbers, with what stands in them.
-    pub segments: Vec<(Arc<LogFile>, Vec<Holding>)>,
+    pub segments: Vec<(Arc<LogFile>, Vec<PartitionExtent>)>,
     pub next_segment: u64,
     /// Files made ready and not used yet.
     pub spares: Vec<LogFile>,
@@ -48,8 +48,8 @@ pub(crate) struct Recovered {
     /// Of the next block.
     pub next: Sequence,
     /// `None` if the log was never opened by a program that writes one.
-    pub superblock: Option<SuperblockFound>,
-    pub report: Report,
+    pub superblock: Option<StoredSuperblock>,
+    pub report: RecoveryReport,
     /// Made, and passed by.
     empty: Vec<LogFile>,
     /// From here to the end of the last file it is to be erased.
@@ -60,7 +60,7 @@ pub(crate) struct Recovered {
 
 /// For the log of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RecoveryReport {
     pub blocks_read: u64,
     /// Of blocks that were being written when it happened.
     pub torn_bytes: u64,
@@ -76,12 +76,12 @@ pub struct Report {
 }
 
 /// Looks at all files of a log and changes nothing.
-pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recovered> {
+pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<RecoveredLog> {
     let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
     look(disk, &names, cache)?.finish()
 }
 
-fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Walk> {
+fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<RecoveryState> {
     let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
     all.sort_unstable_by_key(|(_, number)| *number);
     let of_kind = |wanted: FileKind| {
@@ -102,11 +102,11 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
         let file = superblock::NAME.to_owned();
         return Err(LogError::NewerFormat { file, position, found });
     }
-    let mut walk = Walk {
+    let mut walk = RecoveryState {
         log_id: introduced.log_id,
         mark: introduced.mark,
         superblock: introduced.superblock,
-        ..Walk::default()
+        ..RecoveryState::default()
     };
     let mut files = commits.into_iter().peekable();
     while let Some(file) = files.next() {
@@ -117,7 +117,7 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
             walk.empty.push(file);
             continue;
         }
-        if walk.visit(file)? == Visited::Unused {
+        if walk.visit(file)? == FileUse::Unused {
             break;
         }
     }
@@ -135,10 +135,10 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
 
 /// What is known of a log before its files are followed.
 #[derive(Default)]
-pub(crate) struct Introduced {
+pub(crate) struct LogIdentity {
     pub log_id: Option<u64>,
     pub mark: Sequence,
-    pub superblock: Option<SuperblockFound>,
+    pub superblock: Option<StoredSuperblock>,
     /// Files that say they are of another log, or that they have another name.
     pub misplaced: Vec<LogError>,
 }
@@ -149,7 +149,7 @@ pub(crate) fn introduce<'a>(
     disk: &dyn Disk,
     names: &[String],
     files: impl IntoIterator<Item = &'a LogFile>,
-) -> Result<Introduced> {
+) -> Result<LogIdentity> {
     let superblock = superblock::read(disk, names)?;
     let newest = superblock.as_ref().and_then(|found| found.newest);
     let mut told = Vec::new();
@@ -164,11 +164,11 @@ pub(crate) fn introduce<'a>(
         newest = None;
     }
     let mut known = newest.map(|newest| (superblock::NAME, newest.log_id));
-    let mut introduced = Introduced {
+    let mut introduced = LogIdentity {
         mark: newest.map_or(0, |newest| newest.synced),
         superblock,
         misplaced,
-        ..Introduced::default()
+        ..LogIdentity::default()
     };
     'files: for (file, said) in &told {
         for &(id, synced) in said {
@@ -208,7 +208,7 @@ fn outvoted(newest: &Superblock, told: &[(&LogFile, Vec<(u64, Sequence)>)]) -> O
 }
 
 /// What a segment holds: as its footer says, or, if that is damaged, as its frames say.
-fn segment(file: &LogFile) -> Result<Vec<Holding>> {
+fn segment(file: &LogFile) -> Result<Vec<PartitionExtent>> {
     refuse_newer_trailer(file, None)?;
     if let Some(trailer) = file.trailer()?
         && let Some(holdings) = file.holdings(&trailer)?
@@ -224,10 +224,10 @@ fn segment(file: &LogFile) -> Result<Vec<Holding>> {
 
 /// The log up to the file that is looked at.
 #[derive(Default)]
-struct Walk {
+struct RecoveryState {
     files: Vec<Arc<LogFile>>,
-    holdings: Vec<Vec<Holding>>,
-    segments: Vec<(Arc<LogFile>, Vec<Holding>)>,
+    holdings: Vec<Vec<PartitionExtent>>,
+    segments: Vec<(Arc<LogFile>, Vec<PartitionExtent>)>,
     next_number: u64,
     next_segment: u64,
     spares: Vec<LogFile>,
@@ -243,40 +243,40 @@ struct Walk {
     /// The first sequence of each file.
     firsts: Vec<Sequence>,
     /// What stands at the end of the last file, if it is the beginning of the next block.
-    torn: Option<Torn>,
+    torn: Option<TornBlock>,
     /// Bytes behind the end of the last file up to the last block there that does not follow it; zero: there is none.
     beyond: u64,
     /// The same of the file after it, and its number.
     beyond_in_spare: u64,
     spare: Option<u64>,
-    report: Report,
+    report: RecoveryReport,
     /// Bodies that could not be checked yet, since the mark was not known.
-    unchecked: Vec<Unchecked>,
-    superblock: Option<SuperblockFound>,
+    unchecked: Vec<UncheckedBlock>,
+    superblock: Option<StoredSuperblock>,
 }
 
-struct Torn {
+struct TornBlock {
     bytes: u64,
     /// It stands at the start of the file after the last one.
     in_spare: bool,
 }
 
 /// A block whose bodies matter if the mark does not cover it.
-struct Unchecked {
+struct UncheckedBlock {
     file: usize,
     at: u64,
     len: u64,
     sequence: Sequence,
-    entries: Vec<Entry>,
+    entries: Vec<FrameEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Visited {
+enum FileUse {
     InUse,
     Unused,
 }
 
-impl Walk {
+impl RecoveryState {
     /// Whether a file has nothing in it though the log goes on in the next one, and nothing is missing between: it was made
     /// when its name could not be synced.
     fn is_passed(&self, file: &LogFile, next: &LogFile) -> Result<bool> {
@@ -298,7 +298,7 @@ impl Walk {
         Ok(true)
     }
 
-    fn visit(&mut self, file: LogFile) -> Result<Visited> {
+    fn visit(&mut self, file: LogFile) -> Result<FileUse> {
         refuse_newer(&file, self.log_id)?;
         if let Some((trailer, holdings)) = self.sealed(&file)? {
             self.insist(&file, 0, trailer.first)?;
@@ -309,7 +309,7 @@ impl Walk {
             (self.torn, self.beyond) = (None, 0);
             file.found_closed();
             self.push(file, trailer.first, holdings);
-            return Ok(Visited::InUse);
+            return Ok(FileUse::InUse);
         }
         let headers = self.headers(&file)?;
         for (_, header) in &headers {
@@ -329,17 +329,17 @@ impl Walk {
             self.beyond_in_spare = beyond(&headers, 0, expected);
             if self.torn.is_none() {
                 let torn = self.torn_at(&file, 0, expected)?;
-                self.torn = torn.map(|torn| Torn { in_spare: true, ..torn });
+                self.torn = torn.map(|torn| TornBlock { in_spare: true, ..torn });
                 let torn = self.torn.as_ref().map_or(0, |torn| torn.bytes);
                 self.beyond_in_spare = self.beyond_in_spare.max(torn);
             }
             self.spare = Some(file.number);
             self.spares.push(file);
-            return Ok(Visited::Unused);
+            return Ok(FileUse::Unused);
         }
         self.log_id = headers.first().map(|(_, header)| header.log_id);
         self.walk(file, start.unwrap_or_default(), &headers)?;
-        Ok(Visited::InUse)
+        Ok(FileUse::InUse)
     }
 
     /// Not of blocks behind the end, of which nothing is kept.
@@ -347,7 +347,7 @@ impl Walk {
         self.report.last_commit_time = self.report.last_commit_time.max(time);
     }
 
-    fn push(&mut self, file: LogFile, first: Sequence, holdings: Vec<Holding>) {
+    fn push(&mut self, file: LogFile, first: Sequence, holdings: Vec<PartitionExtent>) {
         // The log's own records are stamped with its own time, the first of them when the file was begun.
         let own = holdings.iter().find(|holding| holding.partition == META);
         own.into_iter().for_each(|own| self.note_time(own.max_time));
@@ -357,7 +357,7 @@ impl Walk {
     }
 
     /// What a file that is full says at its end, if that is its own and whole.
-    fn sealed(&self, file: &LogFile) -> Result<Option<(Trailer, Vec<Holding>)>> {
+    fn sealed(&self, file: &LogFile) -> Result<Option<(Trailer, Vec<PartitionExtent>)>> {
         let trailer = file.trailer()?;
         let Some(trailer) = trailer.filter(|trailer| self.log_id.is_none_or(|id| id == trailer.log_id)) else {
             return Ok(None);
@@ -434,7 +434,7 @@ impl Walk {
         {
             let entries = file.block_entries(at, header)?;
             entries.iter().for_each(|entry| index.push(*entry));
-            self.unchecked.push(Unchecked {
+            self.unchecked.push(UncheckedBlock {
                 file: number,
                 at,
                 len: header.block_len.into(),
@@ -459,11 +459,11 @@ impl Walk {
     }
 
     /// Whether the block that should come next stands here, but not whole.
-    fn torn_at(&self, file: &LogFile, at: u64, expected: Sequence) -> Result<Option<Torn>> {
+    fn torn_at(&self, file: &LogFile, at: u64, expected: Sequence) -> Result<Option<TornBlock>> {
         let header = BlockHeader::decode(&file.read(at, block::LEN)?);
         let own =
             |header: &BlockHeader| header.sequence == expected && self.log_id.is_none_or(|id| id == header.log_id);
-        Ok(header.filter(own).map(|header| Torn {
+        Ok(header.filter(own).map(|header| TornBlock {
             bytes: header.block_len.into(),
             in_spare: false,
         }))
@@ -482,7 +482,7 @@ impl Walk {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Recovered> {
+    fn finish(mut self) -> Result<RecoveredLog> {
         self.check_superblock()?;
         self.check_bodies()?;
         let next = self.expected.unwrap_or(1);
@@ -504,7 +504,7 @@ impl Walk {
         self.report.was_closed = newest.is_some_and(|newest| newest.closed && newest.synced == next - 1);
         let torn = self.torn.as_ref().is_some_and(|torn| !torn.in_spare);
         let erase_from = (torn || self.beyond > 0).then_some(self.end);
-        Ok(Recovered {
+        Ok(RecoveredLog {
             files: self.files,
             holdings: self.holdings,
             segments: self.segments,
@@ -592,7 +592,7 @@ impl Walk {
             if block.sequence <= self.mark || is_whole(&file, &block.entries)? {
                 continue;
             }
-            self.torn = Some(Torn {
+            self.torn = Some(TornBlock {
                 bytes: unchecked.iter().skip(n).map(|block| block.len).sum(),
                 in_spare: false,
             });
@@ -632,7 +632,7 @@ impl Walk {
     }
 }
 
-impl Recovered {
+impl RecoveredLog {
     /// Nothing behind the end can be taken for a part of the log again, whatever is written next. To be called when all of the log
     /// is explained: what it erases cannot be looked at any more. Spares that are shorter than `spare_bytes` go.
     pub fn make_end(&mut self, disk: &dyn Disk, spare_bytes: u64) -> Result<()> {
@@ -701,7 +701,7 @@ fn cut_short(file: &LogFile, had: Option<u64>) -> LogError {
 }
 
 /// Whether all bodies of a block are as they were written. A disk that cannot read one for a moment says nothing of that.
-fn is_whole(file: &LogFile, entries: &[Entry]) -> Result<bool> {
+fn is_whole(file: &LogFile, entries: &[FrameEntry]) -> Result<bool> {
     for entry in entries {
         match file.body_as_read(entry) {
             Ok(_) => {}
@@ -722,14 +722,14 @@ fn beyond(headers: &[(u64, BlockHeader)], end: u64, expected: Sequence) -> u64 {
 /// Of the first block of a commit file, and of its end.
 fn refuse_newer(file: &LogFile, log_id: Option<u64>) -> Result<()> {
     match outline::version(file, 0) {
-        Version::Newer(found) => Err(file.newer(0, found)),
-        Version::Damaged => Err(LogError::Corrupt {
+        BlockVersion::Newer(found) => Err(file.newer(0, found)),
+        BlockVersion::Damaged => Err(LogError::Corrupt {
             file: file.name.clone(),
             position: 0,
             expected: None,
             found: "the version of its first block is damaged".to_owned(),
         }),
-        Version::Known => refuse_newer_trailer(file, log_id),
+        BlockVersion::Known => refuse_newer_trailer(file, log_id),
     }
 }
 

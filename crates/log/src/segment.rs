@@ -11,13 +11,13 @@ use std::sync::Arc;
 use crate::disk::DiskFile;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile, segment_name};
-use crate::format::footer::{self, Bounds, FileKind, Holding};
-use crate::format::frame::{self, Flags, FrameHeader};
+use crate::file_pool::{FilePool, is_full};
+use crate::format::footer::{self, FileKind, PartitionExtent, TrailerFields};
+use crate::format::frame::{self, FrameFlags, FrameHeader};
 use crate::format::record::{self, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId};
-use crate::index::{Entry, FileIndex};
-use crate::partition::{Partition, Range};
-use crate::shelf::{Shelf, is_full};
+use crate::index::{FileIndex, FrameEntry};
+use crate::partition::{FileRange, Partition};
 
 /// Less than this of a partition goes into a shared segment.
 pub(crate) const SHARED_BELOW: u64 = 1 << 20;
@@ -34,35 +34,35 @@ const PIECE: usize = 1 << 20;
 const JOINED_BYTES: usize = 256 << 10;
 
 /// Shown one record after the other; false ends the showing.
-pub type Show<'a> = dyn FnMut(Offset, &RecordRef<'_>) -> bool + Send + 'a;
+pub type RecordVisitor<'a> = dyn FnMut(Offset, &RecordRef<'_>) -> bool + Send + 'a;
 
 /// Which records a rewrite keeps.
-pub type Keep<'a> = dyn Fn(Offset, &RecordRef<'_>) -> bool + Send + Sync + 'a;
+pub type RecordFilter<'a> = dyn Fn(Offset, &RecordRef<'_>) -> bool + Send + Sync + 'a;
 
 /// Called with the number of bytes that were read and written, to keep within a rate.
-pub(crate) type Paced<'a> = dyn Fn(usize) + 'a;
+pub(crate) type Throttle<'a> = dyn Fn(usize) + 'a;
 
 /// What the partitions still need of some files, and how it is to lie in segments.
-pub(crate) struct Move {
+pub(crate) struct MovePlan {
     from: Vec<Arc<LogFile>>,
     /// Partitions with so much that they share with nobody: the stretches of each.
-    own: Vec<Vec<Source>>,
+    own: Vec<Vec<PartitionRanges>>,
     /// The others share: each of these is one segment.
-    shared: Vec<Vec<Source>>,
+    shared: Vec<Vec<PartitionRanges>>,
 }
 
 /// Ranges of one partition that follow each other.
-type Source = (Arc<Partition>, Vec<Range>);
+type PartitionRanges = (Arc<Partition>, Vec<FileRange>);
 
-impl Move {
-    pub fn of(files: &[Arc<LogFile>], partitions: &[Arc<Partition>]) -> Result<Move> {
-        let mut planned = Move {
+impl MovePlan {
+    pub fn of(files: &[Arc<LogFile>], partitions: &[Arc<Partition>]) -> Result<MovePlan> {
+        let mut planned = MovePlan {
             from: files.to_vec(),
             own: Vec::new(),
             shared: Vec::new(),
         };
         for partition in partitions {
-            let mut ranges: Vec<Range> = files.iter().flat_map(|file| partition.ranges_in(file)).collect();
+            let mut ranges: Vec<FileRange> = files.iter().flat_map(|file| partition.ranges_in(file)).collect();
             ranges.sort_by_key(|range| range.first);
             let is_large = ranges.iter().map(|range| range.bytes).sum::<u64>() >= SHARED_BELOW;
             let stretches = stretches(partition.id, ranges)?.into_iter();
@@ -87,15 +87,15 @@ impl Move {
     }
 
     /// Writes it, and tells the partitions. Returns the bytes that were written.
-    pub fn run(self, shelf: &Shelf, paced: &Paced<'_>) -> Result<u64> {
+    pub fn run(self, shelf: &FilePool, paced: &Throttle<'_>) -> Result<u64> {
         let mut moved = 0;
         // A partition is told once where all of it lies.
         for sources in self.own {
-            let alone: Vec<&[Source]> = sources.chunks(1).collect();
+            let alone: Vec<&[PartitionRanges]> = sources.chunks(1).collect();
             let segments = write(shelf, &alone, None, paced)?;
             moved += tell(shelf, &self.from, segments);
         }
-        let shared: Vec<&[Source]> = self.shared.iter().map(Vec::as_slice).collect();
+        let shared: Vec<&[PartitionRanges]> = self.shared.iter().map(Vec::as_slice).collect();
         let segments = write(shelf, &shared, None, paced)?;
         Ok(moved + tell(shelf, &self.from, segments))
     }
@@ -104,8 +104,8 @@ impl Move {
 /// Ranges that may stand behind each other in one file. A row of its footer is one stretch: with a hole in it, it would hide
 /// what another file has there. And no frame stands there twice: one that reaches over the end of a range, because only a part
 /// of it was needed when the range was made, ends a stretch.
-fn stretches(partition: PartitionId, ranges: Vec<Range>) -> Result<Vec<Vec<Range>>> {
-    let mut stretches: Vec<Vec<Range>> = Vec::new();
+fn stretches(partition: PartitionId, ranges: Vec<FileRange>) -> Result<Vec<Vec<FileRange>>> {
+    let mut stretches: Vec<Vec<FileRange>> = Vec::new();
     for range in ranges {
         let last = stretches
             .last_mut()
@@ -121,7 +121,7 @@ fn stretches(partition: PartitionId, ranges: Vec<Range>) -> Result<Vec<Vec<Range
 }
 
 /// Whether no frame of either range reaches over where they meet.
-fn meet(partition: PartitionId, before: &Range, range: &Range) -> Result<bool> {
+fn meet(partition: PartitionId, before: &FileRange, range: &FileRange) -> Result<bool> {
     let last = before.file.entries(partition, before.next.saturating_sub(1), 0)?;
     let first = range.file.entries(partition, range.first, 0)?;
     let ends = last.first().is_none_or(|entry| entry.header.next() <= before.next);
@@ -131,12 +131,12 @@ fn meet(partition: PartitionId, before: &Range, range: &Range) -> Result<bool> {
 
 /// Writes what a partition needs of a file anew, without the records that `keep` does not want, and tells it.
 pub(crate) fn rewrite(
-    shelf: &Shelf,
+    shelf: &FilePool,
     file: &Arc<LogFile>,
     partition: &Arc<Partition>,
-    keep: &Keep<'_>,
-    paced: &Paced<'_>,
-) -> Result<Rewritten> {
+    keep: &RecordFilter<'_>,
+    paced: &Throttle<'_>,
+) -> Result<RewriteOutcome> {
     let ranges = partition.ranges_in(file);
     // Reading costs half of writing, and most files have nothing to leave out.
     let mut leaves_out = false;
@@ -144,10 +144,10 @@ pub(crate) fn rewrite(
         leaves_out = leaves_out || drops_any(range, partition.id, keep, paced)?;
     }
     if !leaves_out {
-        return Ok(Rewritten::default());
+        return Ok(RewriteOutcome::default());
     }
     let segments = write(shelf, &[&[(partition.clone(), ranges)]], Some(keep), paced)?;
-    Ok(Rewritten {
+    Ok(RewriteOutcome {
         files: segments.iter().map(|segment| segment.file.clone()).collect(),
         bytes: tell(shelf, std::slice::from_ref(file), segments),
     })
@@ -155,13 +155,13 @@ pub(crate) fn rewrite(
 
 /// What a rewrite has made of one file.
 #[derive(Default)]
-pub(crate) struct Rewritten {
+pub(crate) struct RewriteOutcome {
     pub files: Vec<Arc<LogFile>>,
     pub bytes: u64,
 }
 
 /// Whether `keep` leaves a record of the range out.
-fn drops_any(range: &Range, partition: PartitionId, keep: &Keep<'_>, paced: &Paced<'_>) -> Result<bool> {
+fn drops_any(range: &FileRange, partition: PartitionId, keep: &RecordFilter<'_>, paced: &Throttle<'_>) -> Result<bool> {
     let entries = range.file.entries(partition, range.first, usize::MAX)?;
     for entry in entries.iter().filter(|entry| entry.header.base < range.next) {
         let body = range.file.body(entry)?;
@@ -182,13 +182,13 @@ fn drops_any(range: &Range, partition: PartitionId, keep: &Keep<'_>, paced: &Pac
 }
 
 /// A finished segment, and which partitions read what from it.
-struct Written {
+struct WrittenSegment {
     file: Arc<LogFile>,
-    ranges: Vec<(Arc<Partition>, Range)>,
+    ranges: Vec<(Arc<Partition>, FileRange)>,
 }
 
-fn tell(shelf: &Shelf, from: &[Arc<LogFile>], segments: Vec<Written>) -> u64 {
-    let mut told: HashMap<PartitionId, Source> = HashMap::new();
+fn tell(shelf: &FilePool, from: &[Arc<LogFile>], segments: Vec<WrittenSegment>) -> u64 {
+    let mut told: HashMap<PartitionId, PartitionRanges> = HashMap::new();
     let mut bytes = 0;
     for segment in segments {
         bytes += segment.file.size;
@@ -208,7 +208,12 @@ fn tell(shelf: &Shelf, from: &[Arc<LogFile>], segments: Vec<Written>) -> u64 {
 }
 
 /// Segments of all that is wanted, those of one element beginning a new one, within the space that the log may take; or none.
-fn write(shelf: &Shelf, wanted: &[&[Source]], keep: Option<&Keep<'_>>, paced: &Paced<'_>) -> Result<Vec<Written>> {
+fn write(
+    shelf: &FilePool,
+    wanted: &[&[PartitionRanges]],
+    keep: Option<&RecordFilter<'_>>,
+    paced: &Throttle<'_>,
+) -> Result<Vec<WrittenSegment>> {
     let ranges = wanted
         .iter()
         .flat_map(|sources| sources.iter())
@@ -235,11 +240,11 @@ fn write(shelf: &Shelf, wanted: &[&[Source]], keep: Option<&Keep<'_>>, paced: &P
 }
 
 fn write_segments(
-    shelf: &Shelf,
-    wanted: &[Source],
-    keep: Option<&Keep<'_>>,
-    paced: &Paced<'_>,
-    finished: &mut Vec<Written>,
+    shelf: &FilePool,
+    wanted: &[PartitionRanges],
+    keep: Option<&RecordFilter<'_>>,
+    paced: &Throttle<'_>,
+    finished: &mut Vec<WrittenSegment>,
 ) -> Result<()> {
     let mut writer: Option<SegmentWriter<'_>> = None;
     for (partition, ranges) in wanted {
@@ -253,7 +258,7 @@ fn write_segments(
             }
             let mut first = range.first;
             let entries = range.file.entries(partition.id, range.first, usize::MAX)?;
-            let mut frames = Frames::new(range, &entries, keep);
+            let mut frames = RangeFrames::new(range, &entries, keep);
             while let Some((header, body)) = frames.next(partition.id)? {
                 paced(2 * body.len());
                 let segment = match &mut writer {
@@ -278,19 +283,19 @@ fn write_segments(
 }
 
 /// The frames of a range, as they are or with what is left of their records.
-struct Frames<'a> {
-    range: &'a Range,
-    entries: std::iter::Peekable<std::slice::Iter<'a, Entry>>,
-    keep: Option<&'a Keep<'a>>,
+struct RangeFrames<'a> {
+    range: &'a FileRange,
+    entries: std::iter::Peekable<std::slice::Iter<'a, FrameEntry>>,
+    keep: Option<&'a RecordFilter<'a>>,
     /// Behind the last frame that was given out.
     at: Offset,
     /// Not all of its records had room in the last frame.
-    begun: Option<&'a Entry>,
+    begun: Option<&'a FrameEntry>,
 }
 
-impl<'a> Frames<'a> {
-    fn new(range: &'a Range, entries: &'a [Entry], keep: Option<&'a Keep<'a>>) -> Frames<'a> {
-        Frames {
+impl<'a> RangeFrames<'a> {
+    fn new(range: &'a FileRange, entries: &'a [FrameEntry], keep: Option<&'a RecordFilter<'a>>) -> RangeFrames<'a> {
+        RangeFrames {
             range,
             entries: entries.iter().peekable(),
             keep,
@@ -299,13 +304,13 @@ impl<'a> Frames<'a> {
         }
     }
 
-    fn entry(&mut self) -> Option<&'a Entry> {
+    fn entry(&mut self) -> Option<&'a FrameEntry> {
         let next = self.range.next;
         let begun = self.begun.take();
         begun.or_else(|| self.entries.next_if(|entry| entry.header.base < next))
     }
 
-    fn peek(&mut self) -> Option<&'a Entry> {
+    fn peek(&mut self) -> Option<&'a FrameEntry> {
         self.begun.or_else(|| self.entries.peek().copied())
     }
 
@@ -320,13 +325,13 @@ impl<'a> Frames<'a> {
     }
 
     /// What is left of the next frames, joined into one that covers all their offsets.
-    fn left(&mut self, partition: PartitionId, keep: &Keep<'_>) -> Result<Option<(FrameHeader, Vec<u8>)>> {
+    fn left(&mut self, partition: PartitionId, keep: &RecordFilter<'_>) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let base = self.at;
         let (mut body, mut joined) = (Vec::new(), None::<FrameHeader>);
         while body.len() < JOINED_BYTES {
-            let covers = |entry: &Entry| u32::try_from(entry.header.next() - base).is_ok();
+            let covers = |entry: &FrameEntry| u32::try_from(entry.header.next() - base).is_ok();
             // What was given up stays told apart from records, and a checkpoint from the changes behind it.
-            let joins = |entry: &Entry| joined.is_none_or(|header| header.kind == entry.header.kind);
+            let joins = |entry: &FrameEntry| joined.is_none_or(|header| header.kind == entry.header.kind);
             if !self.peek().is_some_and(|entry| covers(entry) && joins(entry)) {
                 break;
             }
@@ -336,7 +341,7 @@ impl<'a> Frames<'a> {
             let header = joined.get_or_insert(FrameHeader {
                 base,
                 records: 0,
-                flags: Flags::NONE,
+                flags: FrameFlags::NONE,
                 partition,
                 ..entry.header
             });
@@ -378,14 +383,14 @@ impl<'a> Frames<'a> {
             let span = (self.at - base) as u32;
             // An empty frame covers its offsets all the same.
             header.last_delta = if header.records > 0 { span - 1 } else { span };
-            header.flags |= Flags::OFFSET_DELTAS;
+            header.flags |= FrameFlags::OFFSET_DELTAS;
             (header.body_len, header.body_crc) = (body.len() as u32, crc32c::crc32c(&body));
             (header, body)
         }))
     }
 }
 
-fn not_a_record(file: &LogFile, entry: &Entry) -> LogError {
+fn not_a_record(file: &LogFile, entry: &FrameEntry) -> LogError {
     LogError::Corrupt {
         file: file.name.clone(),
         position: entry.body_at,
@@ -398,10 +403,10 @@ fn not_a_record(file: &LogFile, entry: &Entry) -> LogError {
 }
 
 struct SegmentWriter<'a> {
-    shelf: &'a Shelf,
+    shelf: &'a FilePool,
     number: u64,
     /// Its name until it is finished.
-    unfinished: Unfinished<'a>,
+    unfinished: UnfinishedFile<'a>,
     file: Arc<dyn DiskFile>,
     /// Behind the last byte, written or not.
     at: u64,
@@ -412,13 +417,13 @@ struct SegmentWriter<'a> {
 }
 
 /// A file that goes again if it does not get its own name.
-struct Unfinished<'a> {
-    shelf: &'a Shelf,
+struct UnfinishedFile<'a> {
+    shelf: &'a FilePool,
     name: String,
     named: bool,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for UnfinishedFile<'_> {
     fn drop(&mut self) {
         if !self.named {
             // If that fails, the next start does it.
@@ -428,7 +433,7 @@ impl Drop for Unfinished<'_> {
 }
 
 impl<'a> SegmentWriter<'a> {
-    fn create(shelf: &'a Shelf) -> Result<SegmentWriter<'a>> {
+    fn create(shelf: &'a FilePool) -> Result<SegmentWriter<'a>> {
         let number = shelf.next_segment();
         let name = format!("new-segment-{number:016}");
         let file = shelf.disk.create(&name);
@@ -436,7 +441,7 @@ impl<'a> SegmentWriter<'a> {
             file: file.map_err(LogError::io("cannot make", &name))?,
             shelf,
             number,
-            unfinished: Unfinished {
+            unfinished: UnfinishedFile {
                 shelf,
                 name,
                 named: false,
@@ -454,7 +459,7 @@ impl<'a> SegmentWriter<'a> {
         self.write(&start)?;
         let body_at = self.at;
         self.write(body)?;
-        self.index.push(Entry {
+        self.index.push(FrameEntry {
             header: *header,
             body_at,
         });
@@ -489,7 +494,7 @@ impl<'a> SegmentWriter<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<Written> {
+    fn finish(mut self) -> Result<WrittenSegment> {
         let mut rows = self.index.holdings();
         for row in &mut rows {
             // What a filter has left of a partition may begin later and end earlier than what it stands for.
@@ -500,7 +505,7 @@ impl<'a> SegmentWriter<'a> {
             row.first = own.clone().map(|(_, first, _)| *first).min().unwrap_or(row.first);
             row.next = own.map(|(_, _, next)| *next).max().unwrap_or(row.next);
         }
-        let bounds = Bounds {
+        let bounds = TrailerFields {
             kind: FileKind::Segment,
             file: self.number,
             first: 0,
@@ -525,7 +530,7 @@ impl<'a> SegmentWriter<'a> {
         let ranges = self.holdings.into_iter().map(|(partition, first, next)| {
             let row = row_of(&rows, partition.id);
             let (bytes, counted) = row.map_or((0, true), |row| bytes_of(row, first, next));
-            let range = Range {
+            let range = FileRange {
                 file: file.clone(),
                 first,
                 next,
@@ -535,7 +540,7 @@ impl<'a> SegmentWriter<'a> {
             };
             (partition, range)
         });
-        Ok(Written {
+        Ok(WrittenSegment {
             ranges: ranges.collect(),
             file,
         })
@@ -543,13 +548,13 @@ impl<'a> SegmentWriter<'a> {
 }
 
 /// What the file has of a partition. Rows are in the order of their partitions.
-fn row_of(rows: &[Holding], partition: PartitionId) -> Option<&Holding> {
+fn row_of(rows: &[PartitionExtent], partition: PartitionId) -> Option<&PartitionExtent> {
     let at = rows.binary_search_by_key(&partition, |row| row.partition).ok()?;
     rows.get(at)
 }
 
 /// Of the frames between two offsets, and whether that is exact.
-fn bytes_of(row: &Holding, first: Offset, next: Offset) -> (u64, bool) {
+fn bytes_of(row: &PartitionExtent, first: Offset, next: Offset) -> (u64, bool) {
     let all = u128::from((row.next - row.first).max(1));
     let bytes = u128::from(row.bytes) * u128::from(next - first) / all;
     (bytes as u64, (first, next) == (row.first, row.next))

@@ -1,6 +1,6 @@
 //! What a log tells of itself.
 
-use crate::measure::Observed;
+use crate::measure::HistogramSnapshot;
 
 /// What a log has done since it was opened, and what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,15 +13,15 @@ pub struct LogCounters {
     /// Of the disk, as of a look that is not long ago.
     pub free_bytes: u64,
     /// From the moment a group of submissions was taken to the answers, in microseconds, as the other times.
-    pub commit_us: Observed,
-    pub sync_us: Observed,
+    pub commit_us: HistogramSnapshot,
+    pub sync_us: HistogramSnapshot,
     /// Before a submission was taken.
-    pub admission_us: Observed,
+    pub admission_us: HistogramSnapshot,
     /// One value for each start.
-    pub recovery_us: Observed,
+    pub recovery_us: HistogramSnapshot,
     /// Of blocks.
-    pub commit_bytes: Observed,
-    pub commit_records: Observed,
+    pub commit_bytes: HistogramSnapshot,
+    pub commit_records: HistogramSnapshot,
     /// Written to segments.
     pub moved_bytes: u64,
     /// Frames that could not be read as they were written.

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{LogError, Result};
 use crate::file;
+use crate::file_pool::is_full;
 use crate::format::PAGE;
-use crate::format::newer::Newer;
+use crate::format::newer::NewerVersion;
 use crate::format::superblock::LEN;
 pub(crate) use crate::format::superblock::Superblock;
-use crate::shelf::is_full;
 
 pub(crate) const NAME: &str = "superblock";
 
@@ -23,26 +23,26 @@ const FILE_BYTES: u64 = SLOTS * PAGE as u64;
 
 /// What was read of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SuperblockFound {
+pub(crate) struct StoredSuperblock {
     /// The slot that counts; `None` if all are damaged.
     pub newest: Option<Superblock>,
     /// Positions of slots that cannot be read.
     pub damaged: Vec<u64>,
     /// A slot that a newer program wrote, and where.
-    pub newer: Option<(u64, Newer)>,
+    pub newer: Option<(u64, NewerVersion)>,
     /// The synced slot that is damaged or older than the other.
     older: u64,
 }
 
 /// The file of a log that is open.
 pub(crate) struct SuperblockFile {
-    place: Place,
+    place: SuperblockBacking,
     newest: Superblock,
     /// Of the synced slots, which comes next.
     turn: u64,
 }
 
-enum Place {
+enum SuperblockBacking {
     File(Arc<dyn DiskFile>),
     /// There was no room to make it, which is tried again whenever it would be synced. Until then the log is like one of a version
     /// that had none, or has an older one, which says less than could be said.
@@ -50,12 +50,12 @@ enum Place {
 }
 
 /// `None` if there is no such file: the log is new, or was written by a program that had none.
-pub(crate) fn read(disk: &dyn Disk, names: &[String]) -> Result<Option<SuperblockFound>> {
+pub(crate) fn read(disk: &dyn Disk, names: &[String]) -> Result<Option<StoredSuperblock>> {
     if !names.iter().any(|name| name == NAME) {
         return Ok(None);
     }
     let file = disk.open(NAME).map_err(LogError::io("cannot open", NAME))?;
-    let mut found = SuperblockFound::default();
+    let mut found = StoredSuperblock::default();
     let mut generations = Vec::with_capacity(SLOTS as usize);
     for at in (0..SLOTS).map(|slot| slot * PAGE as u64) {
         let mut bytes = vec![0; LEN];
@@ -100,7 +100,7 @@ impl SuperblockFile {
         }
         file::rename(disk, unfinished, NAME)?;
         Ok(SuperblockFile {
-            place: Place::File(file),
+            place: SuperblockBacking::File(file),
             newest: slot,
             turn: 0,
         })
@@ -115,7 +115,7 @@ impl SuperblockFile {
                     "the disk is full: until some space is free, a start cannot tell whether the newest file of the log is whole"
                 );
                 Ok(SuperblockFile {
-                    place: Place::Pending(disk.clone()),
+                    place: SuperblockBacking::Pending(disk.clone()),
                     newest: slot,
                     turn: 0,
                 })
@@ -125,13 +125,13 @@ impl SuperblockFile {
     }
 
     /// `None` if nothing of it can be read.
-    pub fn open(disk: &dyn Disk, found: &SuperblockFound) -> Result<Option<SuperblockFile>> {
+    pub fn open(disk: &dyn Disk, found: &StoredSuperblock) -> Result<Option<SuperblockFile>> {
         let Some(newest) = found.newest else {
             return Ok(None);
         };
         let file = disk.open(NAME).map_err(LogError::io("cannot open", NAME))?;
         Ok(Some(SuperblockFile {
-            place: Place::File(file),
+            place: SuperblockBacking::File(file),
             newest,
             turn: found.older,
         }))
@@ -145,8 +145,8 @@ impl SuperblockFile {
     pub fn store(&mut self, slot: Superblock) -> Result<()> {
         let slot = self.next(slot);
         let file = match &self.place {
-            Place::File(file) => file,
-            Place::Pending(disk) => {
+            SuperblockBacking::File(file) => file,
+            SuperblockBacking::Pending(disk) => {
                 match SuperblockFile::make(disk.as_ref(), slot) {
                     Err(error) if is_for_room(&error) => self.newest = slot,
                     made => *self = made?,
@@ -164,7 +164,7 @@ impl SuperblockFile {
     /// The same for a process that is killed; a power cut may take it back.
     pub fn note(&mut self, slot: Superblock) -> Result<()> {
         let slot = self.next(slot);
-        if let Place::File(file) = &self.place {
+        if let SuperblockBacking::File(file) = &self.place {
             let written = file.write_at(&slot.encode(), SYNCED_SLOTS * PAGE as u64);
             written.map_err(LogError::io("cannot write", NAME))?;
         }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::host::{Counts, Host, system};
+use crate::host::{Host, NamedCounters, system};
 use crate::{CompileError, Interpolation, Mapping};
 
 /// Compiles mappings and interpolations that share a [`Host`] and the counters of `count("name")`.
 #[derive(Clone)]
 pub struct Compiler {
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counts: Arc<NamedCounters>,
 }
 
 impl Default for Compiler {
@@ -17,13 +17,13 @@ impl Default for Compiler {
     fn default() -> Compiler {
         Compiler {
             host: system(),
-            counts: Counts::process(),
+            counts: NamedCounters::process(),
         }
     }
 }
 
 impl Compiler {
-    pub fn new(host: Arc<dyn Host>, counts: Arc<Counts>) -> Compiler {
+    pub fn new(host: Arc<dyn Host>, counts: Arc<NamedCounters>) -> Compiler {
         Compiler { host, counts }
     }
 

@@ -7,15 +7,15 @@ use std::borrow::Cow;
 
 use thalweg_record::{Message, Metadata, Object, Payload, Text, Value, json};
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 use crate::expr::Lambda;
+use crate::expr_value::ExprValue;
 use crate::host::Host;
 use crate::limits;
 use crate::path::{Path, walk};
 use crate::root::Root;
-use crate::val::Val;
 
-pub(crate) struct Context<'a> {
+pub(crate) struct EvalContext<'a> {
     pub batch: &'a [Message],
     pub index: usize,
     pub message: &'a Message,
@@ -38,13 +38,13 @@ pub(crate) struct Context<'a> {
     work_left: usize,
 }
 
-impl<'a> Context<'a> {
-    pub fn new(host: &'a dyn Host, batch: &'a [Message], index: usize, in_place: bool) -> Eval<Context<'a>> {
+impl<'a> EvalContext<'a> {
+    pub fn new(host: &'a dyn Host, batch: &'a [Message], index: usize, in_place: bool) -> EvalResult<EvalContext<'a>> {
         let message = batch.get(index).ok_or_else(|| {
             let size = batch.len();
             Fault::text(format!("there is no message {index} in a batch of {size}"))
         })?;
-        Ok(Context {
+        Ok(EvalContext {
             batch,
             index,
             message,
@@ -63,7 +63,7 @@ impl<'a> Context<'a> {
     }
 
     /// Counts `bytes` of work against the limit for one message.
-    pub fn spend(&mut self, bytes: usize) -> Eval<()> {
+    pub fn spend(&mut self, bytes: usize) -> EvalResult<()> {
         match self.work_left.checked_sub(bytes) {
             Some(left) => {
                 self.work_left = left;
@@ -80,24 +80,24 @@ impl<'a> Context<'a> {
     }
 
     /// Counts an array or object of `count` elements that is about to be built.
-    pub fn spend_elements(&mut self, count: usize) -> Eval<()> {
+    pub fn spend_elements(&mut self, count: usize) -> EvalResult<()> {
         limits::check_elements(count)?;
         self.spend(count * limits::ELEMENT_BYTES)
     }
 
     /// Counts a text of `length` bytes that is about to be built.
-    pub fn spend_bytes(&mut self, length: usize) -> Eval<()> {
+    pub fn spend_bytes(&mut self, length: usize) -> EvalResult<()> {
         limits::check_bytes(length)?;
         self.spend(length)
     }
 
     /// Checks and counts a value that is about to be stored or printed.
-    pub fn check(&mut self, value: &Value) -> Eval<()> {
+    pub fn check(&mut self, value: &Value) -> EvalResult<()> {
         let size = limits::check(value)?;
         self.spend(size)
     }
 
-    pub fn this(&mut self, path: &Path) -> Eval<Value> {
+    pub fn this(&mut self, path: &Path) -> EvalResult<Value> {
         match (&self.this, &self.root) {
             (Some(bound), _) => Ok(path.read(bound)),
             (None, Root::Value(root)) if self.in_place => Ok(path.read(root)),
@@ -113,7 +113,7 @@ impl<'a> Context<'a> {
         result
     }
 
-    pub fn call(&mut self, query: &Lambda, value: Value) -> Eval<Val> {
+    pub fn call(&mut self, query: &Lambda, value: Value) -> EvalResult<ExprValue> {
         self.spend(limits::CALL_BYTES)?;
         if !query.named {
             return self.bind(value, |context| query.body.eval(context));
@@ -125,7 +125,7 @@ impl<'a> Context<'a> {
     }
 
     /// The input document at a path.
-    pub fn input(&mut self, path: &Path) -> Eval<Value> {
+    pub fn input(&mut self, path: &Path) -> EvalResult<Value> {
         match &self.message.payload {
             Payload::Value(value) => Ok(path.read(value)),
             Payload::Sample { value, time_ms } => Ok(read_sample(path, value, *time_ms)),

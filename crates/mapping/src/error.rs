@@ -34,14 +34,14 @@ impl std::error::Error for RunError {}
 
 /// A fault of the source text at a byte offset.
 #[derive(Debug)]
-pub(crate) struct Syntax {
+pub(crate) struct SyntaxError {
     pub at: usize,
     pub message: String,
 }
 
-impl Syntax {
-    pub fn new(at: usize, message: impl Into<String>) -> Syntax {
-        Syntax {
+impl SyntaxError {
+    pub fn new(at: usize, message: impl Into<String>) -> SyntaxError {
+        SyntaxError {
             at,
             message: message.into(),
         }
@@ -75,14 +75,14 @@ pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'
 }
 
 /// The result of evaluating an expression.
-pub(crate) type Eval<T> = Result<T, Fault>;
+pub(crate) type EvalResult<T> = Result<T, Fault>;
 
 /// A fault of one expression. Boxed, so that results stay small on the path where nothing fails.
 #[derive(Debug)]
-pub(crate) struct Fault(Box<Kind>);
+pub(crate) struct Fault(Box<FaultKind>);
 
 #[derive(Debug)]
-enum Kind {
+enum FaultKind {
     /// A value of the wrong type. Whoever knows where the value came from says so with [`Fault::from`].
     Expected {
         wanted: &'static str,
@@ -94,21 +94,21 @@ enum Kind {
 
 impl Fault {
     pub fn text(message: impl Into<String>) -> Fault {
-        Fault(Box::new(Kind::Text(message.into())))
+        Fault(Box::new(FaultKind::Text(message.into())))
     }
 
     pub fn expected(wanted: &'static str, got: &'static str, shown: String) -> Fault {
-        Fault(Box::new(Kind::Expected { wanted, got, shown }))
+        Fault(Box::new(FaultKind::Expected { wanted, got, shown }))
     }
 
     /// Names the source of a value of the wrong type; other faults pass unchanged.
     pub fn from(self, source: impl FnOnce() -> String) -> Fault {
         match *self.0 {
-            Kind::Expected { wanted, got, shown } => {
+            FaultKind::Expected { wanted, got, shown } => {
                 let source = source();
                 Fault::text(format!("expected {wanted} value, got {got} from {source}{shown}"))
             }
-            Kind::Text(_) => self,
+            FaultKind::Text(_) => self,
         }
     }
 }
@@ -116,8 +116,8 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Expected { wanted, got, shown } => write!(f, "expected {wanted} value, got {got}{shown}"),
-            Kind::Text(text) => f.write_str(text),
+            FaultKind::Expected { wanted, got, shown } => write!(f, "expected {wanted} value, got {got}{shown}"),
+            FaultKind::Text(text) => f.write_str(text),
         }
     }
 }

@@ -5,14 +5,14 @@
 
 use thalweg_record::{Object, Text, Value};
 
-use crate::context::Context;
-use crate::error::{Eval, Fault};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
 use crate::functions::Function;
 use crate::methods::Method;
-use crate::operators::{self, Op, Refusal};
+use crate::operators::{self, Op, OperationError};
 use crate::path::Path;
 use crate::root::Root;
-use crate::val::Val;
 use crate::view;
 
 pub(crate) enum Expr {
@@ -32,44 +32,44 @@ pub(crate) enum Expr {
     Object(Box<[(Expr, Expr)]>),
     Not(Box<Expr>),
     Negate(Box<Expr>),
-    Chain(Box<Chain>),
+    Chain(Box<OperatorChain>),
     All(Box<[Expr]>),
     Any(Box<[Expr]>),
-    If(Box<If>),
-    Match(Box<Match>),
+    If(Box<IfExpr>),
+    Match(Box<MatchExpr>),
     Call(&'static str, Box<Function>),
-    Steps(Box<Steps>),
+    Steps(Box<PostfixChain>),
 }
 
 /// Operators of one level, from left to right.
-pub(crate) struct Chain {
+pub(crate) struct OperatorChain {
     pub first: Expr,
     pub rest: Box<[(Op, Expr)]>,
 }
 
-pub(crate) struct If {
+pub(crate) struct IfExpr {
     pub branches: Box<[(Expr, Expr)]>,
     pub otherwise: Option<Expr>,
 }
 
-pub(crate) struct Match {
+pub(crate) struct MatchExpr {
     pub subject: Option<Expr>,
-    pub arms: Box<[(Pattern, Expr)]>,
+    pub arms: Box<[(MatchPattern, Expr)]>,
 }
 
-pub(crate) enum Pattern {
+pub(crate) enum MatchPattern {
     Any,
     Equal(Value),
     When(Expr),
 }
 
 /// A value and what is done to it: fields, methods, `.(query)`.
-pub(crate) struct Steps {
+pub(crate) struct PostfixChain {
     pub base: Expr,
-    pub steps: Vec<Step>,
+    pub steps: Vec<PostfixStep>,
 }
 
-pub(crate) enum Step {
+pub(crate) enum PostfixStep {
     Field(Path),
     Method(&'static str, Method),
     Map(Lambda),
@@ -82,8 +82,8 @@ pub(crate) struct Lambda {
 }
 
 impl Expr {
-    pub fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
-        Ok(Val::Value(match self {
+    pub fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
+        Ok(ExprValue::Value(match self {
             Expr::Literal(value) => value.clone(),
             Expr::This(path) => context.this(path)?,
             Expr::Input(path) => context.input(path)?,
@@ -109,7 +109,7 @@ impl Expr {
             Expr::All(terms) => {
                 for term in terms {
                     if !term.truth(context)? {
-                        return Ok(Val::Value(Value::Bool(false)));
+                        return Ok(ExprValue::Value(Value::Bool(false)));
                     }
                 }
                 Value::Bool(true)
@@ -117,7 +117,7 @@ impl Expr {
             Expr::Any(terms) => {
                 for term in terms {
                     if term.truth(context)? {
-                        return Ok(Val::Value(Value::Bool(true)));
+                        return Ok(ExprValue::Value(Value::Bool(true)));
                     }
                 }
                 Value::Bool(false)
@@ -130,12 +130,12 @@ impl Expr {
     }
 
     /// The value, where only a value will do.
-    pub fn value(&self, wanted: &'static str, context: &mut Context<'_>) -> Eval<Value> {
+    pub fn value(&self, wanted: &'static str, context: &mut EvalContext<'_>) -> EvalResult<Value> {
         let value = self.eval(context)?.value(wanted);
         value.map_err(|fault| fault.from(|| self.describe()))
     }
 
-    pub fn truth(&self, context: &mut Context<'_>) -> Eval<bool> {
+    pub fn truth(&self, context: &mut EvalContext<'_>) -> EvalResult<bool> {
         match self.value("bool", context)? {
             Value::Bool(truth) => Ok(truth),
             other => Err(view::mismatch("bool", &other).from(|| self.describe())),
@@ -173,19 +173,19 @@ impl Expr {
     }
 }
 
-fn eval_array(elements: &[Expr], context: &mut Context<'_>) -> Eval<Value> {
+fn eval_array(elements: &[Expr], context: &mut EvalContext<'_>) -> EvalResult<Value> {
     context.spend_elements(elements.len())?;
     let mut values = Vec::with_capacity(elements.len());
     for element in elements {
         // deleted() and nothing() leave no element.
-        if let Val::Value(value) = element.eval(context)? {
+        if let ExprValue::Value(value) = element.eval(context)? {
             values.push(value);
         }
     }
     Ok(values.into())
 }
 
-fn eval_object(members: &[(Expr, Expr)], context: &mut Context<'_>) -> Eval<Value> {
+fn eval_object(members: &[(Expr, Expr)], context: &mut EvalContext<'_>) -> EvalResult<Value> {
     context.spend_elements(members.len())?;
     let mut object = Vec::with_capacity(members.len());
     for (name, value) in members {
@@ -197,15 +197,15 @@ fn eval_object(members: &[(Expr, Expr)], context: &mut Context<'_>) -> Eval<Valu
                 Text::from(text?)
             }
         };
-        if let Val::Value(value) = value.eval(context)? {
+        if let ExprValue::Value(value) = value.eval(context)? {
             object.push((name, value));
         }
     }
     Ok(object.into_iter().collect::<Object>().into())
 }
 
-impl Chain {
-    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+impl OperatorChain {
+    fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         let mut left = self.first.eval(context);
         for (at, (op, right)) in self.rest.iter().enumerate() {
             left = match (op, left) {
@@ -218,25 +218,32 @@ impl Chain {
         left
     }
 
-    fn operate(&self, at: usize, op: Op, left: Val, right: &Expr, context: &mut Context<'_>) -> Eval<Val> {
+    fn operate(
+        &self,
+        at: usize,
+        op: Op,
+        left: ExprValue,
+        right: &Expr,
+        context: &mut EvalContext<'_>,
+    ) -> EvalResult<ExprValue> {
         let right_value = right.eval(context)?;
-        if let (Op::Equal | Op::Unequal, Val::Value(left @ (Value::Array(_) | Value::Object(_)))) = (op, &left) {
+        if let (Op::Equal | Op::Unequal, ExprValue::Value(left @ (Value::Array(_) | Value::Object(_)))) = (op, &left) {
             // Shared parts are compared each time they appear, so what is compared counts as if it were printed.
             context.check(left)?;
         }
         let refusal = match (&left, &right_value) {
-            (Val::Value(left), Val::Value(right)) => match operators::operate(op, left, right) {
+            (ExprValue::Value(left), ExprValue::Value(right)) => match operators::operate(op, left, right) {
                 Ok(value) => {
                     context.spend(built_bytes(&value))?;
-                    return Ok(Val::Value(value));
+                    return Ok(ExprValue::Value(value));
                 }
                 Err(refusal) => refusal,
             },
-            _ => Refusal::Types,
+            _ => OperationError::Types,
         };
         match refusal {
-            Refusal::Fault(fault) => Err(fault),
-            Refusal::Types => {
+            OperationError::Fault(fault) => Err(fault),
+            OperationError::Types => {
                 let source = if at == 0 {
                     self.first.describe()
                 } else {
@@ -261,8 +268,8 @@ fn built_bytes(value: &Value) -> usize {
     }
 }
 
-impl If {
-    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+impl IfExpr {
+    fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         for (condition, branch) in &self.branches {
             if condition.truth(context)? {
                 return branch.eval(context);
@@ -270,13 +277,13 @@ impl If {
         }
         match &self.otherwise {
             Some(branch) => branch.eval(context),
-            None => Ok(Val::Nothing),
+            None => Ok(ExprValue::Nothing),
         }
     }
 }
 
-impl Match {
-    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+impl MatchExpr {
+    fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         match &self.subject {
             Some(subject) => {
                 let value = subject.value("matched", context)?;
@@ -286,36 +293,36 @@ impl Match {
         }
     }
 
-    fn first_match(&self, subject: Option<&Value>, context: &mut Context<'_>) -> Eval<Val> {
+    fn first_match(&self, subject: Option<&Value>, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         for (pattern, branch) in &self.arms {
             let matches = match pattern {
-                Pattern::Any => true,
-                Pattern::Equal(literal) => match subject {
+                MatchPattern::Any => true,
+                MatchPattern::Equal(literal) => match subject {
                     Some(subject) => operators::equal(subject, literal),
                     None => operators::equal(&context.this(&Path::default())?, literal),
                 },
-                Pattern::When(condition) => condition.truth(context)?,
+                MatchPattern::When(condition) => condition.truth(context)?,
             };
             if matches {
                 return branch.eval(context);
             }
         }
-        Ok(Val::Nothing)
+        Ok(ExprValue::Nothing)
     }
 }
 
-impl Steps {
-    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+impl PostfixChain {
+    fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         let mut value = self.base.eval(context);
         for (at, step) in self.steps.iter().enumerate() {
             value = match step {
-                Step::Field(path) => value.map(|value| match value {
-                    Val::Value(value) => Val::Value(path.read(&value)),
+                PostfixStep::Field(path) => value.map(|value| match value {
+                    ExprValue::Value(value) => ExprValue::Value(path.read(&value)),
                     absent => absent,
                 }),
-                Step::Method(_, method) => method.eval(value, context),
-                Step::Map(query) => match value {
-                    Ok(Val::Value(value)) => context.call(query, value),
+                PostfixStep::Method(_, method) => method.eval(value, context),
+                PostfixStep::Map(query) => match value {
+                    Ok(ExprValue::Value(value)) => context.call(query, value),
                     other => other,
                 },
             }
@@ -328,7 +335,7 @@ impl Steps {
     fn describe(&self, at: usize) -> String {
         match at.checked_sub(1).and_then(|before| self.steps.get(before)) {
             None => self.base.describe(),
-            Some(Step::Field(path)) => {
+            Some(PostfixStep::Field(path)) => {
                 let start = match &self.base {
                     Expr::Variable(_, name) if at == 1 => format!("${name}"),
                     Expr::Named(_, name) if at == 1 => name.to_string(),
@@ -336,8 +343,8 @@ impl Steps {
                 };
                 format!("field `{}`", path.show(&start).trim_start_matches('.'))
             }
-            Some(Step::Method(name, _)) => format!("method `{name}`"),
-            Some(Step::Map(_)) => "bracketed query".to_owned(),
+            Some(PostfixStep::Method(name, _)) => format!("method `{name}`"),
+            Some(PostfixStep::Map(_)) => "bracketed query".to_owned(),
         }
     }
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use thalweg_record::{Text, Value};
 
 use crate::Compiler;
-use crate::context::Context;
-use crate::error::{Eval, Fault, Syntax};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault, SyntaxError};
 use crate::expr::Expr;
+use crate::expr_value::ExprValue;
 use crate::host;
 use crate::layout;
-use crate::parser::arguments::{Arguments, Kind, Param};
+use crate::parser::arguments::{Arguments, Param, ParamKind};
 use crate::path::Path;
-use crate::val::Val;
 use crate::view;
 
 /// A function that is more than a field or metadata of the message.
@@ -31,10 +31,10 @@ pub(crate) enum Function {
         nanos_per_unit: i64,
     },
     Uuid,
-    RandomInt(Random),
+    RandomInt(RandomSequence),
     Counter(Counter),
     Count(Arc<AtomicI64>),
-    CountOf(Expr, Arc<host::Counts>),
+    CountOf(Expr, Arc<host::NamedCounters>),
     Hostname,
     Env(Expr),
     /// `env` of a literal name: the environment of a process does not change under it.
@@ -54,16 +54,19 @@ pub(crate) enum Function {
 pub(crate) struct FunctionSpec {
     pub name: &'static str,
     pub params: &'static [Param],
-    pub build: fn(&mut Arguments, &Compiler) -> Result<Built, Syntax>,
+    pub build: fn(&mut Arguments, &Compiler) -> Result<FunctionNode, SyntaxError>,
 }
 
 /// Some functions are nodes of their own.
-pub(crate) enum Built {
+pub(crate) enum FunctionNode {
     Function(Function),
     Expr(Expr),
 }
 
-const fn simple(name: &'static str, build: fn(&mut Arguments, &Compiler) -> Result<Built, Syntax>) -> FunctionSpec {
+const fn simple(
+    name: &'static str,
+    build: fn(&mut Arguments, &Compiler) -> Result<FunctionNode, SyntaxError>,
+) -> FunctionSpec {
     FunctionSpec {
         name,
         params: &[],
@@ -72,128 +75,128 @@ const fn simple(name: &'static str, build: fn(&mut Arguments, &Compiler) -> Resu
 }
 
 pub(crate) static FUNCTIONS: &[FunctionSpec] = &[
-    simple("batch_index", |_, _| Ok(Built::Function(Function::BatchIndex))),
-    simple("batch_size", |_, _| Ok(Built::Function(Function::BatchSize))),
-    simple("content", |_, _| Ok(Built::Function(Function::Content))),
+    simple("batch_index", |_, _| Ok(FunctionNode::Function(Function::BatchIndex))),
+    simple("batch_size", |_, _| Ok(FunctionNode::Function(Function::BatchSize))),
+    simple("content", |_, _| Ok(FunctionNode::Function(Function::Content))),
     FunctionSpec {
         name: "count",
-        params: &[Param::needed("name", Kind::Text)],
+        params: &[Param::needed("name", ParamKind::Text)],
         build: build_count,
     },
     FunctionSpec {
         name: "counter",
         params: &[
-            Param::optional("min", Kind::Integer),
-            Param::optional("max", Kind::Integer),
-            Param::optional("set", Kind::Any),
+            Param::optional("min", ParamKind::Integer),
+            Param::optional("max", ParamKind::Integer),
+            Param::optional("set", ParamKind::Any),
         ],
         build: build_counter,
     },
-    simple("deleted", |_, _| Ok(Built::Function(Function::Deleted))),
+    simple("deleted", |_, _| Ok(FunctionNode::Function(Function::Deleted))),
     FunctionSpec {
         name: "env",
         params: &[
-            Param::needed("name", Kind::Text),
-            Param::optional("no_cache", Kind::Bool),
+            Param::needed("name", ParamKind::Text),
+            Param::optional("no_cache", ParamKind::Bool),
         ],
         build: build_env,
     },
-    simple("error", |_, _| Ok(Built::Function(Function::Error))),
-    simple("errored", |_, _| Ok(Built::Function(Function::Errored))),
-    simple("hostname", |_, _| Ok(Built::Function(Function::Hostname))),
+    simple("error", |_, _| Ok(FunctionNode::Function(Function::Error))),
+    simple("errored", |_, _| Ok(FunctionNode::Function(Function::Errored))),
+    simple("hostname", |_, _| Ok(FunctionNode::Function(Function::Hostname))),
     FunctionSpec {
         name: "json",
-        params: &[Param::optional("path", Kind::Text)],
+        params: &[Param::optional("path", ParamKind::Text)],
         build: build_json,
     },
     FunctionSpec {
         name: "meta",
-        params: &[Param::optional("key", Kind::Text)],
+        params: &[Param::optional("key", ParamKind::Text)],
         build: build_meta,
     },
     FunctionSpec {
         name: "metadata",
-        params: &[Param::optional("key", Kind::Text)],
+        params: &[Param::optional("key", ParamKind::Text)],
         build: build_meta,
     },
-    simple("nothing", |_, _| Ok(Built::Function(Function::Nothing))),
-    simple("now", |_, _| Ok(Built::Function(Function::Now))),
+    simple("nothing", |_, _| Ok(FunctionNode::Function(Function::Nothing))),
+    simple("now", |_, _| Ok(FunctionNode::Function(Function::Now))),
     FunctionSpec {
         name: "random_int",
         params: &[
-            Param::optional("seed", Kind::Any),
-            Param::optional("min", Kind::Integer),
-            Param::optional("max", Kind::Integer),
+            Param::optional("seed", ParamKind::Any),
+            Param::optional("min", ParamKind::Integer),
+            Param::optional("max", ParamKind::Integer),
         ],
         build: build_random,
     },
     FunctionSpec {
         name: "range",
         params: &[
-            Param::needed("start", Kind::Integer),
-            Param::needed("stop", Kind::Integer),
-            Param::optional("step", Kind::Integer),
+            Param::needed("start", ParamKind::Integer),
+            Param::needed("stop", ParamKind::Integer),
+            Param::optional("step", ParamKind::Integer),
         ],
         build: |arguments, _| {
             let (start, stop) = (arguments.value(0)?, arguments.value(1)?);
             let step = arguments.optional(2)?;
-            Ok(Built::Function(Function::Range { start, stop, step }))
+            Ok(FunctionNode::Function(Function::Range { start, stop, step }))
         },
     },
     FunctionSpec {
         name: "throw",
-        params: &[Param::needed("why", Kind::Text)],
-        build: |arguments, _| Ok(Built::Function(Function::Throw(arguments.value(0)?))),
+        params: &[Param::needed("why", ParamKind::Text)],
+        build: |arguments, _| Ok(FunctionNode::Function(Function::Throw(arguments.value(0)?))),
     },
     simple("timestamp_unix", |_, _| unix_time(1_000_000_000)),
     simple("timestamp_unix_milli", |_, _| unix_time(1_000_000)),
     simple("timestamp_unix_nano", |_, _| unix_time(1)),
-    simple("uuid_v4", |_, _| Ok(Built::Function(Function::Uuid))),
+    simple("uuid_v4", |_, _| Ok(FunctionNode::Function(Function::Uuid))),
 ];
 
-fn unix_time(nanos_per_unit: i64) -> Result<Built, Syntax> {
-    Ok(Built::Function(Function::UnixTime { nanos_per_unit }))
+fn unix_time(nanos_per_unit: i64) -> Result<FunctionNode, SyntaxError> {
+    Ok(FunctionNode::Function(Function::UnixTime { nanos_per_unit }))
 }
 
-fn build_count(arguments: &mut Arguments, compiler: &Compiler) -> Result<Built, Syntax> {
+fn build_count(arguments: &mut Arguments, compiler: &Compiler) -> Result<FunctionNode, SyntaxError> {
     let at = arguments.at(0);
-    Ok(Built::Function(match arguments.value(0)? {
+    Ok(FunctionNode::Function(match arguments.value(0)? {
         Expr::Literal(Value::Text(name)) => {
             let counter = compiler.counts.named(&name);
-            Function::Count(counter.map_err(|fault| Syntax::new(at, fault.to_string()))?)
+            Function::Count(counter.map_err(|fault| SyntaxError::new(at, fault.to_string()))?)
         }
         computed => Function::CountOf(computed, compiler.counts.clone()),
     }))
 }
 
-fn build_env(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Syntax> {
+fn build_env(arguments: &mut Arguments, _: &Compiler) -> Result<FunctionNode, SyntaxError> {
     let name = arguments.value(0)?;
     let no_cache = arguments.optional(1)?;
     let cached = matches!(no_cache, None | Some(Expr::Literal(Value::Bool(false))));
-    Ok(Built::Function(match name {
+    Ok(FunctionNode::Function(match name {
         Expr::Literal(Value::Text(name)) if cached => Function::EnvOnce(name, OnceLock::new()),
         name => Function::Env(name),
     }))
 }
 
-fn build_json(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Syntax> {
+fn build_json(arguments: &mut Arguments, _: &Compiler) -> Result<FunctionNode, SyntaxError> {
     Ok(match arguments.optional(0)? {
-        None => Built::Expr(Expr::Input(Path::default())),
-        Some(Expr::Literal(Value::Text(path))) => Built::Expr(Expr::Input(Path::dotted(&path))),
-        Some(computed) => Built::Function(Function::Json(computed)),
+        None => FunctionNode::Expr(Expr::Input(Path::default())),
+        Some(Expr::Literal(Value::Text(path))) => FunctionNode::Expr(Expr::Input(Path::dotted(&path))),
+        Some(computed) => FunctionNode::Function(Function::Json(computed)),
     })
 }
 
-fn build_meta(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Syntax> {
+fn build_meta(arguments: &mut Arguments, _: &Compiler) -> Result<FunctionNode, SyntaxError> {
     Ok(match arguments.optional(0)? {
-        None => Built::Expr(Expr::AllMeta),
-        Some(Expr::Literal(Value::Text(key))) => Built::Expr(Expr::Meta(key)),
-        Some(computed) => Built::Function(Function::Meta(computed)),
+        None => FunctionNode::Expr(Expr::AllMeta),
+        Some(Expr::Literal(Value::Text(key))) => FunctionNode::Expr(Expr::Meta(key)),
+        Some(computed) => FunctionNode::Function(Function::Meta(computed)),
     })
 }
 
-fn build_random(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Syntax> {
-    Ok(Built::Function(Function::RandomInt(Random {
+fn build_random(arguments: &mut Arguments, _: &Compiler) -> Result<FunctionNode, SyntaxError> {
+    Ok(FunctionNode::Function(Function::RandomInt(RandomSequence {
         seed: arguments.optional(0)?,
         min: arguments.optional(1)?,
         max: arguments.optional(2)?,
@@ -201,15 +204,15 @@ fn build_random(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Syntax
     })))
 }
 
-fn build_counter(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Syntax> {
+fn build_counter(arguments: &mut Arguments, _: &Compiler) -> Result<FunctionNode, SyntaxError> {
     let (min, max) = (arguments.constant(0, 1)?, arguments.constant(1, i64::MAX)?);
     if min < 0 || max < min {
-        return Err(Syntax::new(
+        return Err(SyntaxError::new(
             arguments.at(0),
             format!("function `counter` counts from `min` to `max`, with 0 <= min <= max, not from {min} to {max}"),
         ));
     }
-    Ok(Built::Function(Function::Counter(Counter {
+    Ok(FunctionNode::Function(Function::Counter(Counter {
         min,
         max,
         set: arguments.optional(2)?,
@@ -218,8 +221,8 @@ fn build_counter(arguments: &mut Arguments, _: &Compiler) -> Result<Built, Synta
 }
 
 impl Function {
-    pub fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
-        Ok(Val::Value(match self {
+    pub fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
+        Ok(ExprValue::Value(match self {
             Function::Content => Value::Bytes(context.message.bytes().into_owned().into()),
             Function::Json(path) => {
                 let path = Path::dotted(&text(path, context)?);
@@ -257,24 +260,24 @@ impl Function {
             Function::BatchSize => Value::I64(i64::try_from(context.batch.len()).unwrap_or(i64::MAX)),
             Function::Range { start, stop, step } => range(start, stop, step.as_ref(), context)?,
             Function::Throw(why) => return Err(Fault::text(text(why, context)?)),
-            Function::Deleted => return Ok(Val::Deleted),
-            Function::Nothing => return Ok(Val::Nothing),
+            Function::Deleted => return Ok(ExprValue::Deleted),
+            Function::Nothing => return Ok(ExprValue::Nothing),
         }))
     }
 }
 
-fn text(argument: &Expr, context: &mut Context<'_>) -> Eval<Text> {
+fn text(argument: &Expr, context: &mut EvalContext<'_>) -> EvalResult<Text> {
     let value = argument.value("string", context)?;
     let text = view::need_text(&value).map_err(|fault| fault.from(|| argument.describe()));
     Ok(text?.into())
 }
 
-fn integer(argument: &Expr, context: &mut Context<'_>) -> Eval<i64> {
+fn integer(argument: &Expr, context: &mut EvalContext<'_>) -> EvalResult<i64> {
     let value = argument.value("integer", context)?;
     view::integer(&value).ok_or_else(|| view::mismatch("integer", &value).from(|| argument.describe()))
 }
 
-fn env(name: &str, context: &Context<'_>) -> Value {
+fn env(name: &str, context: &EvalContext<'_>) -> Value {
     context.host.env(name).map_or(Value::Null, Value::text)
 }
 
@@ -283,7 +286,7 @@ fn uuid(random: u128) -> Text {
     Text::new(uuid.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()))
 }
 
-fn range(start: &Expr, stop: &Expr, step: Option<&Expr>, context: &mut Context<'_>) -> Eval<Value> {
+fn range(start: &Expr, stop: &Expr, step: Option<&Expr>, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     let (start, stop) = (integer(start, context)?, integer(stop, context)?);
     let step = step.map_or(Ok(1), |step| integer(step, context))?;
     let message = match step {
@@ -304,7 +307,7 @@ fn range(start: &Expr, stop: &Expr, step: Option<&Expr>, context: &mut Context<'
 }
 
 /// `random_int(seed, min, max)`. Without a seed the host's randomness; with one a repeatable sequence of its own.
-pub(crate) struct Random {
+pub(crate) struct RandomSequence {
     seed: Option<Expr>,
     min: Option<Expr>,
     max: Option<Expr>,
@@ -312,8 +315,8 @@ pub(crate) struct Random {
     state: OnceLock<AtomicU64>,
 }
 
-impl Random {
-    fn next(&self, context: &mut Context<'_>) -> Eval<i64> {
+impl RandomSequence {
+    fn next(&self, context: &mut EvalContext<'_>) -> EvalResult<i64> {
         let min = self.min.as_ref().map_or(Ok(0), |min| integer(min, context))?;
         let max = self
             .max
@@ -333,7 +336,7 @@ impl Random {
         Ok(i64::try_from(value).unwrap_or(max))
     }
 
-    fn seeded(&self, seed: &Expr, context: &mut Context<'_>) -> Eval<u64> {
+    fn seeded(&self, seed: &Expr, context: &mut EvalContext<'_>) -> EvalResult<u64> {
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
         let state = match self.state.get() {
             Some(state) => state,
@@ -358,18 +361,18 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    fn next(&self, context: &mut Context<'_>) -> Eval<i64> {
+    fn next(&self, context: &mut EvalContext<'_>) -> EvalResult<i64> {
         if let Some(set) = &self.set {
             match set.eval(context)? {
-                Val::Value(Value::Null) => return Ok(self.last.load(Ordering::Relaxed).max(self.min)),
-                Val::Value(value) => {
+                ExprValue::Value(Value::Null) => return Ok(self.last.load(Ordering::Relaxed).max(self.min)),
+                ExprValue::Value(value) => {
                     let to = view::integer(&value).filter(|to| *to >= 0);
                     let to = to.ok_or_else(|| view::mismatch("non-negative integer", &value));
                     let to = to.map_err(|fault| fault.from(|| "argument `set` of `counter`".to_owned()))?;
                     self.last.store(to, Ordering::Relaxed);
                     return Ok(to);
                 }
-                Val::Deleted | Val::Nothing => {}
+                ExprValue::Deleted | ExprValue::Nothing => {}
             }
         }
         let after = |last: i64| if last >= self.max { self.min } else { last + 1 };

@@ -4,11 +4,11 @@
 //! top of its parts before that is bounded by its text, and this is that bound: it keeps every recursion over a value
 //! (printing, comparing, freeing) within the stack.
 
-use crate::expr::{Expr, Lambda, Pattern, Step};
+use crate::expr::{Expr, Lambda, MatchPattern, PostfixStep};
 use crate::functions::Function;
 use crate::limits::FOLD_CHECK_STEPS;
 use crate::methods::Method;
-use crate::methods::queries::Query;
+use crate::methods::queries::QueryMethod;
 
 /// The levels of nesting that the value can have more than the deepest value it is made of.
 pub(crate) fn growth(expr: &Expr) -> usize {
@@ -41,17 +41,17 @@ pub(crate) fn growth(expr: &Expr) -> usize {
         }
         Expr::Match(cases) => {
             let arms = cases.arms.iter().map(|(pattern, value)| match pattern {
-                Pattern::When(test) => growth(test).max(growth(value)),
-                Pattern::Any | Pattern::Equal(_) => growth(value),
+                MatchPattern::When(test) => growth(test).max(growth(value)),
+                MatchPattern::Any | MatchPattern::Equal(_) => growth(value),
             });
             cases.subject.as_ref().map_or(0, growth) + arms.max().unwrap_or(0)
         }
         Expr::Call(_, function) => of_function(function),
         Expr::Steps(steps) => {
             let added = steps.steps.iter().map(|step| match step {
-                Step::Field(_) => 0,
-                Step::Map(query) => body(query),
-                Step::Method(_, method) => of_method(method),
+                PostfixStep::Field(_) => 0,
+                PostfixStep::Map(query) => body(query),
+                PostfixStep::Method(_, method) => of_method(method),
             });
             added.fold(growth(&steps.base), usize::saturating_add)
         }
@@ -86,10 +86,10 @@ fn of_method(method: &Method) -> usize {
         }
         Method::Or(alternative) => growth(alternative),
         Method::Catch(query) => body(query),
-        Method::Query(Query::Filter(query)) | Method::Query(Query::Sort(Some(query))) => body(query),
-        Method::Query(Query::Sort(None)) => 0,
-        Method::Query(Query::MapEach(query)) => 1 + body(query),
-        Method::Query(Query::Fold(initial, query)) => {
+        Method::Query(QueryMethod::Filter(query)) | Method::Query(QueryMethod::Sort(Some(query))) => body(query),
+        Method::Query(QueryMethod::Sort(None)) => 0,
+        Method::Query(QueryMethod::MapEach(query)) => 1 + body(query),
+        Method::Query(QueryMethod::Fold(initial, query)) => {
             growth(initial).saturating_add((1 + body(query)).saturating_mul(FOLD_CHECK_STEPS))
         }
     }

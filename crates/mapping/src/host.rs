@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use thalweg_record::Text;
 use uuid::Uuid;
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 
 /// The outside world of a mapping.
 pub trait Host: Send + Sync {
@@ -33,16 +33,16 @@ pub trait Host: Send + Sync {
 
 /// The machine that the program runs on.
 pub fn system() -> Arc<dyn Host> {
-    static SYSTEM: LazyLock<Arc<dyn Host>> = LazyLock::new(|| Arc::new(System::default()));
+    static SYSTEM: LazyLock<Arc<dyn Host>> = LazyLock::new(|| Arc::new(SystemHost::default()));
     SYSTEM.clone()
 }
 
 #[derive(Default)]
-struct System {
+struct SystemHost {
     hostname: OnceLock<Option<String>>,
 }
 
-impl Host for System {
+impl Host for SystemHost {
     fn unix_nanos(&self) -> i64 {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
@@ -108,27 +108,27 @@ fn xoshiro256(mut s: [u64; 4]) -> ([u64; 4], u64) {
 
 /// The counters of `count("name")`, shared by every mapping that was compiled with them.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct NamedCounters {
     named: Mutex<HashMap<Text, Arc<AtomicI64>>>,
 }
 
-impl Counts {
+impl NamedCounters {
     /// A name computed from messages must not fill the memory.
     const NAMES_MAX: usize = 100_000;
 
     /// The counters of the whole process, where a configuration's mappings meet by default.
-    pub fn process() -> Arc<Counts> {
-        static PROCESS: LazyLock<Arc<Counts>> = LazyLock::new(Arc::default);
+    pub fn process() -> Arc<NamedCounters> {
+        static PROCESS: LazyLock<Arc<NamedCounters>> = LazyLock::new(Arc::default);
         PROCESS.clone()
     }
 
-    pub(crate) fn named(&self, name: &str) -> Eval<Arc<AtomicI64>> {
+    pub(crate) fn named(&self, name: &str) -> EvalResult<Arc<AtomicI64>> {
         let mut named = self.named.lock();
         if let Some(counter) = named.get(name) {
             return Ok(counter.clone());
         }
-        if named.len() >= Counts::NAMES_MAX {
-            let max = Counts::NAMES_MAX;
+        if named.len() >= NamedCounters::NAMES_MAX {
+            let max = NamedCounters::NAMES_MAX;
             return Err(Fault::text(format!(
                 "count: more than the limit of {max} names are in use"
             )));
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn names_of_counters_have_a_limit_and_those_that_are_there_go_on() {
-        let counts = Counts::default();
-        for n in 0..Counts::NAMES_MAX {
+        let counts = NamedCounters::default();
+        for n in 0..NamedCounters::NAMES_MAX {
             assert_eq!(next(&counts.named(&format!("n{n}")).unwrap()), 1);
         }
         let Err(fault) = counts.named("one more") else {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use thalweg_record::{Message, Text};
 
-use crate::context::Context;
-use crate::error::{Eval, Syntax};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, SyntaxError};
 use crate::expr::Expr;
+use crate::expr_value::ExprValue;
 use crate::host::Host;
 use crate::parser::Parser;
-use crate::val::Val;
 use crate::view;
 use crate::{CompileError, Compiler, RunError};
 
@@ -18,11 +18,11 @@ use crate::{CompileError, Compiler, RunError};
 pub struct Interpolation(Arc<Template>);
 
 struct Template {
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePart>,
     host: Arc<dyn Host>,
 }
 
-enum Piece {
+enum TemplatePart {
     Literal(Text),
     Meta(Text),
     Expr(Expr),
@@ -43,7 +43,7 @@ impl Interpolation {
     pub fn is_static(&self) -> Option<&str> {
         match &*self.0.pieces {
             [] => Some(""),
-            [Piece::Literal(text)] => Some(text),
+            [TemplatePart::Literal(text)] => Some(text),
             _ => None,
         }
     }
@@ -52,8 +52,10 @@ impl Interpolation {
     pub fn render(&self, batch: &[Message], index: usize) -> Result<Text, RunError> {
         match (&*self.0.pieces, batch.get(index)) {
             ([], _) => Ok(Text::default()),
-            ([Piece::Literal(text)], _) => Ok(text.clone()),
-            ([Piece::Meta(key)], Some(message)) => Ok(message.meta.get(key).map_or(Text::new_static(NULL), Text::from)),
+            ([TemplatePart::Literal(text)], _) => Ok(text.clone()),
+            ([TemplatePart::Meta(key)], Some(message)) => {
+                Ok(message.meta.get(key).map_or(Text::new_static(NULL), Text::from))
+            }
             _ => {
                 let mut out = String::new();
                 self.render_into(batch, index, &mut out)?;
@@ -70,18 +72,18 @@ impl Interpolation {
         })
     }
 
-    fn write(&self, batch: &[Message], index: usize, out: &mut String) -> Eval<()> {
-        let mut context = Context::new(&*self.0.host, batch, index, false)?;
+    fn write(&self, batch: &[Message], index: usize, out: &mut String) -> EvalResult<()> {
+        let mut context = EvalContext::new(&*self.0.host, batch, index, false)?;
         for piece in &self.0.pieces {
             match piece {
-                Piece::Literal(text) => out.push_str(text),
-                Piece::Meta(key) => match context.message.meta.get(key) {
+                TemplatePart::Literal(text) => out.push_str(text),
+                TemplatePart::Meta(key) => match context.message.meta.get(key) {
                     Some(text) => out.push_str(&text),
                     None => out.push_str(NULL),
                 },
-                Piece::Expr(expr) => match expr.eval(&mut context)? {
-                    Val::Value(value) => out.push_str(&view::to_text(&value)?),
-                    Val::Deleted | Val::Nothing => {}
+                TemplatePart::Expr(expr) => match expr.eval(&mut context)? {
+                    ExprValue::Value(value) => out.push_str(&view::to_text(&value)?),
+                    ExprValue::Deleted | ExprValue::Nothing => {}
                 },
             }
         }
@@ -97,7 +99,7 @@ impl std::fmt::Debug for Interpolation {
     }
 }
 
-fn parse(compiler: &Compiler, text: &str) -> Result<Vec<Piece>, Syntax> {
+fn parse(compiler: &Compiler, text: &str) -> Result<Vec<TemplatePart>, SyntaxError> {
     let mut pieces = Vec::new();
     let mut literal = String::new();
     let mut at = 0;
@@ -122,18 +124,18 @@ fn parse(compiler: &Compiler, text: &str) -> Result<Vec<Piece>, Syntax> {
             continue;
         }
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(std::mem::take(&mut literal).into()));
+            pieces.push(TemplatePart::Literal(std::mem::take(&mut literal).into()));
         }
         let parser = Parser::new(compiler, text, at + "${!".len(), false);
         let (expr, end) = parser.braced_expression()?;
         pieces.push(match expr {
-            Expr::Meta(key) => Piece::Meta(key),
-            other => Piece::Expr(other),
+            Expr::Meta(key) => TemplatePart::Meta(key),
+            other => TemplatePart::Expr(other),
         });
         at = end;
     }
     if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal.into()));
+        pieces.push(TemplatePart::Literal(literal.into()));
     }
     Ok(pieces)
 }

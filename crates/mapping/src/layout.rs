@@ -1,6 +1,6 @@
 //! Go's reference layouts: a time format is written as the reference time `Mon Jan 2 15:04:05 MST 2006` would appear.
 //!
-//! A layout is read once into [`Item`]s, which then both print and read times. What Go accepts is accepted, except that
+//! A layout is read once into [`LayoutItem`]s, which then both print and read times. What Go accepts is accepted, except that
 //! a time zone abbreviation other than UTC and GMT is refused: it does not say which offset is meant.
 
 use std::sync::LazyLock;
@@ -9,31 +9,31 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use thalweg_record::Text;
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 
 mod read;
 mod write;
 
-pub(crate) static RFC3339_NANO: LazyLock<Layout> =
-    LazyLock::new(|| Layout::parse("2006-01-02T15:04:05.999999999Z07:00").unwrap_or_default());
+pub(crate) static RFC3339_NANO: LazyLock<TimeLayout> =
+    LazyLock::new(|| TimeLayout::parse("2006-01-02T15:04:05.999999999Z07:00").unwrap_or_default());
 
 /// A point in time in RFC 3339 form, in UTC with as many decimals as it has.
-pub(crate) fn rfc3339(unix_nanos: i64) -> Eval<String> {
+pub(crate) fn rfc3339(unix_nanos: i64) -> EvalResult<String> {
     let time = Timestamp::from_nanosecond(i128::from(unix_nanos));
     let time = time.map_err(|_| Fault::text("the clock is out of range"))?;
     Ok(RFC3339_NANO.write(time, TimeZone::UTC))
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Layout {
+pub(crate) struct TimeLayout {
     text: Text,
-    items: Vec<Item>,
+    items: Vec<LayoutItem>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Item {
+enum LayoutItem {
     Literal(Text),
-    Field(Field),
+    Field(TimeField),
 }
 
 /// How a number is filled up to its width.
@@ -45,7 +45,7 @@ enum Pad {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Field {
+enum TimeField {
     Year,
     YearOfCentury,
     MonthName,
@@ -70,11 +70,11 @@ enum Field {
         upper: bool,
     },
     ZoneName,
-    Offset(Offset),
+    Offset(OffsetFormat),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Offset {
+struct OffsetFormat {
     /// `Z` stands for UTC.
     z: bool,
     colons: bool,
@@ -82,35 +82,35 @@ struct Offset {
     parts: usize,
 }
 
-const fn offset(z: bool, colons: bool, parts: usize) -> Field {
-    Field::Offset(Offset { z, colons, parts })
+const fn offset(z: bool, colons: bool, parts: usize) -> TimeField {
+    TimeField::Offset(OffsetFormat { z, colons, parts })
 }
 
 /// Longer ones before their prefixes.
-const FIELDS: [(&str, Field); 33] = [
-    ("January", Field::MonthName),
-    ("Jan", Field::MonthShort),
-    ("Monday", Field::WeekdayName),
-    ("Mon", Field::WeekdayShort),
-    ("MST", Field::ZoneName),
-    ("002", Field::DayOfYear(Pad::Zero)),
-    ("01", Field::Month(Pad::Zero)),
-    ("02", Field::Day(Pad::Zero)),
-    ("03", Field::Hour12(Pad::Zero)),
-    ("04", Field::Minute(Pad::Zero)),
-    ("05", Field::Second(Pad::Zero)),
-    ("06", Field::YearOfCentury),
-    ("15", Field::Hour24),
-    ("1", Field::Month(Pad::None)),
-    ("2006", Field::Year),
-    ("2", Field::Day(Pad::None)),
-    ("__2", Field::DayOfYear(Pad::Space)),
-    ("_2", Field::Day(Pad::Space)),
-    ("3", Field::Hour12(Pad::None)),
-    ("4", Field::Minute(Pad::None)),
-    ("5", Field::Second(Pad::None)),
-    ("PM", Field::Half { upper: true }),
-    ("pm", Field::Half { upper: false }),
+const FIELDS: [(&str, TimeField); 33] = [
+    ("January", TimeField::MonthName),
+    ("Jan", TimeField::MonthShort),
+    ("Monday", TimeField::WeekdayName),
+    ("Mon", TimeField::WeekdayShort),
+    ("MST", TimeField::ZoneName),
+    ("002", TimeField::DayOfYear(Pad::Zero)),
+    ("01", TimeField::Month(Pad::Zero)),
+    ("02", TimeField::Day(Pad::Zero)),
+    ("03", TimeField::Hour12(Pad::Zero)),
+    ("04", TimeField::Minute(Pad::Zero)),
+    ("05", TimeField::Second(Pad::Zero)),
+    ("06", TimeField::YearOfCentury),
+    ("15", TimeField::Hour24),
+    ("1", TimeField::Month(Pad::None)),
+    ("2006", TimeField::Year),
+    ("2", TimeField::Day(Pad::None)),
+    ("__2", TimeField::DayOfYear(Pad::Space)),
+    ("_2", TimeField::Day(Pad::Space)),
+    ("3", TimeField::Hour12(Pad::None)),
+    ("4", TimeField::Minute(Pad::None)),
+    ("5", TimeField::Second(Pad::None)),
+    ("PM", TimeField::Half { upper: true }),
+    ("pm", TimeField::Half { upper: false }),
     ("-07:00:00", offset(false, true, 3)),
     ("-07:00", offset(false, true, 2)),
     ("-070000", offset(false, false, 3)),
@@ -150,8 +150,8 @@ const WEEKDAYS: [&str; 7] = [
 
 const SHORT_NAME_CHARS: usize = 3;
 
-impl Layout {
-    pub fn parse(text: &str) -> Result<Layout, String> {
+impl TimeLayout {
+    pub fn parse(text: &str) -> Result<TimeLayout, String> {
         let mut items = Vec::new();
         let mut literal = String::new();
         let mut rest = text;
@@ -162,21 +162,21 @@ impl Layout {
                 continue;
             };
             if !literal.is_empty() {
-                items.push(Item::Literal(std::mem::take(&mut literal).into()));
+                items.push(LayoutItem::Literal(std::mem::take(&mut literal).into()));
             }
-            items.push(Item::Field(field));
+            items.push(LayoutItem::Field(field));
             rest = rest.get(length..).unwrap_or_default();
         }
         if !literal.is_empty() {
-            items.push(Item::Literal(literal.into()));
+            items.push(LayoutItem::Literal(literal.into()));
         }
-        if !items.iter().any(|item| matches!(item, Item::Field(_))) {
+        if !items.iter().any(|item| matches!(item, LayoutItem::Field(_))) {
             return Err(format!(
                 "the time layout `{text}` has no field; a layout is written as the reference time would appear: Mon Jan 2 \
                  15:04:05 MST 2006, for example `2006-01-02 15:04:05`"
             ));
         }
-        Ok(Layout {
+        Ok(TimeLayout {
             text: text.into(),
             items,
         })
@@ -184,7 +184,7 @@ impl Layout {
 }
 
 /// The field that a layout starts with, and its length.
-fn field_at(layout: &str) -> Option<(Field, usize)> {
+fn field_at(layout: &str) -> Option<(TimeField, usize)> {
     if let Some(sign @ ('.' | ',')) = layout.chars().next() {
         return fraction_at(layout, sign);
     }
@@ -195,7 +195,7 @@ fn field_at(layout: &str) -> Option<(Field, usize)> {
     let (name, field) = FIELDS.into_iter().find(|(name, _)| layout.starts_with(name))?;
     let after = layout.as_bytes().get(name.len());
     // A short name within a word is text.
-    let is_short_name = matches!(field, Field::MonthShort | Field::WeekdayShort);
+    let is_short_name = matches!(field, TimeField::MonthShort | TimeField::WeekdayShort);
     if is_short_name && after.is_some_and(u8::is_ascii_lowercase) {
         return None;
     }
@@ -203,12 +203,12 @@ fn field_at(layout: &str) -> Option<(Field, usize)> {
 }
 
 /// Digits 0 or 9 after the sign, not followed by another digit.
-fn fraction_at(layout: &str, sign: char) -> Option<(Field, usize)> {
+fn fraction_at(layout: &str, sign: char) -> Option<(TimeField, usize)> {
     let digits = layout.as_bytes().get(1..)?;
     let first = *digits.first()?;
     let count = digits.iter().take_while(|digit| **digit == first).count();
     let is_fraction = matches!(first, b'0' | b'9') && !digits.get(count).is_some_and(u8::is_ascii_digit);
-    let field = Field::Fraction {
+    let field = TimeField::Fraction {
         digits: count,
         exact: first == b'0',
         sign,

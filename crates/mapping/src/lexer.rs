@@ -3,7 +3,7 @@
 
 use thalweg_record::{Text, Value, json};
 
-use crate::error::Syntax;
+use crate::error::SyntaxError;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {
@@ -35,7 +35,7 @@ impl Token {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Lexed {
+pub(crate) struct SpannedToken {
     pub token: Token,
     pub start: usize,
     pub end: usize,
@@ -60,7 +60,7 @@ impl<'s> Lexer<'s> {
         Lexer { source, at }
     }
 
-    pub fn next(&mut self) -> Result<Lexed, Syntax> {
+    pub fn next(&mut self) -> Result<SpannedToken, SyntaxError> {
         let on_new_line = self.skip_space();
         let start = self.at;
         let token = match self.peek() {
@@ -71,7 +71,7 @@ impl<'s> Lexer<'s> {
             Some('$') => {
                 self.at += 1;
                 match self.word() {
-                    "" => return Err(Syntax::new(start, "expected a variable's name after `$`")),
+                    "" => return Err(SyntaxError::new(start, "expected a variable's name after `$`")),
                     name => Token::Variable(name.into()),
                 }
             }
@@ -84,7 +84,7 @@ impl<'s> Lexer<'s> {
             }
             Some(other) => self.sign(other)?,
         };
-        Ok(Lexed {
+        Ok(SpannedToken {
             token,
             start,
             end: self.at,
@@ -93,7 +93,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// A path segment after a dot: a name that may start with a digit, or a name in quotes.
-    pub fn segment(&mut self) -> Result<(Text, bool), Syntax> {
+    pub fn segment(&mut self) -> Result<(Text, bool), SyntaxError> {
         self.skip_space();
         match self.peek() {
             Some('"') => Ok((self.string()?, true)),
@@ -101,7 +101,7 @@ impl<'s> Lexer<'s> {
                 "" => {
                     let message = "expected a field, a method or `(` after `.`; names with other characters than letters, \
                                    digits and `_` go in quotes, as in this.\"foo-bar\"";
-                    Err(Syntax::new(self.at, message))
+                    Err(SyntaxError::new(self.at, message))
                 }
                 word => Ok((word.into(), false)),
             },
@@ -142,7 +142,7 @@ impl<'s> Lexer<'s> {
         rest.get(..length).unwrap_or_default()
     }
 
-    fn sign(&mut self, found: char) -> Result<Token, Syntax> {
+    fn sign(&mut self, found: char) -> Result<Token, SyntaxError> {
         let rest = self.rest();
         if let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) {
             self.at += sign.len();
@@ -154,11 +154,11 @@ impl<'s> Lexer<'s> {
             ';' => "unexpected `;`; statements are separated by line breaks".to_owned(),
             other => format!("unexpected character {other:?}"),
         };
-        Err(Syntax::new(self.at, message))
+        Err(SyntaxError::new(self.at, message))
     }
 
     /// Digits, a fraction if a digit follows the dot (`5.floor()` is a method call), and an exponent.
-    fn number(&mut self) -> Result<Value, Syntax> {
+    fn number(&mut self) -> Result<Value, SyntaxError> {
         let start = self.at;
         let digits = |at: usize| {
             let rest = self.source.get(at..).unwrap_or_default();
@@ -185,14 +185,14 @@ impl<'s> Lexer<'s> {
             }
             value => value,
         };
-        value.ok_or_else(|| Syntax::new(start, "this is not a number; numbers are written as 5, 0.5 or 1e6"))
+        value.ok_or_else(|| SyntaxError::new(start, "this is not a number; numbers are written as 5, 0.5 or 1e6"))
     }
 
-    fn string(&mut self) -> Result<Text, Syntax> {
+    fn string(&mut self) -> Result<Text, SyntaxError> {
         let start = self.at;
         if let Some(raw) = self.rest().strip_prefix("\"\"\"") {
             let Some(length) = raw.find("\"\"\"") else {
-                return Err(Syntax::new(start, "the string has no closing \"\"\""));
+                return Err(SyntaxError::new(start, "the string has no closing \"\"\""));
             };
             self.at += length + 6;
             return Ok(Text::new(raw.get(..length).unwrap_or_default()));
@@ -213,18 +213,18 @@ impl<'s> Lexer<'s> {
                 _ => {
                     let message = "the string has no closing quote on its line; a text of several lines goes between \
                                    \"\"\" and \"\"\"";
-                    return Err(Syntax::new(start, message));
+                    return Err(SyntaxError::new(start, message));
                 }
             }
         }
     }
 
-    fn escape(&mut self) -> Result<char, Syntax> {
+    fn escape(&mut self) -> Result<char, SyntaxError> {
         let start = self.at;
         let unknown = || {
             let message = "unknown escape in a string; a backslash itself is written `\\\\`, and a text between \"\"\" and \
                            \"\"\" has no escapes";
-            Syntax::new(start, message)
+            SyntaxError::new(start, message)
         };
         self.at += 1;
         let escaped = self.peek().ok_or_else(unknown)?;

@@ -10,6 +10,7 @@ mod compiler;
 mod context;
 mod error;
 mod expr;
+mod expr_value;
 mod functions;
 mod growth;
 mod host;
@@ -22,18 +23,17 @@ mod methods;
 mod operators;
 mod parser;
 mod path;
-mod prepared;
+mod prepared_argument;
 mod root;
 mod statement;
-mod val;
 mod view;
 
 pub use compiler::Compiler;
 pub use error::{CompileError, RunError};
-pub use host::{Counts, Host, system};
+pub use host::{Host, NamedCounters, system};
 pub use interpolation::Interpolation;
 pub use limits::{ELEMENTS_MAX, NESTING_MAX, TEXT_BYTES_MAX, VALUE_DEPTH_MAX, WORK_BYTES_MAX};
-pub use mapping::{Applied, Mapping};
+pub use mapping::{Mapping, MappingOutcome};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 
 use thalweg_record::Value;
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 
 /// Expressions and blocks inside each other in a source text.
 pub const NESTING_MAX: usize = 128;
@@ -31,8 +31,8 @@ pub(crate) const CALL_BYTES: usize = 128;
 
 /// Whether a value that is about to be stored or printed keeps the limits. Shared parts count each time they appear,
 /// because they would be printed each time. Yields the size, in bytes of work.
-pub(crate) fn check(value: &Value) -> Eval<usize> {
-    let mut allowance = Allowance {
+pub(crate) fn check(value: &Value) -> EvalResult<usize> {
+    let mut allowance = SizeBudget {
         elements: ELEMENTS_MAX,
         bytes: TEXT_BYTES_MAX,
     };
@@ -40,7 +40,7 @@ pub(crate) fn check(value: &Value) -> Eval<usize> {
     Ok((ELEMENTS_MAX - allowance.elements) * ELEMENT_BYTES + TEXT_BYTES_MAX - allowance.bytes)
 }
 
-pub(crate) fn check_elements(count: usize) -> Eval<()> {
+pub(crate) fn check_elements(count: usize) -> EvalResult<()> {
     if count > ELEMENTS_MAX {
         return Err(Fault::text(format!(
             "the value would have more than the limit of {ELEMENTS_MAX} elements"
@@ -49,7 +49,7 @@ pub(crate) fn check_elements(count: usize) -> Eval<()> {
     Ok(())
 }
 
-pub(crate) fn check_bytes(count: usize) -> Eval<()> {
+pub(crate) fn check_bytes(count: usize) -> EvalResult<()> {
     if count > TEXT_BYTES_MAX {
         let mebibytes = TEXT_BYTES_MAX >> 20;
         return Err(Fault::text(format!(
@@ -59,13 +59,13 @@ pub(crate) fn check_bytes(count: usize) -> Eval<()> {
     Ok(())
 }
 
-struct Allowance {
+struct SizeBudget {
     elements: usize,
     bytes: usize,
 }
 
-impl Allowance {
-    fn visit(&mut self, value: &Value, depth: usize) -> Eval<()> {
+impl SizeBudget {
+    fn visit(&mut self, value: &Value, depth: usize) -> EvalResult<()> {
         match value {
             Value::Text(t) | Value::Decimal(t) | Value::Xml(t) | Value::NodeId(t) => self.bytes(t.len()),
             Value::Bytes(bytes) => self.bytes(bytes.len()),
@@ -85,7 +85,7 @@ impl Allowance {
         }
     }
 
-    fn enter(&mut self, elements: usize, depth: usize) -> Eval<()> {
+    fn enter(&mut self, elements: usize, depth: usize) -> EvalResult<()> {
         if depth >= VALUE_DEPTH_MAX {
             let message = format!("the value is nested deeper than the limit of {VALUE_DEPTH_MAX}");
             return Err(Fault::text(message));
@@ -97,7 +97,7 @@ impl Allowance {
         Ok(())
     }
 
-    fn bytes(&mut self, count: usize) -> Eval<()> {
+    fn bytes(&mut self, count: usize) -> EvalResult<()> {
         match self.bytes.checked_sub(count) {
             Some(left) => self.bytes = left,
             None => return check_bytes(usize::MAX),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use thalweg_record::{Message, Object, Payload, Value};
 
-use crate::context::Context;
+use crate::context::EvalContext;
 use crate::host::Host;
 use crate::parser::statements;
 use crate::path::Path;
@@ -25,7 +25,7 @@ struct Program {
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum MappingOutcome {
     /// It is in its place, changed as the mapping says.
     Kept,
     /// `root = deleted()`: the caller takes it out. The message itself is unchanged.
@@ -53,15 +53,15 @@ impl Mapping {
     }
 
     /// Runs the mapping on one message of a batch. After an error the message is as it was before.
-    pub fn apply(&self, batch: &mut [Message], index: usize) -> Result<Applied, RunError> {
-        let Context {
+    pub fn apply(&self, batch: &mut [Message], index: usize) -> Result<MappingOutcome, RunError> {
+        let EvalContext {
             root,
             is_assigned,
             meta,
             ..
         } = self.run(batch, index)?;
         if matches!(root, Root::Deleted) {
-            return Ok(Applied::Deleted);
+            return Ok(MappingOutcome::Deleted);
         }
         if let Some(message) = batch.get_mut(index) {
             if let (Root::Value(root), true) = (root, is_assigned) {
@@ -71,7 +71,7 @@ impl Mapping {
                 message.meta = meta;
             }
         }
-        Ok(Applied::Kept)
+        Ok(MappingOutcome::Kept)
     }
 
     /// The value of `root` after a run that changes no message: `None` if it was deleted or never assigned.
@@ -95,12 +95,13 @@ impl Mapping {
         })
     }
 
-    fn run<'a>(&'a self, batch: &'a [Message], index: usize) -> Result<Context<'a>, RunError> {
+    fn run<'a>(&'a self, batch: &'a [Message], index: usize) -> Result<EvalContext<'a>, RunError> {
         let program = &*self.0;
-        let mut context = Context::new(&*program.host, batch, index, program.in_place).map_err(|fault| RunError {
-            line: None,
-            message: fault.to_string(),
-        })?;
+        let mut context =
+            EvalContext::new(&*program.host, batch, index, program.in_place).map_err(|fault| RunError {
+                line: None,
+                message: fault.to_string(),
+            })?;
         if program.in_place
             && let Ok(document) = context.input(&Path::default())
         {

@@ -3,11 +3,11 @@
 use smallvec::SmallVec;
 use thalweg_record::{Text, Value};
 
-use crate::context::Context;
-use crate::error::{Eval, Fault, Syntax};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault, SyntaxError};
 use crate::expr::{Expr, Lambda};
+use crate::expr_value::ExprValue;
 use crate::parser::arguments::{Arguments, Param};
-use crate::val::Val;
 use crate::view;
 
 mod codec;
@@ -21,10 +21,10 @@ mod times;
 
 /// A method with its arguments, ready to run.
 pub(crate) enum Method {
-    Plain(fn(Value, &mut Context<'_>) -> Eval<Val>),
+    Plain(fn(Value, &mut EvalContext<'_>) -> EvalResult<ExprValue>),
     /// Arguments are values, evaluated before the method runs; one that is left out is `None`.
     WithArguments {
-        run: Run,
+        run: MethodFn,
         arguments: Box<[Option<Expr>]>,
         /// Whether the arguments become parts of the result.
         nests: bool,
@@ -32,65 +32,65 @@ pub(crate) enum Method {
     Or(Expr),
     Catch(Lambda),
     Type,
-    Query(queries::Query),
+    Query(queries::QueryMethod),
     Path(collections::PathMethod),
     Pattern(strings::PatternMethod),
     Time(times::TimeMethod),
 }
 
-pub(crate) type Run = fn(Value, &[Option<Value>], &mut Context<'_>) -> Eval<Val>;
+pub(crate) type MethodFn = fn(Value, &[Option<Value>], &mut EvalContext<'_>) -> EvalResult<ExprValue>;
 
 pub(crate) struct MethodSpec {
     pub name: &'static str,
     pub params: &'static [Param],
     /// Whether any number of arguments may follow.
     pub variadic: bool,
-    pub build: Build,
+    pub build: MethodBody,
 }
 
-pub(crate) enum Build {
-    Plain(fn(Value, &mut Context<'_>) -> Eval<Val>),
-    WithArguments(Run),
-    Custom(fn(&mut Arguments) -> Result<Method, Syntax>),
+pub(crate) enum MethodBody {
+    Plain(fn(Value, &mut EvalContext<'_>) -> EvalResult<ExprValue>),
+    WithArguments(MethodFn),
+    Custom(fn(&mut Arguments) -> Result<Method, SyntaxError>),
 }
 
-const fn plain(name: &'static str, run: fn(Value, &mut Context<'_>) -> Eval<Val>) -> MethodSpec {
+const fn plain(name: &'static str, run: fn(Value, &mut EvalContext<'_>) -> EvalResult<ExprValue>) -> MethodSpec {
     MethodSpec {
         name,
         params: &[],
         variadic: false,
-        build: Build::Plain(run),
+        build: MethodBody::Plain(run),
     }
 }
 
-const fn with(name: &'static str, params: &'static [Param], run: Run) -> MethodSpec {
+const fn with(name: &'static str, params: &'static [Param], run: MethodFn) -> MethodSpec {
     MethodSpec {
         name,
         params,
         variadic: false,
-        build: Build::WithArguments(run),
+        build: MethodBody::WithArguments(run),
     }
 }
 
-const fn variadic(name: &'static str, run: Run) -> MethodSpec {
+const fn variadic(name: &'static str, run: MethodFn) -> MethodSpec {
     MethodSpec {
         name,
         params: &[],
         variadic: true,
-        build: Build::WithArguments(run),
+        build: MethodBody::WithArguments(run),
     }
 }
 
 const fn custom(
     name: &'static str,
     params: &'static [Param],
-    build: fn(&mut Arguments) -> Result<Method, Syntax>,
+    build: fn(&mut Arguments) -> Result<Method, SyntaxError>,
 ) -> MethodSpec {
     MethodSpec {
         name,
         params,
         variadic: false,
-        build: Build::Custom(build),
+        build: MethodBody::Custom(build),
     }
 }
 
@@ -110,11 +110,11 @@ pub(crate) fn all() -> impl Iterator<Item = &'static MethodSpec> {
 }
 
 impl MethodSpec {
-    pub fn build(&self, mut arguments: Arguments) -> Result<Method, Syntax> {
+    pub fn build(&self, mut arguments: Arguments) -> Result<Method, SyntaxError> {
         match self.build {
-            Build::Plain(run) => Ok(Method::Plain(run)),
-            Build::Custom(build) => build(&mut arguments),
-            Build::WithArguments(run) => {
+            MethodBody::Plain(run) => Ok(Method::Plain(run)),
+            MethodBody::Custom(build) => build(&mut arguments),
+            MethodBody::WithArguments(run) => {
                 let mut values = Vec::with_capacity(self.params.len());
                 for index in 0..self.params.len() {
                     values.push(arguments.optional(index)?);
@@ -131,7 +131,7 @@ impl MethodSpec {
 }
 
 impl Method {
-    pub fn eval(&self, target: Eval<Val>, context: &mut Context<'_>) -> Eval<Val> {
+    pub fn eval(&self, target: EvalResult<ExprValue>, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         match self {
             Method::Or(alternative) => match target {
                 Ok(value) if !value.is_absent() => Ok(value),
@@ -141,7 +141,7 @@ impl Method {
                 Err(fault) => context.call(handler, Value::text(fault.to_string())),
                 value => value,
             },
-            Method::Type => Ok(Val::Value(Value::text(target?.kind()))),
+            Method::Type => Ok(ExprValue::Value(Value::text(target?.kind()))),
             Method::Plain(run) => run(target?.value("any")?, context),
             Method::WithArguments { run, arguments, .. } => {
                 let target = target?.value("any")?;
@@ -175,26 +175,26 @@ fn text_argument<'v>(
     arguments: &'v [Option<Value>],
     index: usize,
     name: &'static str,
-) -> Eval<std::borrow::Cow<'v, str>> {
+) -> EvalResult<std::borrow::Cow<'v, str>> {
     argument_text(needed(arguments, index), name)
 }
 
 /// The text of the argument `name`.
-fn argument_text<'v>(value: &'v Value, name: &'static str) -> Eval<std::borrow::Cow<'v, str>> {
+fn argument_text<'v>(value: &'v Value, name: &'static str) -> EvalResult<std::borrow::Cow<'v, str>> {
     view::need_text(value).map_err(|fault| fault.from(|| format!("argument `{name}`")))
 }
 
-fn integer_argument(value: &Value, name: &'static str) -> Eval<i64> {
+fn integer_argument(value: &Value, name: &'static str) -> EvalResult<i64> {
     let integer = view::integer(value).ok_or_else(|| view::mismatch("integer", value));
     integer.map_err(|fault| fault.from(|| format!("argument `{name}`")))
 }
 
 /// A text that a method has built.
-fn built(text: impl Into<Text>) -> Eval<Val> {
-    Ok(Val::Value(Value::Text(text.into())))
+fn built(text: impl Into<Text>) -> EvalResult<ExprValue> {
+    Ok(ExprValue::Value(Value::Text(text.into())))
 }
 
-fn elements(value: &Value) -> Eval<&[Value]> {
+fn elements(value: &Value) -> EvalResult<&[Value]> {
     match value {
         Value::Array(values) => Ok(values),
         other => Err(view::mismatch("array", other)),

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use thalweg_record::Value;
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 use crate::limits;
 use crate::view::{self, Number};
 
@@ -77,15 +77,15 @@ impl Op {
 }
 
 /// Why an operation has no result.
-pub(crate) enum Refusal {
+pub(crate) enum OperationError {
     /// The types do not fit; the caller knows where the operands came from.
     Types,
     Fault(Fault),
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Refusal {
-        Refusal::Fault(fault)
+impl From<Fault> for OperationError {
+    fn from(fault: Fault) -> OperationError {
+        OperationError::Fault(fault)
     }
 }
 
@@ -98,10 +98,10 @@ pub(crate) fn unfit(op: Op, left: (&str, String), right: (&str, String)) -> Faul
     ))
 }
 
-pub(crate) fn operate(op: Op, left: &Value, right: &Value) -> Result<Value, Refusal> {
+pub(crate) fn operate(op: Op, left: &Value, right: &Value) -> Result<Value, OperationError> {
     let order = |fits: fn(Ordering) -> bool| match compare(left, right) {
         Some(order) => Ok(Value::Bool(order.is_some_and(fits))),
-        None => Err(Refusal::Types),
+        None => Err(OperationError::Types),
     };
     match op {
         Op::Equal => Ok(Value::Bool(equal(left, right))),
@@ -119,7 +119,7 @@ pub(crate) fn operate(op: Op, left: &Value, right: &Value) -> Result<Value, Refu
 }
 
 /// Strings (and bytes) added to each other; `None` if either is neither.
-fn concat(left: &Value, right: &Value) -> Eval<Option<Value>> {
+fn concat(left: &Value, right: &Value) -> EvalResult<Option<Value>> {
     if let (Value::Bytes(left), Value::Bytes(right)) = (left, right) {
         limits::check_bytes(left.len() + right.len())?;
         return Ok(Some(Value::Bytes([&**left, &**right].concat().into())));
@@ -131,9 +131,9 @@ fn concat(left: &Value, right: &Value) -> Eval<Option<Value>> {
     Ok(Some(Value::text([&*left, &*right].concat())))
 }
 
-fn calculate(op: Op, left: &Value, right: &Value) -> Result<Value, Refusal> {
+fn calculate(op: Op, left: &Value, right: &Value) -> Result<Value, OperationError> {
     let (Some(left), Some(right)) = (Number::of(left), Number::of(right)) else {
-        return Err(Refusal::Types);
+        return Err(OperationError::Types);
     };
     let number = match (op, left, right) {
         (Op::Divide, _, _) => Number::Float(float(op, left.float(), right.float())?),
@@ -144,7 +144,7 @@ fn calculate(op: Op, left: &Value, right: &Value) -> Result<Value, Refusal> {
     Ok(number.value())
 }
 
-fn exact(op: Op, left: i128, right: i128) -> Eval<i128> {
+fn exact(op: Op, left: i128, right: i128) -> EvalResult<i128> {
     let result = match op {
         Op::Multiply => left.checked_mul(right),
         Op::Subtract => left.checked_sub(right),
@@ -153,7 +153,7 @@ fn exact(op: Op, left: i128, right: i128) -> Eval<i128> {
     result.ok_or_else(|| Fault::text(format!("cannot {} {left} and {right}: more than 38 digits", op.verb())))
 }
 
-fn float(op: Op, left: f64, right: f64) -> Eval<f64> {
+fn float(op: Op, left: f64, right: f64) -> EvalResult<f64> {
     if op == Op::Divide && right == 0.0 {
         return Err(by_zero());
     }
@@ -173,7 +173,7 @@ fn float(op: Op, left: f64, right: f64) -> Eval<f64> {
 }
 
 /// Of whole numbers; a fraction is cut off first.
-fn remainder(left: Number, right: Number) -> Eval<i128> {
+fn remainder(left: Number, right: Number) -> EvalResult<i128> {
     let cut = |number| match number {
         Number::Integer(n) => n,
         Number::Float(n) => n as i128,
@@ -189,7 +189,7 @@ fn by_zero() -> Fault {
     Fault::text("attempted to divide by zero")
 }
 
-pub(crate) fn negate(value: &Value) -> Eval<Value> {
+pub(crate) fn negate(value: &Value) -> EvalResult<Value> {
     match Number::need(value)? {
         Number::Float(n) => Ok(Value::F64(-n)),
         // Number::of makes no integer of more than 38 digits, but one of them may have no negative.

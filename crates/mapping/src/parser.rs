@@ -7,10 +7,10 @@
 use thalweg_record::Text;
 
 use crate::Compiler;
-use crate::error::{Syntax, unknown};
-use crate::expr::{Chain, Expr, Lambda};
+use crate::error::{SyntaxError, unknown};
+use crate::expr::{Expr, Lambda, OperatorChain};
 use crate::growth::growth;
-use crate::lexer::{Lexed, Lexer, Token};
+use crate::lexer::{Lexer, SpannedToken, Token};
 use crate::limits::{GROWTH_MAX, NESTING_MAX};
 use crate::operators::Op;
 
@@ -23,7 +23,7 @@ pub(crate) struct Parser<'s> {
     compiler: &'s Compiler,
     lexer: Lexer<'s>,
     source: &'s str,
-    peeked: Option<Lexed>,
+    peeked: Option<SpannedToken>,
     depth: usize,
     /// Names of the `name ->` queries around the current place, outermost first.
     names: Vec<Text>,
@@ -51,25 +51,25 @@ impl<'s> Parser<'s> {
     }
 
     /// The expression of an interpolation and the place after its closing brace.
-    pub fn braced_expression(mut self) -> Result<(Expr, usize), Syntax> {
+    pub fn braced_expression(mut self) -> Result<(Expr, usize), SyntaxError> {
         let expression = self.whole_expression()?;
         let end = self.expect("}", "after the expression of the interpolation")?;
         Ok((expression, end.end))
     }
 
     /// An expression that is no part of another one.
-    fn whole_expression(&mut self) -> Result<Expr, Syntax> {
+    fn whole_expression(&mut self) -> Result<Expr, SyntaxError> {
         let at = self.peek()?.start;
         let expression = self.expression()?;
         if growth(&expression) > GROWTH_MAX {
             let message =
                 format!("the value is nested up to {GROWTH_MAX} levels deeper than its parts; split it with `let`");
-            return Err(Syntax::new(at, message));
+            return Err(SyntaxError::new(at, message));
         }
         Ok(expression)
     }
 
-    fn expression(&mut self) -> Result<Expr, Syntax> {
+    fn expression(&mut self) -> Result<Expr, SyntaxError> {
         self.nested(|parser| {
             let mut items = vec![parser.operand()?];
             let mut ops = Vec::new();
@@ -82,7 +82,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Takes an operator if one follows.
-    fn operator(&mut self) -> Result<Option<Op>, Syntax> {
+    fn operator(&mut self) -> Result<Option<Op>, SyntaxError> {
         let next = self.peek()?;
         let Token::Sign(sign) = next.token else {
             return Ok(None);
@@ -100,7 +100,7 @@ impl<'s> Parser<'s> {
         Ok(op)
     }
 
-    fn operand(&mut self) -> Result<Expr, Syntax> {
+    fn operand(&mut self) -> Result<Expr, SyntaxError> {
         let next = self.peek()?;
         let start = next.start;
         match next.token {
@@ -119,11 +119,11 @@ impl<'s> Parser<'s> {
     }
 
     /// After a minus: `-5.abs()` is the absolute value of -5, `-this.a.abs()` the negative of an absolute value.
-    fn negated(&mut self, start: usize, end: usize) -> Result<Expr, Syntax> {
+    fn negated(&mut self, start: usize, end: usize) -> Result<Expr, SyntaxError> {
         let next = self.peek()?;
         if let (Token::Number(number), true) = (&next.token, next.start == end) {
             let negative = crate::operators::negate(number);
-            let negative = negative.map_err(|fault| Syntax::new(start, fault.to_string()))?;
+            let negative = negative.map_err(|fault| SyntaxError::new(start, fault.to_string()))?;
             self.take()?;
             return self.postfix_of(Expr::Literal(negative));
         }
@@ -132,7 +132,7 @@ impl<'s> Parser<'s> {
     }
 
     /// An argument or bracketed query: `name -> expression`, or an expression in which the value is `this`.
-    fn query(&mut self) -> Result<Lambda, Syntax> {
+    fn query(&mut self) -> Result<Lambda, SyntaxError> {
         let next = self.peek()?.clone();
         let Token::Name(name) = next.token else {
             let body = self.expression()?;
@@ -143,7 +143,7 @@ impl<'s> Parser<'s> {
             return Ok(Lambda { named: false, body });
         }
         if matches!(name.as_str(), "this" | "root" | "true" | "false" | "null") {
-            return Err(Syntax::new(
+            return Err(SyntaxError::new(
                 next.start,
                 format!("`{name}` has a meaning already and cannot name a query's value"),
             ));
@@ -160,10 +160,10 @@ impl<'s> Parser<'s> {
     }
 
     /// Runs `inner` one level deeper.
-    fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, Syntax>) -> Result<T, Syntax> {
+    fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, SyntaxError>) -> Result<T, SyntaxError> {
         if self.depth >= NESTING_MAX {
             let at = self.peek()?.start;
-            return Err(Syntax::new(
+            return Err(SyntaxError::new(
                 at,
                 format!("nested deeper than the limit of {NESTING_MAX} levels"),
             ));
@@ -174,7 +174,7 @@ impl<'s> Parser<'s> {
         result
     }
 
-    fn peek(&mut self) -> Result<&Lexed, Syntax> {
+    fn peek(&mut self) -> Result<&SpannedToken, SyntaxError> {
         match self.peeked {
             Some(ref next) => Ok(next),
             None => {
@@ -184,23 +184,23 @@ impl<'s> Parser<'s> {
         }
     }
 
-    fn take(&mut self) -> Result<Lexed, Syntax> {
+    fn take(&mut self) -> Result<SpannedToken, SyntaxError> {
         match self.peeked.take() {
             Some(next) => Ok(next),
             None => self.lexer.next(),
         }
     }
 
-    fn next_is(&mut self, sign: &str) -> Result<bool, Syntax> {
+    fn next_is(&mut self, sign: &str) -> Result<bool, SyntaxError> {
         Ok(matches!(self.peek()?.token, Token::Sign(found) if found == sign))
     }
 
-    fn next_is_name(&mut self, name: &str) -> Result<bool, Syntax> {
+    fn next_is_name(&mut self, name: &str) -> Result<bool, SyntaxError> {
         Ok(matches!(&self.peek()?.token, Token::Name(found) if found == name))
     }
 
     /// Takes a sign if it follows.
-    fn accept(&mut self, sign: &str) -> Result<bool, Syntax> {
+    fn accept(&mut self, sign: &str) -> Result<bool, SyntaxError> {
         let found = self.next_is(sign)?;
         if found {
             self.take()?;
@@ -208,13 +208,13 @@ impl<'s> Parser<'s> {
         Ok(found)
     }
 
-    fn expect(&mut self, sign: &str, place: &str) -> Result<Lexed, Syntax> {
+    fn expect(&mut self, sign: &str, place: &str) -> Result<SpannedToken, SyntaxError> {
         let next = self.take()?;
         if matches!(next.token, Token::Sign(found) if found == sign) {
             return Ok(next);
         }
         let found = next.token.show();
-        Err(Syntax::new(
+        Err(SyntaxError::new(
             next.start,
             format!("expected `{sign}` {place}, found {found}"),
         ))
@@ -230,13 +230,13 @@ impl<'s> Parser<'s> {
         second.is_ok_and(|second| matches!(second.token, Token::Sign(found) if found == sign))
     }
 
-    fn variable(&self, name: &Text, at: usize) -> Result<Expr, Syntax> {
+    fn variable(&self, name: &Text, at: usize) -> Result<Expr, SyntaxError> {
         match self.variables.iter().position(|known| known == name) {
             Some(slot) => Ok(Expr::Variable(slot, name.clone())),
             None => {
                 let known = self.variables.iter().map(Text::as_str);
                 let message = unknown("variable", name, known);
-                Err(Syntax::new(
+                Err(SyntaxError::new(
                     at,
                     format!("{message}; a variable is set with `let {name} = ...` before it is used"),
                 ))
@@ -286,7 +286,7 @@ fn chained(first: Expr, rest: Vec<(Op, Expr)>) -> Expr {
                 .collect();
             if is_and { Expr::All(terms) } else { Expr::Any(terms) }
         }
-        Some(_) => Expr::Chain(Box::new(Chain {
+        Some(_) => Expr::Chain(Box::new(OperatorChain {
             first,
             rest: rest.into(),
         })),

@@ -8,22 +8,22 @@ use crate::view;
 
 /// One step: a member of an object, or an element of an array if the name is a number.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Segment {
+pub(crate) struct PathSegment {
     pub name: Text,
     pub index: Option<usize>,
 }
 
-impl Segment {
-    pub fn new(name: impl Into<Text>) -> Segment {
+impl PathSegment {
+    pub fn new(name: impl Into<Text>) -> PathSegment {
         let name = name.into();
         let digits = !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
         let index = if digits { name.parse().ok() } else { None };
-        Segment { name, index }
+        PathSegment { name, index }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Path(pub Vec<Segment>);
+pub(crate) struct Path(pub Vec<PathSegment>);
 
 impl Path {
     /// A path in dot notation, in which `~1` stands for a dot within a name and `~0` for a tilde.
@@ -38,10 +38,10 @@ impl Path {
                 Text::new(part)
             }
         };
-        Path(text.split('.').map(|part| Segment::new(name(part))).collect())
+        Path(text.split('.').map(|part| PathSegment::new(name(part))).collect())
     }
 
-    pub fn push(&mut self, segment: Segment) {
+    pub fn push(&mut self, segment: PathSegment) {
         self.0.push(segment);
     }
 
@@ -73,7 +73,7 @@ pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-pub(crate) fn walk<'v>(segments: &[Segment], value: &'v Value) -> Option<Cow<'v, Value>> {
+pub(crate) fn walk<'v>(segments: &[PathSegment], value: &'v Value) -> Option<Cow<'v, Value>> {
     let mut at = value;
     for (i, segment) in segments.iter().enumerate() {
         at = match at {

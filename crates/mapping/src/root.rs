@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use thalweg_record::{Object, Value};
 
-use crate::error::{Eval, Fault};
-use crate::path::{Path, Segment};
-use crate::val::Val;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
+use crate::path::{Path, PathSegment};
 use crate::view;
 
 #[derive(Clone, Debug)]
@@ -19,13 +19,13 @@ pub(crate) enum Root {
 
 impl Root {
     /// `root<path> = value`. A path into a deleted root changes nothing: the message goes all the same.
-    pub fn assign(&mut self, path: &Path, value: Val) -> Eval<()> {
-        if matches!(value, Val::Nothing) {
+    pub fn assign(&mut self, path: &Path, value: ExprValue) -> EvalResult<()> {
+        if matches!(value, ExprValue::Nothing) {
             return Ok(());
         }
         let Some((last, parents)) = path.0.split_last() else {
             *self = match value {
-                Val::Value(value) => Root::Value(value),
+                ExprValue::Value(value) => Root::Value(value),
                 _ => Root::Deleted,
             };
             return Ok(());
@@ -36,21 +36,21 @@ impl Root {
         let Root::Value(root) = self else { return Ok(()) };
         let (parent, depth) = match value {
             // What is to be deleted need not be created first.
-            Val::Deleted => match existing(root, parents) {
+            ExprValue::Deleted => match existing(root, parents) {
                 Some(parent) => parent,
                 None => return Ok(()),
             },
             _ => create(root, parents, path)?,
         };
         match value {
-            Val::Value(value) => set(parent, last, value, path, depth),
+            ExprValue::Value(value) => set(parent, last, value, path, depth),
             _ => remove(parent, last),
         }
     }
 }
 
 /// The container that `segments` lead to, with objects put where nothing or null is.
-fn create<'r>(root: &'r mut Value, segments: &[Segment], path: &Path) -> Eval<(&'r mut Value, usize)> {
+fn create<'r>(root: &'r mut Value, segments: &[PathSegment], path: &Path) -> EvalResult<(&'r mut Value, usize)> {
     let mut at = root;
     for (depth, segment) in segments.iter().enumerate() {
         prepare(at);
@@ -85,7 +85,7 @@ fn prepare(at: &mut Value) {
     }
 }
 
-fn existing<'r>(root: &'r mut Value, segments: &[Segment]) -> Option<(&'r mut Value, usize)> {
+fn existing<'r>(root: &'r mut Value, segments: &[PathSegment]) -> Option<(&'r mut Value, usize)> {
     let mut at = root;
     for segment in segments {
         if matches!(at, Value::Guid(_) | Value::Structured(_)) {
@@ -103,7 +103,7 @@ fn existing<'r>(root: &'r mut Value, segments: &[Segment]) -> Option<(&'r mut Va
     Some((at, segments.len()))
 }
 
-fn set(parent: &mut Value, segment: &Segment, value: Value, path: &Path, depth: usize) -> Eval<()> {
+fn set(parent: &mut Value, segment: &PathSegment, value: Value, path: &Path, depth: usize) -> EvalResult<()> {
     match parent {
         Value::Object(object) => Arc::make_mut(object).set(segment.name.clone(), value),
         Value::Array(values) => {
@@ -116,7 +116,7 @@ fn set(parent: &mut Value, segment: &Segment, value: Value, path: &Path, depth: 
     Ok(())
 }
 
-fn remove(parent: &mut Value, segment: &Segment) -> Eval<()> {
+fn remove(parent: &mut Value, segment: &PathSegment) -> EvalResult<()> {
     match parent {
         Value::Object(object) if object.get(&segment.name).is_some() => {
             Arc::make_mut(object).remove(&segment.name);
@@ -140,7 +140,7 @@ fn collision(path: &Path, depth: usize, kind: &str) -> Fault {
     ))
 }
 
-fn no_element(path: &Path, segment: &Segment, length: usize) -> Fault {
+fn no_element(path: &Path, segment: &PathSegment, length: usize) -> Fault {
     let (target, name) = (path.show("root"), &segment.name);
     Fault::text(format!(
         "cannot set `{target}`: `{name}` is not an index of an array of {length} elements"

@@ -3,11 +3,11 @@
 use thalweg_record::{Metadata, Text, Value};
 
 use crate::RunError;
-use crate::context::Context;
-use crate::error::{Eval, Fault};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
 use crate::expr::Expr;
+use crate::expr_value::ExprValue;
 use crate::path::Path;
-use crate::val::Val;
 use crate::view;
 
 pub(crate) enum Statement {
@@ -37,7 +37,7 @@ pub(crate) enum Statement {
     },
 }
 
-pub(crate) fn run(statements: &[Statement], context: &mut Context<'_>) -> Result<(), RunError> {
+pub(crate) fn run(statements: &[Statement], context: &mut EvalContext<'_>) -> Result<(), RunError> {
     if context.meta.is_none() {
         let assignments = statements
             .iter()
@@ -75,7 +75,7 @@ pub(crate) fn run(statements: &[Statement], context: &mut Context<'_>) -> Result
 fn chosen<'s>(
     branches: &'s [(Expr, Vec<Statement>, usize)],
     otherwise: &'s [Statement],
-    context: &mut Context<'_>,
+    context: &mut EvalContext<'_>,
 ) -> Result<&'s [Statement], RunError> {
     for (condition, statements, line) in branches {
         let truth = condition.truth(context).map_err(|fault| RunError {
@@ -89,20 +89,20 @@ fn chosen<'s>(
     Ok(otherwise)
 }
 
-fn assign_root(path: &Path, value: &Expr, given: bool, context: &mut Context<'_>) -> Eval<()> {
+fn assign_root(path: &Path, value: &Expr, given: bool, context: &mut EvalContext<'_>) -> EvalResult<()> {
     let value = value.eval(context)?;
-    if !given && let Val::Value(value) = &value {
+    if !given && let ExprValue::Value(value) = &value {
         context.check(value)?;
     }
     context.is_assigned = true;
     context.root.assign(path, value)
 }
 
-fn assign_variable(slot: usize, value: &Expr, given: bool, context: &mut Context<'_>) -> Eval<()> {
+fn assign_variable(slot: usize, value: &Expr, given: bool, context: &mut EvalContext<'_>) -> EvalResult<()> {
     let value = match value.eval(context)? {
-        Val::Nothing => return Ok(()),
-        Val::Deleted => None,
-        Val::Value(value) => {
+        ExprValue::Nothing => return Ok(()),
+        ExprValue::Deleted => None,
+        ExprValue::Value(value) => {
             if !given {
                 context.check(&value)?;
             }
@@ -118,15 +118,15 @@ fn assign_variable(slot: usize, value: &Expr, given: bool, context: &mut Context
     Ok(())
 }
 
-fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut Context<'_>) -> Eval<()> {
+fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut EvalContext<'_>) -> EvalResult<()> {
     let evaluated = value.eval(context)?;
     let old = &context.message.meta;
     let meta = match (key, evaluated) {
-        (_, Val::Nothing) => return Ok(()),
+        (_, ExprValue::Nothing) => return Ok(()),
         (Some(key), evaluated) => {
             let text = match evaluated {
-                Val::Value(Value::Text(text)) => Some(text),
-                Val::Value(value) => Some(view::to_text(&value)?),
+                ExprValue::Value(Value::Text(text)) => Some(text),
+                ExprValue::Value(value) => Some(view::to_text(&value)?),
                 _ => None,
             };
             let expected = context.meta_expected;
@@ -141,8 +141,8 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut Context<'_>) -> E
             }
             return Ok(());
         }
-        (None, Val::Deleted) => cleared(old),
-        (None, Val::Value(all)) => {
+        (None, ExprValue::Deleted) => cleared(old),
+        (None, ExprValue::Value(all)) => {
             let object = view::object(&all)
                 .ok_or_else(|| view::mismatch("object", &all).from(|| value.describe()))
                 .map_err(|fault| Fault::text(format!("cannot replace all metadata: {fault}")))?;
@@ -150,7 +150,7 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut Context<'_>) -> E
             let entries = object
                 .iter()
                 .map(|(key, value)| Ok((key.clone(), view::to_text(value)?)));
-            meta.set_all(entries.collect::<Eval<_>>()?);
+            meta.set_all(entries.collect::<EvalResult<_>>()?);
             meta
         }
     };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thalweg_record::{Message, Payload, json};
 
-use crate::{Applied, CompileError, Compiler, Counts, Host, Interpolation, Mapping};
+use crate::{CompileError, Compiler, Host, Interpolation, Mapping, MappingOutcome, NamedCounters};
 
 mod arithmetic;
 mod compile_errors;
@@ -46,7 +46,7 @@ impl Host for TestHost {
 }
 
 fn compiler() -> Compiler {
-    Compiler::new(Arc::new(TestHost::default()), Arc::new(Counts::default()))
+    Compiler::new(Arc::new(TestHost::default()), Arc::new(NamedCounters::default()))
 }
 
 fn mapping(source: &str) -> Mapping {
@@ -72,8 +72,8 @@ fn compile_error(source: &str) -> CompileError {
 fn outcome(mapping: &Mapping, message: Message) -> String {
     let mut batch = [message];
     match mapping.apply(&mut batch, 0) {
-        Ok(Applied::Kept) => String::from_utf8_lossy(&batch[0].bytes()).into_owned(),
-        Ok(Applied::Deleted) => "(deleted)".to_owned(),
+        Ok(MappingOutcome::Kept) => String::from_utf8_lossy(&batch[0].bytes()).into_owned(),
+        Ok(MappingOutcome::Deleted) => "(deleted)".to_owned(),
         Err(error) => format!("error: {error}"),
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use thalweg_record::{Object, Text, Value, json};
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 use crate::limits;
 
 /// The type's name as `type()` and error messages give it.
@@ -48,7 +48,7 @@ pub(crate) fn text(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-pub(crate) fn need_text(value: &Value) -> Eval<Cow<'_, str>> {
+pub(crate) fn need_text(value: &Value) -> EvalResult<Cow<'_, str>> {
     text(value).ok_or_else(|| mismatch("string", value))
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn bytes(value: &Value) -> Option<Cow<'_, [u8]>> {
 }
 
 /// Any value as text: strings as they are, everything else as JSON.
-pub(crate) fn to_text(value: &Value) -> Eval<Text> {
+pub(crate) fn to_text(value: &Value) -> EvalResult<Text> {
     match value {
         Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Ok(text.clone()),
         Value::Bytes(bytes) => std::str::from_utf8(bytes).map(Text::new).map_err(|error| {
@@ -131,7 +131,7 @@ impl Number {
         })
     }
 
-    pub fn need(value: &Value) -> Eval<Number> {
+    pub fn need(value: &Value) -> EvalResult<Number> {
         Number::of(value).ok_or_else(|| mismatch("number", value))
     }
 

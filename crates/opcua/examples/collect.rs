@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, Flow, FlowEnvironment, FlowSpec, Output, OutputSpec, ParseContext, Registry,
-    WriteError,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, Flow, FlowEnvironment, FlowSpec, Output, OutputSpec,
+    ParseContext, WriteError,
 };
 use thalweg_record::Message;
 use thalweg_telemetry::Metrics;
@@ -46,10 +46,10 @@ async fn main() {
         return println!("usage: collect FILE.yaml [seconds]");
     };
     let seconds = arguments.get(1).map_or(u64::MAX, |text| text.parse().unwrap());
-    logging::start(logging::Options {
+    logging::start(logging::LoggingOptions {
         level: logging::level(&std::env::var("LEVEL").unwrap_or_else(|_| "INFO".to_owned())).unwrap(),
-        format: logging::Format::Logfmt,
-        target: logging::Target::Stderr,
+        format: logging::LineFormat::Logfmt,
+        target: logging::LogTarget::Stderr,
         add_timestamp: true,
         static_fields: Default::default(),
         only_errors_of: &[],
@@ -59,8 +59,8 @@ async fn main() {
         &thalweg_config::process_environment,
         &Default::default(),
     );
-    let mut registry = Registry::new();
-    thalweg_opcua::register(&mut registry, thalweg_opcua::Directory::new());
+    let mut registry = ComponentRegistry::new();
+    thalweg_opcua::register(&mut registry, thalweg_opcua::InputDirectory::new());
     registry.output("show", |_, _| Some(Arc::new(Show)));
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let spec = loaded

@@ -2,17 +2,17 @@
 //! simulator's options that a collector is tried against (`fast_nodes=10000 fast_rate=1 wide=0 types=1 secure=1 ...`).
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
-use thalweg_simulator::Options;
+use thalweg_simulator::SimulatorOptions;
 
 #[tokio::main]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let mut options = Options {
+    let mut options = SimulatorOptions {
         port: arguments.first().map_or(50_000, |port| port.parse().unwrap()),
         secure: false,
         auto_accept: true,
         pki_dir: std::env::temp_dir().join("thalweg-plant"),
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
     for (name, value) in arguments
         .iter()
@@ -30,7 +30,7 @@ async fn main() {
             "types" => options.types = number() > 0,
             "secure" => options.secure = number() > 0,
             "insecure" => options.insecure = number() > 0,
-            "user" => options.user = Some(Options::parse_user(value).unwrap()),
+            "user" => options.user = Some(SimulatorOptions::parse_user(value).unwrap()),
             "max_nodes_per_browse" => options.max_nodes_per_browse = number(),
             "max_nodes_per_read" => options.max_nodes_per_read = number(),
             "max_items_per_call" => options.max_items_per_call = number(),

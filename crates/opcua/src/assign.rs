@@ -12,7 +12,7 @@ use crate::node_table::{NodeIndex, NodeTable};
 
 /// What the browse tells a connection.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum ConnectionCommand {
     /// Variables to serve from now on.
     Monitor(Vec<NodeIndex>),
     Poll(Vec<NodeIndex>),
@@ -25,7 +25,7 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) struct Assigner {
     table: Arc<RwLock<NodeTable>>,
-    links: Vec<mpsc::UnboundedSender<Command>>,
+    links: Vec<mpsc::UnboundedSender<ConnectionCommand>>,
     subscribe: bool,
     /// Tags given out to be monitored, where their number is limited; by index, one byte each.
     monitored: Vec<bool>,
@@ -36,7 +36,7 @@ pub(crate) struct Assigner {
 impl Assigner {
     pub fn new(
         table: Arc<RwLock<NodeTable>>,
-        links: Vec<mpsc::UnboundedSender<Command>>,
+        links: Vec<mpsc::UnboundedSender<ConnectionCommand>>,
         subscribe: bool,
         component: Component,
     ) -> Assigner {
@@ -65,25 +65,25 @@ impl Assigner {
     /// Variables beyond `items_max` are polled.
     pub fn assign(&mut self, nodes: &[NodeIndex], items_max: Option<usize>) {
         if !self.subscribe {
-            return self.send(nodes, Command::Poll);
+            return self.send(nodes, ConnectionCommand::Poll);
         }
         let room = items_max.map_or(usize::MAX, |max| max.saturating_sub(self.monitored_count));
         let (monitor, poll) = nodes.split_at(room.min(nodes.len()));
         if items_max.is_some() {
             monitor.iter().for_each(|node| self.note(*node, true));
         }
-        self.send(monitor, Command::Monitor);
+        self.send(monitor, ConnectionCommand::Monitor);
         if let (false, Some(component), Some(max)) = (poll.is_empty(), &self.component, items_max) {
             component.warn_limited("items_max", poll.len() as u64, || {
                 format!("the server's profile allows {max} monitored items; further tags are polled")
             });
-            self.send(poll, Command::Poll);
+            self.send(poll, ConnectionCommand::Poll);
         }
     }
 
     pub fn remove(&mut self, nodes: &[NodeIndex]) {
         nodes.iter().for_each(|node| self.note(*node, false));
-        self.send(nodes, Command::Remove);
+        self.send(nodes, ConnectionCommand::Remove);
     }
 
     /// Only a tag that was monitored makes room for another one when it goes.
@@ -100,17 +100,17 @@ impl Assigner {
 
     /// Failed ones whose time has come, each served as before.
     pub fn retry(&self, items: &[NodeIndex], reads: &[NodeIndex]) {
-        self.send(items, Command::Monitor);
-        self.send(reads, Command::Poll);
+        self.send(items, ConnectionCommand::Monitor);
+        self.send(reads, ConnectionCommand::Poll);
     }
 
     pub fn paths_changed(&self) {
         for link in &self.links {
-            let _gone = link.send(Command::PathsChanged);
+            let _gone = link.send(ConnectionCommand::PathsChanged);
         }
     }
 
-    fn send(&self, nodes: &[NodeIndex], command: impl Fn(Vec<NodeIndex>) -> Command) {
+    fn send(&self, nodes: &[NodeIndex], command: impl Fn(Vec<NodeIndex>) -> ConnectionCommand) {
         if nodes.is_empty() {
             return;
         }
@@ -143,9 +143,9 @@ mod tests {
     use opcua::types::NodeId;
 
     use super::*;
-    use crate::node_table::{Class, Found, NO_NODE};
+    use crate::node_table::{DiscoveredNode, NO_NODE, NodeKind};
 
-    fn with_links(links: usize) -> (Assigner, Vec<mpsc::UnboundedReceiver<Command>>) {
+    fn with_links(links: usize) -> (Assigner, Vec<mpsc::UnboundedReceiver<ConnectionCommand>>) {
         let (senders, receivers) = (0..links).map(|_| mpsc::unbounded_channel()).unzip();
         let assigner = Assigner {
             links: senders,
@@ -179,10 +179,10 @@ mod tests {
             for namespace in [2, 3] {
                 for i in 0..50 {
                     let id = NodeId::new(namespace, format!("Tag{i}").as_str());
-                    let found = Found {
+                    let found = DiscoveredNode {
                         id: &id,
                         name: "Tag",
-                        class: Class::Variable,
+                        class: NodeKind::Variable,
                         parent: NO_NODE,
                     };
                     table.add(&found).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         assigner.assign(&(0..100).collect::<Vec<_>>(), None);
         let mut served = 0;
         for receiver in &mut receivers {
-            if let Ok(Command::Monitor(nodes)) = receiver.try_recv() {
+            if let Ok(ConnectionCommand::Monitor(nodes)) = receiver.try_recv() {
                 served += nodes.len();
                 assert!(nodes.iter().all(|node| nodes.contains(&((node + 50) % 100))));
             }

@@ -11,12 +11,12 @@ use std::time::Duration;
 use opcua::crypto::{SecurityPolicy, X509};
 use opcua::types::{EndpointDescription, GetEndpointsRequest, MessageSecurityMode, NodeId, StatusCode, UAString};
 
-use crate::channel::{CallError, Channel, ChannelSecurity, OpenError};
+use crate::channel::{CallError, Channel, ChannelOpenError, ChannelSecurity};
 use crate::config::{ConnectionConfig, Identity, PolicyChoice};
 use crate::endpoint_url::EndpointUrl;
 use crate::security::{
-    ClientCertificates, Offer, ServerCertificate, Trust, advice, application_uri_of, as_given, choose, is_binary,
-    leaf_certificate,
+    ClientCertificates, EndpointOffer, ServerCertificate, Trust, advice, application_uri_of, as_given, choose,
+    is_binary, leaf_certificate,
 };
 use crate::session::{Credentials, LoginError, REQUEST_TIMEOUT, Session};
 use crate::value::status;
@@ -90,7 +90,7 @@ impl Connector {
             .map_err(|error| self.login_error(error, &credentials))
     }
 
-    async fn open(&self, offer: Offer, name: &str) -> Result<(Channel, Arc<Credentials>), ConnectError> {
+    async fn open(&self, offer: EndpointOffer, name: &str) -> Result<(Channel, Arc<Credentials>), ConnectError> {
         let credentials = Arc::new(self.credentials(offer, name).await?);
         let channel = self.channel(&credentials).await?;
         Ok((channel, credentials))
@@ -100,7 +100,7 @@ impl Connector {
     /// server has a new one, no attempt with it can succeed and none says why; so the server is asked what it shows.
     async fn open_as_shown(
         &self,
-        assumed: &Offer,
+        assumed: &EndpointOffer,
         failed: ConnectError,
         name: &str,
     ) -> Result<(Channel, Arc<Credentials>), ConnectError> {
@@ -138,7 +138,7 @@ impl Connector {
         Ok((self.connect(name).await?, false))
     }
 
-    async fn check_again(&self, offer: &Offer) -> Result<(), ConnectError> {
+    async fn check_again(&self, offer: &EndpointOffer) -> Result<(), ConnectError> {
         match offer.policy {
             SecurityPolicy::None => Ok(()),
             _ => self.judge(offer, Trust::check_again).await,
@@ -148,7 +148,7 @@ impl Connector {
     /// Away from the threads of the connections: files are read, and a list of revocations may be long.
     async fn judge(
         &self,
-        offer: &Offer,
+        offer: &EndpointOffer,
         judge: fn(&Trust, &ServerCertificate) -> Result<(), String>,
     ) -> Result<(), ConnectError> {
         let shown = ServerCertificate {
@@ -181,7 +181,7 @@ impl Connector {
     }
 
     /// The endpoint to use, by discovery unless that is not wanted or fails.
-    async fn offer(&self) -> Result<Offer, ConnectError> {
+    async fn offer(&self) -> Result<EndpointOffer, ConnectError> {
         let config = &self.config;
         let unsecured = config.security.is_none();
         if config.direct_connect {
@@ -193,7 +193,7 @@ impl Connector {
         let offers = match discover(&config.endpoint).await {
             Ok(offers) => offers,
             // A server that is not there is not there; one that only refuses discovery may still take a session.
-            Err(OpenError::Call(error)) => return self.offer_without_discovery(&error).await,
+            Err(ChannelOpenError::Call(error)) => return self.offer_without_discovery(&error).await,
             Err(error) => return Err(open_error(&error)),
         };
         let offer = choose(&offers, &config.security, &config.identity).map_err(ConnectError::new)?;
@@ -204,7 +204,7 @@ impl Connector {
     }
 
     /// The endpoint as it is configured, if all that the server was asked for is known without it.
-    async fn offer_without_discovery(&self, error: &CallError) -> Result<Offer, ConnectError> {
+    async fn offer_without_discovery(&self, error: &CallError) -> Result<EndpointOffer, ConnectError> {
         let config = &self.config;
         let offer = if config.security.is_none() {
             self.unsecured_direct_offer()
@@ -226,21 +226,21 @@ impl Connector {
 
     /// A secured endpoint of a server whose certificate is known; `None` without a policy, which only the server's list
     /// could tell.
-    fn direct_offer_to(&self, certificate: Vec<u8>) -> Option<Offer> {
+    fn direct_offer_to(&self, certificate: Vec<u8>) -> Option<EndpointOffer> {
         let config = &self.config;
         let PolicyChoice(policy) = config.security.policy?;
         let mode = config.security.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
-        Some(Offer {
+        Some(EndpointOffer {
             // What the server calls itself is not asked, so the certificate has nothing to contradict.
             application_uri: application_uri_of(&certificate).unwrap_or_default(),
             certificate,
-            ..Offer::assumed(config.endpoint.to_string(), mode, policy)
+            ..EndpointOffer::assumed(config.endpoint.to_string(), mode, policy)
         })
     }
 
-    fn unsecured_direct_offer(&self) -> Offer {
+    fn unsecured_direct_offer(&self) -> EndpointOffer {
         self.warn_of_no_security(None);
-        Offer::assumed(
+        EndpointOffer::assumed(
             self.config.endpoint.to_string(),
             MessageSecurityMode::None,
             SecurityPolicy::None,
@@ -249,7 +249,7 @@ impl Connector {
 
     /// A secured connection needs the server's certificate before it can say a word. If the trust folder has it, nobody
     /// is asked; else the server is, but for nothing else.
-    async fn secured_direct_offer(&self) -> Result<Offer, ConnectError> {
+    async fn secured_direct_offer(&self) -> Result<EndpointOffer, ConnectError> {
         let trusted = self.trusted_certificate().await;
         if let Some(offer) = trusted.and_then(|certificate| self.direct_offer_to(certificate)) {
             return Ok(offer);
@@ -265,14 +265,14 @@ impl Connector {
         self.direct_offer_of(&offers)
     }
 
-    fn direct_offer_of(&self, offers: &[Offer]) -> Result<Offer, ConnectError> {
+    fn direct_offer_of(&self, offers: &[EndpointOffer]) -> Result<EndpointOffer, ConnectError> {
         let config = &self.config;
         let url = config.endpoint.to_string();
         as_given(offers, url, &config.security, &config.identity).map_err(ConnectError::new)
     }
 
     /// Once per component. `None` for offers that nobody asked for.
-    fn warn_of_no_security(&self, offers: Option<&[Offer]>) {
+    fn warn_of_no_security(&self, offers: Option<&[EndpointOffer]>) {
         if !self.warned_of_no_security.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 endpoint = %self.config.endpoint,
@@ -282,7 +282,7 @@ impl Connector {
         }
     }
 
-    async fn credentials(&self, offer: Offer, name: &str) -> Result<Credentials, ConnectError> {
+    async fn credentials(&self, offer: EndpointOffer, name: &str) -> Result<Credentials, ConnectError> {
         let secured = offer.policy != SecurityPolicy::None;
         let announced = leaf_certificate(&offer.certificate);
         let server_certificate = announced.as_deref().and_then(|der| X509::from_der(der).ok());
@@ -326,7 +326,7 @@ impl Connector {
         })
     }
 
-    fn open_error(&self, error: OpenError, credentials: &Credentials) -> ConnectError {
+    fn open_error(&self, error: ChannelOpenError, credentials: &Credentials) -> ConnectError {
         let status = error.status().unwrap_or(0);
         match self.untrusted_by_server(status, &error.to_string(), credentials) {
             Some(text) => ConnectError::new(text),
@@ -398,8 +398,11 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-fn open_error(error: &OpenError) -> ConnectError {
-    let unreachable = matches!(error, OpenError::Unreachable { .. } | OpenError::UnknownHost { .. });
+fn open_error(error: &ChannelOpenError) -> ConnectError {
+    let unreachable = matches!(
+        error,
+        ChannelOpenError::Unreachable { .. } | ChannelOpenError::UnknownHost { .. }
+    );
     ConnectError {
         unreachable,
         ..ConnectError::new(error.to_string())
@@ -407,7 +410,7 @@ fn open_error(error: &OpenError) -> ConnectError {
 }
 
 /// The endpoints that a server announces, with the host and port that the user knows it by.
-async fn discover(url: &EndpointUrl) -> Result<Vec<Offer>, OpenError> {
+async fn discover(url: &EndpointUrl) -> Result<Vec<EndpointOffer>, ChannelOpenError> {
     let mut endpoints = get_endpoints(url).await?;
     if let [only] = endpoints.as_slice() {
         let named = only
@@ -428,8 +431,8 @@ async fn discover(url: &EndpointUrl) -> Result<Vec<Offer>, OpenError> {
         }
     }
     let offers = endpoints.iter().map(|endpoint| {
-        let offer = Offer::from(endpoint);
-        Offer {
+        let offer = EndpointOffer::from(endpoint);
+        EndpointOffer {
             url: url.with_path_of(&offer.url).to_string(),
             ..offer
         }
@@ -437,7 +440,7 @@ async fn discover(url: &EndpointUrl) -> Result<Vec<Offer>, OpenError> {
     Ok(offers.collect())
 }
 
-async fn get_endpoints(url: &EndpointUrl) -> Result<Vec<EndpointDescription>, OpenError> {
+async fn get_endpoints(url: &EndpointUrl) -> Result<Vec<EndpointDescription>, ChannelOpenError> {
     let text = url.to_string();
     let channel = Channel::open(&text, &ChannelSecurity::none()).await?;
     let request = GetEndpointsRequest {

@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use thalweg_telemetry::{Access, HttpRoutes, Mount, aside};
 
-use crate::failures::Failures;
+use crate::failures::NodeFailures;
 use crate::node_table::NodeTable;
 use crate::tag_path;
 use crate::value::status;
@@ -63,24 +63,24 @@ impl NodeMemory {
 
 /// All inputs of the process. The assembly makes one and serves it; its routes show inputs that come later, too.
 #[derive(Default)]
-pub struct Directory {
+pub struct InputDirectory {
     inputs: Inputs,
     memory: Arc<NodeMemory>,
 }
 
-type Inputs = Arc<RwLock<Vec<Arc<Listed>>>>;
+type Inputs = Arc<RwLock<Vec<Arc<DirectoryEntry>>>>;
 
 /// One input.
-pub(crate) struct Listed {
+pub(crate) struct DirectoryEntry {
     /// Its flow if the file has several, and its label or its path in the configuration.
     pub input: String,
     pub endpoint: String,
     pub table: Arc<RwLock<NodeTable>>,
-    pub failures: Arc<Failures>,
+    pub failures: Arc<NodeFailures>,
 }
 
-impl Directory {
-    pub fn new() -> Arc<Directory> {
+impl InputDirectory {
+    pub fn new() -> Arc<InputDirectory> {
         Arc::default()
     }
 
@@ -94,23 +94,23 @@ impl Directory {
     }
 
     /// Takes the place of an earlier run of the same input.
-    pub(crate) fn add(&self, listed: Arc<Listed>) {
+    pub(crate) fn add(&self, listed: Arc<DirectoryEntry>) {
         let mut inputs = self.inputs.write();
         inputs.retain(|known| known.input != listed.input);
         inputs.push(listed);
         self.memory.inputs.store(inputs.len(), Relaxed);
     }
 
-    fn chosen(&self, page: &Page) -> Vec<Arc<Listed>> {
+    fn chosen(&self, page: &PageQuery) -> Vec<Arc<DirectoryEntry>> {
         let inputs = self.inputs.read();
-        let wanted = |listed: &&Arc<Listed>| page.input.as_ref().is_none_or(|input| *input == listed.input);
+        let wanted = |listed: &&Arc<DirectoryEntry>| page.input.as_ref().is_none_or(|input| *input == listed.input);
         inputs.iter().filter(wanted).cloned().collect()
     }
 }
 
 /// What a request may ask for.
 #[derive(Debug, Default, Deserialize)]
-struct Page {
+struct PageQuery {
     /// One input by its label or path; all if not given.
     input: Option<String>,
     offset: Option<usize>,
@@ -119,14 +119,14 @@ struct Page {
     state: Option<String>,
 }
 
-impl Page {
+impl PageQuery {
     fn bounds(&self) -> (usize, usize) {
         (self.offset.unwrap_or(0), self.limit.unwrap_or(LIMIT).min(LIMIT_MAX))
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Paged<T> {
+struct PageAnswer<T> {
     total: usize,
     offset: usize,
     limit: usize,
@@ -148,9 +148,9 @@ struct FailureView {
     retry_in_seconds: u64,
 }
 
-impl HttpRoutes for Directory {
+impl HttpRoutes for InputDirectory {
     fn mounts(&self) -> Vec<Mount> {
-        let state = Arc::new(Directory {
+        let state = Arc::new(InputDirectory {
             inputs: self.inputs.clone(),
             memory: self.memory.clone(),
         });
@@ -181,12 +181,12 @@ impl HttpRoutes for Directory {
 }
 
 /// Tables of nodes are as large as servers are, and locked by whoever fills them.
-async fn nodes(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Response {
+async fn nodes(State(directory): State<Arc<InputDirectory>>, Query(page): Query<PageQuery>) -> Response {
     let (offset, limit) = page.bounds();
     aside(move || {
         let inputs = directory.chosen(&page);
         let (total, items) = node_page::page(&inputs, page.state.as_deref(), offset, limit);
-        Json(Paged {
+        Json(PageAnswer {
             total,
             offset,
             limit,
@@ -196,11 +196,11 @@ async fn nodes(State(directory): State<Arc<Directory>>, Query(page): Query<Page>
     .await
 }
 
-async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Response {
+async fn failures(State(directory): State<Arc<InputDirectory>>, Query(page): Query<PageQuery>) -> Response {
     let (offset, limit) = page.bounds();
     aside(move || {
         let (total, items) = failure_page(&directory.chosen(&page), offset, limit);
-        Json(Paged {
+        Json(PageAnswer {
             total,
             offset,
             limit,
@@ -210,7 +210,7 @@ async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Pa
     .await
 }
 
-fn failure_page(inputs: &[Arc<Listed>], offset: usize, limit: usize) -> (usize, Vec<FailureView>) {
+fn failure_page(inputs: &[Arc<DirectoryEntry>], offset: usize, limit: usize) -> (usize, Vec<FailureView>) {
     let (mut total, mut items) = (0, Vec::new());
     let mut bytes = 0;
     let now = std::time::Instant::now();

@@ -15,7 +15,7 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 /// What failed about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
+pub(crate) enum NodeFailureKind {
     /// A configured node that cannot be read or found.
     Root,
     Browse,
@@ -23,19 +23,19 @@ pub(crate) enum What {
     Read,
 }
 
-impl What {
+impl NodeFailureKind {
     pub fn as_str(self) -> &'static str {
         match self {
-            What::Root => "root",
-            What::Browse => "browse",
-            What::Item => "monitored item",
-            What::Read => "read",
+            NodeFailureKind::Root => "root",
+            NodeFailureKind::Browse => "browse",
+            NodeFailureKind::Item => "monitored item",
+            NodeFailureKind::Read => "read",
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct NodeFailure {
     pub status: u32,
     /// What went wrong, where there is no status.
     pub text: Option<String>,
@@ -46,21 +46,21 @@ pub(crate) struct Failure {
 
 /// Shared by the browse, which adds and retries, and HTTP, which lists.
 #[derive(Debug)]
-pub(crate) struct Failures {
+pub(crate) struct NodeFailures {
     first_retry: Duration,
-    list: Mutex<BTreeMap<(What, NodeIndex), Failure>>,
+    list: Mutex<BTreeMap<(NodeFailureKind, NodeIndex), NodeFailure>>,
 }
 
-impl Default for Failures {
-    fn default() -> Failures {
-        Failures::retried_after(FIRST_RETRY)
+impl Default for NodeFailures {
+    fn default() -> NodeFailures {
+        NodeFailures::retried_after(FIRST_RETRY)
     }
 }
 
-impl Failures {
+impl NodeFailures {
     /// A list whose nodes are tried again after this time first.
-    pub fn retried_after(first_retry: Duration) -> Failures {
-        Failures {
+    pub fn retried_after(first_retry: Duration) -> NodeFailures {
+        NodeFailures {
             first_retry,
             list: Mutex::default(),
         }
@@ -70,10 +70,10 @@ impl Failures {
         self.first_retry
     }
 
-    pub fn add(&self, what: What, node: NodeIndex, status: u32, text: Option<String>) {
+    pub fn add(&self, what: NodeFailureKind, node: NodeIndex, status: u32, text: Option<String>) {
         let mut list = self.list.lock();
         let now = Instant::now();
-        let failure = list.entry((what, node)).or_insert_with(|| Failure {
+        let failure = list.entry((what, node)).or_insert_with(|| NodeFailure {
             status,
             text: None,
             since: Ticks::now(),
@@ -87,17 +87,21 @@ impl Failures {
     }
 
     /// The node works again.
-    pub fn remove(&self, what: What, node: NodeIndex) {
+    pub fn remove(&self, what: NodeFailureKind, node: NodeIndex) {
         self.list.lock().remove(&(what, node));
     }
 
     /// What another browse of everything found instead of what the earlier ones found. Who still fails keeps its place
     /// in the row of retries, and so does who was not asked.
-    pub fn replace_browse(&self, newer: Vec<(What, NodeIndex, Failure)>, was_asked: impl Fn(NodeIndex) -> bool) {
-        let still: std::collections::BTreeSet<(What, NodeIndex)> =
+    pub fn replace_browse(
+        &self,
+        newer: Vec<(NodeFailureKind, NodeIndex, NodeFailure)>,
+        was_asked: impl Fn(NodeIndex) -> bool,
+    ) {
+        let still: std::collections::BTreeSet<(NodeFailureKind, NodeIndex)> =
             newer.iter().map(|(what, node, _)| (*what, *node)).collect();
         self.list.lock().retain(|key, _| {
-            let is_of_browse = matches!(key.0, What::Root | What::Browse);
+            let is_of_browse = matches!(key.0, NodeFailureKind::Root | NodeFailureKind::Browse);
             !is_of_browse || still.contains(key) || !was_asked(key.1)
         });
         for (what, node, failure) in newer {
@@ -108,7 +112,12 @@ impl Failures {
     /// Nodes that are no longer in the server are not tried again.
     pub fn forget(&self, nodes: &[NodeIndex]) {
         let mut list = self.list.lock();
-        for what in [What::Root, What::Browse, What::Item, What::Read] {
+        for what in [
+            NodeFailureKind::Root,
+            NodeFailureKind::Browse,
+            NodeFailureKind::Item,
+            NodeFailureKind::Read,
+        ] {
             for node in nodes {
                 list.remove(&(what, *node));
             }
@@ -116,7 +125,7 @@ impl Failures {
     }
 
     /// All nodes of a kind.
-    pub fn of_kind(&self, what: What) -> Vec<NodeIndex> {
+    pub fn of_kind(&self, what: NodeFailureKind) -> Vec<NodeIndex> {
         let list = self.list.lock();
         let range = list.range((what, 0)..=(what, NodeIndex::MAX));
         range.map(|((_, node), _)| *node).collect()
@@ -134,7 +143,7 @@ impl Failures {
     /// The failure that most nodes have, in a sentence; `None` if none has failed.
     pub fn summary(&self) -> Option<String> {
         let list = self.list.lock();
-        let mut by_status: BTreeMap<u32, (usize, &Failure)> = BTreeMap::new();
+        let mut by_status: BTreeMap<u32, (usize, &NodeFailure)> = BTreeMap::new();
         for failure in list.values() {
             by_status.entry(failure.status).or_insert((0, failure)).0 += 1;
         }
@@ -147,7 +156,7 @@ impl Failures {
     }
 
     /// Nodes of a kind whose time has come; each is returned once per retry.
-    pub fn due(&self, what: What, now: Instant) -> Vec<NodeIndex> {
+    pub fn due(&self, what: NodeFailureKind, now: Instant) -> Vec<NodeIndex> {
         let mut list = self.list.lock();
         let due = list
             .range_mut((what, 0)..=(what, NodeIndex::MAX))
@@ -161,7 +170,7 @@ impl Failures {
     }
 
     /// A page of the list.
-    pub fn page(&self, offset: usize, limit: usize) -> Vec<(What, NodeIndex, Failure)> {
+    pub fn page(&self, offset: usize, limit: usize) -> Vec<(NodeFailureKind, NodeIndex, NodeFailure)> {
         let list = self.list.lock();
         let page = list.iter().skip(offset).take(limit);
         page.map(|((what, node), failure)| (*what, *node, failure.clone()))
@@ -175,26 +184,28 @@ mod tests {
 
     #[test]
     fn retries_come_after_a_minute_and_then_ever_later_up_to_an_hour() {
-        let minutes: Vec<u64> = (1..=9).map(|n| Failures::default().delay(n).as_secs() / 60).collect();
+        let minutes: Vec<u64> = (1..=9)
+            .map(|n| NodeFailures::default().delay(n).as_secs() / 60)
+            .collect();
         assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     }
 
     #[test]
     fn another_browse_keeps_the_attempts_of_who_still_fails_and_nothing_of_who_does_not() {
-        let failures = Failures::default();
+        let failures = NodeFailures::default();
         for (what, node) in [
-            (What::Root, 1),
-            (What::Root, 1),
-            (What::Browse, 2),
-            (What::Item, 3),
-            (What::Read, 4),
-            (What::Browse, 5),
+            (NodeFailureKind::Root, 1),
+            (NodeFailureKind::Root, 1),
+            (NodeFailureKind::Browse, 2),
+            (NodeFailureKind::Item, 3),
+            (NodeFailureKind::Read, 4),
+            (NodeFailureKind::Browse, 5),
         ] {
             failures.add(what, node, 0, None);
         }
-        let newer = Failures::default();
-        newer.add(What::Root, 1, 5, None);
-        newer.add(What::Browse, 9, 6, None);
+        let newer = NodeFailures::default();
+        newer.add(NodeFailureKind::Root, 1, 5, None);
+        newer.add(NodeFailureKind::Browse, 9, 6, None);
         failures.replace_browse(newer.page(0, 10), |node| node != 5);
         let listed: Vec<_> = failures
             .page(0, 10)
@@ -202,16 +213,19 @@ mod tests {
             .map(|(w, n, f)| (w, n, f.attempts))
             .collect();
         let expected = [
-            (What::Root, 1, 3),
-            (What::Browse, 5, 1),
-            (What::Browse, 9, 1),
-            (What::Item, 3, 1),
-            (What::Read, 4, 1),
+            (NodeFailureKind::Root, 1, 3),
+            (NodeFailureKind::Browse, 5, 1),
+            (NodeFailureKind::Browse, 9, 1),
+            (NodeFailureKind::Item, 3, 1),
+            (NodeFailureKind::Read, 4, 1),
         ];
         assert_eq!(listed, expected);
         failures.forget(&[3, 9]);
         assert_eq!(
-            (failures.of_kind(What::Item), failures.of_kind(What::Read)),
+            (
+                failures.of_kind(NodeFailureKind::Item),
+                failures.of_kind(NodeFailureKind::Read)
+            ),
             (vec![], vec![4])
         );
         assert_eq!(failures.len(), 3);
@@ -219,11 +233,11 @@ mod tests {
 
     #[test]
     fn the_summary_is_what_most_nodes_have_in_common() {
-        let failures = Failures::default();
+        let failures = NodeFailures::default();
         assert_eq!(failures.summary(), None);
-        failures.add(What::Item, 1, 0x8034_0000, None);
-        failures.add(What::Item, 2, 0x80AB_0000, Some("an argument".to_owned()));
-        failures.add(What::Item, 3, 0x80AB_0000, None);
+        failures.add(NodeFailureKind::Item, 1, 0x8034_0000, None);
+        failures.add(NodeFailureKind::Item, 2, 0x80AB_0000, Some("an argument".to_owned()));
+        failures.add(NodeFailureKind::Item, 3, 0x80AB_0000, None);
         let summary = failures.summary().unwrap();
         assert_eq!(
             summary,
@@ -233,15 +247,15 @@ mod tests {
 
     #[test]
     fn a_failure_is_due_once_per_delay_until_it_is_removed() {
-        let failures = Failures::default();
-        failures.add(What::Item, 7, 0x8034_0000, None);
-        failures.add(What::Browse, 8, 0, Some("x".to_owned()));
+        let failures = NodeFailures::default();
+        failures.add(NodeFailureKind::Item, 7, 0x8034_0000, None);
+        failures.add(NodeFailureKind::Browse, 8, 0, Some("x".to_owned()));
         let now = Instant::now();
-        assert!(failures.due(What::Item, now).is_empty());
+        assert!(failures.due(NodeFailureKind::Item, now).is_empty());
         let later = now + Duration::from_secs(61);
-        assert_eq!(failures.due(What::Item, later), [7]);
-        assert!(failures.due(What::Item, later).is_empty());
-        failures.remove(What::Item, 7);
+        assert_eq!(failures.due(NodeFailureKind::Item, later), [7]);
+        assert!(failures.due(NodeFailureKind::Item, later).is_empty());
+        failures.remove(NodeFailureKind::Item, 7);
         assert_eq!(failures.page(0, 10).len(), 1);
         assert_eq!(failures.len(), 1);
     }

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::channel::{Channel, ChannelSecurity};
 use crate::config::{Identity, SecurityChoice};
-use crate::security::Offer;
+use crate::security::EndpointOffer;
 use crate::session::{Credentials, Session};
 
 /// Answers a request; `None` leaves it unanswered. Sessions are answered for it.
@@ -207,7 +207,7 @@ pub(crate) async fn channel(url: &str) -> Channel {
 
 /// An anonymous session.
 pub(crate) async fn session(url: &str) -> Session {
-    let offer = Offer::assumed(
+    let offer = EndpointOffer::assumed(
         url.to_owned(),
         MessageSecurityMode::None,
         opcua::crypto::SecurityPolicy::None,

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use opcua::types::NodeId;
 use thalweg_record::json;
 
-use crate::channel::{Body, Service};
-use crate::value::types::{Element, Field, Rank, Structure, StructureKind};
-use crate::value::{Content, DataValue, Decoder, TypeBook, answers};
+use crate::channel::{AnswerBody, ServiceRequest};
+use crate::value::types::{FieldEncoding, FieldLayout, Rank, Structure, StructureKind};
+use crate::value::{DataValue, Decoder, StructureRegistry, ValueContent, answers};
 
 /// Memory per byte of an answer beyond what its budget allows: no value may stand for more.
 const HEAP_BYTES_MAX: usize = 1 << 30;
@@ -27,7 +27,7 @@ pub fn values(data: &[u8]) {
 
 /// What [`values`] does with each value is what a flow would do.
 fn use_up(value: &DataValue) {
-    if let Content::Value(value) = &value.content {
+    if let ValueContent::Value(value) = &value.content {
         assert!(value.heap_bytes() < HEAP_BYTES_MAX);
         let _text = json::to_string(value);
     }
@@ -39,7 +39,7 @@ pub fn answers(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;
     };
-    let book = TypeBook::standard();
+    let book = StructureRegistry::standard();
     let mut values = Vec::new();
     match first % 3 {
         0 => drop(answers::publish(&body::<PublishRequest>(rest), &book, &mut values)),
@@ -57,24 +57,24 @@ pub fn frames(data: &[u8]) {
     crate::channel::fuzz::frames(data);
 }
 
-fn body<S: Service>(content: &[u8]) -> Body {
+fn body<S: ServiceRequest>(content: &[u8]) -> AnswerBody {
     let id = u16::try_from(S::RESPONSE as u32).unwrap_or_default();
     let mut bytes = vec![1, 0];
     bytes.extend(id.to_le_bytes());
     bytes.extend(content);
-    Body::from_bytes(Bytes::from(bytes))
+    AnswerBody::from_bytes(Bytes::from(bytes))
 }
 
 /// A book with the standard structures and up to seven others that refer to each other as they like. Their encodings are
 /// ns=1;i=0 and so on, which take four bytes.
-fn generated(data: &[u8]) -> (TypeBook, &[u8]) {
+fn generated(data: &[u8]) -> (StructureRegistry, &[u8]) {
     const KINDS: [StructureKind; 3] = [
         StructureKind::Plain,
         StructureKind::OptionalFields,
         StructureKind::Union,
     ];
     const RANKS: [Rank; 3] = [Rank::Scalar, Rank::Array, Rank::Matrix];
-    let mut book = TypeBook::standard();
+    let mut book = StructureRegistry::standard();
     let mut bytes = data.iter().copied();
     let mut next = || bytes.next().unwrap_or_default();
     let structures = next() % 8;
@@ -86,11 +86,11 @@ fn generated(data: &[u8]) -> (TypeBook, &[u8]) {
             .unwrap_or(StructureKind::Plain);
         let fields = (0..next() % 8).map(|_| {
             let element = match next() % 32 {
-                built_in @ 1..=25 => Element::BuiltIn(built_in),
-                other => Element::Structure(NodeId::new(1, u32::from(other % 8) + 100)),
+                built_in @ 1..=25 => FieldEncoding::BuiltIn(built_in),
+                other => FieldEncoding::Structure(NodeId::new(1, u32::from(other % 8) + 100)),
             };
             let shape = next();
-            Field {
+            FieldLayout {
                 name: "field".into(),
                 element,
                 rank: RANKS

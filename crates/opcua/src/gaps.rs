@@ -64,12 +64,12 @@ impl Gap {
 /// Gaps that items still have to mark. Items hold a number; most items at most times hold none.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
-    open: Vec<Open>,
+    open: Vec<OpenGap>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenGap {
     gap: Gap,
     /// Items that have not marked it yet.
     items: usize,
@@ -81,7 +81,7 @@ pub(crate) const NO_GAP: u32 = u32::MAX;
 impl Gaps {
     /// A gap that touches a number of items, which hold the returned number until they mark it.
     pub fn open(&mut self, gap: Gap, items: usize) -> u32 {
-        let open = Open { gap, items };
+        let open = OpenGap { gap, items };
         if items == 0 {
             return NO_GAP;
         }

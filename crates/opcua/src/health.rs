@@ -13,17 +13,17 @@ const CREATING: &str = "creating monitored items";
 /// Clones share the state.
 #[derive(Clone)]
 pub(crate) struct Health {
-    inner: Arc<Inner>,
+    inner: Arc<HealthInner>,
 }
 
-struct Inner {
+struct HealthInner {
     connection: Connection,
     gauge: IntGauge,
-    state: Mutex<State>,
+    state: Mutex<HealthState>,
 }
 
-struct State {
-    links: Vec<Link>,
+struct HealthState {
+    links: Vec<ConnectionState>,
     browsed: bool,
     served: bool,
     /// Why nothing is served although all has been browsed.
@@ -31,21 +31,21 @@ struct State {
 }
 
 #[derive(Clone)]
-enum Link {
+enum ConnectionState {
     Down(String),
     Up,
 }
 
 impl Health {
     pub fn new(connection: Connection, gauge: IntGauge, links: usize) -> Health {
-        let state = State {
-            links: vec![Link::Down("connecting".to_owned()); links],
+        let state = HealthState {
+            links: vec![ConnectionState::Down("connecting".to_owned()); links],
             browsed: false,
             served: false,
             unserved: CREATING.to_owned(),
         };
         Health {
-            inner: Arc::new(Inner {
+            inner: Arc::new(HealthInner {
                 connection,
                 gauge,
                 state: Mutex::new(state),
@@ -56,7 +56,7 @@ impl Health {
     pub fn link_up(&self, link: usize) {
         self.change(|state| {
             if let Some(link) = state.links.get_mut(link) {
-                *link = Link::Up;
+                *link = ConnectionState::Up;
             }
         });
     }
@@ -77,7 +77,7 @@ impl Health {
 
     fn down(&self, link: usize, why: &str) {
         if let Some(link) = self.inner.state.lock().links.get_mut(link) {
-            *link = Link::Down(why.to_owned());
+            *link = ConnectionState::Down(why.to_owned());
         }
     }
 
@@ -108,12 +108,12 @@ impl Health {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut HealthState)) {
         let mut state = self.inner.state.lock();
         change(&mut state);
         let down = state.links.iter().find_map(|link| match link {
-            Link::Down(why) => Some(why.clone()),
-            Link::Up => None,
+            ConnectionState::Down(why) => Some(why.clone()),
+            ConnectionState::Up => None,
         });
         let why_not = match (down, state.browsed, state.served) {
             (Some(why), _, _) => why,

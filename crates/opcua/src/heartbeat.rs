@@ -17,7 +17,7 @@ pub(crate) fn node() -> NodeId {
 
 /// What the time since the last signs of life means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Liveness {
     Alive,
     /// Data arrives, but the clock stands still.
     DataOnly,
@@ -30,11 +30,11 @@ pub(crate) fn silence_max(period: Duration) -> Duration {
 }
 
 /// From the times since the last heartbeat and since the last data of any kind.
-pub(crate) fn judge(heartbeat: Duration, data: Duration, silence_max: Duration) -> Verdict {
+pub(crate) fn judge(heartbeat: Duration, data: Duration, silence_max: Duration) -> Liveness {
     match (heartbeat > silence_max, data > silence_max) {
-        (false, _) => Verdict::Alive,
-        (true, false) => Verdict::DataOnly,
-        (true, true) => Verdict::Dead,
+        (false, _) => Liveness::Alive,
+        (true, false) => Liveness::DataOnly,
+        (true, true) => Liveness::Dead,
     }
 }
 
@@ -48,9 +48,9 @@ mod tests {
         assert_eq!(silence_max(Duration::from_millis(100)), seconds(10));
         assert_eq!(silence_max(seconds(15)), seconds(32));
         let silence = silence_max(seconds(15));
-        assert_eq!(judge(seconds(30), seconds(30), silence), Verdict::Alive);
-        assert_eq!(judge(seconds(33), seconds(1), silence), Verdict::DataOnly);
-        assert_eq!(judge(seconds(33), seconds(33), silence), Verdict::Dead);
-        assert_eq!(judge(seconds(11), seconds(11), silence_max(seconds(1))), Verdict::Dead);
+        assert_eq!(judge(seconds(30), seconds(30), silence), Liveness::Alive);
+        assert_eq!(judge(seconds(33), seconds(1), silence), Liveness::DataOnly);
+        assert_eq!(judge(seconds(33), seconds(33), silence), Liveness::Dead);
+        assert_eq!(judge(seconds(11), seconds(11), silence_max(seconds(1))), Liveness::Dead);
     }
 }

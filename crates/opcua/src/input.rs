@@ -8,28 +8,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, Registry};
-use thalweg_telemetry::Detail;
+use thalweg_flow::{
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, Input, InputContext, InputError, InputSpec,
+};
+use thalweg_telemetry::StatusDetail;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::assign::Assigner;
 use crate::backoff::Backoff;
-use crate::browse::{Browser, Context};
+use crate::browse::{BrowseContext, Browser};
 use crate::config::InputConfig;
 use crate::connect::Connector;
-use crate::directory::{Directory, Listed};
-use crate::failures::Failures;
+use crate::directory::{DirectoryEntry, InputDirectory};
+use crate::failures::NodeFailures;
 use crate::health::Health;
-use crate::link::{Link, LinkContext, LinkStatus};
-use crate::metrics::Metrics;
+use crate::metrics::InputMetrics;
 use crate::node_table::NodeTable;
+use crate::server_connection::{ConnectionContext, ConnectionStatus, ServerConnection};
 
 /// What inputs find is shown by `directory`; a failed node is tried again after `first_retry`, which doubles from there.
-pub(crate) fn register(registry: &mut Registry, directory: Arc<Directory>, first_retry: Duration) {
+pub(crate) fn register(registry: &mut ComponentRegistry, directory: Arc<InputDirectory>, first_retry: Duration) {
     registry.input("opcua", move |node, context| {
         let config = InputConfig::parse(&node.body, context.diagnostics)?;
-        Some(Arc::new(Spec {
+        Some(Arc::new(OpcUaInputSpec {
             config: Arc::new(config),
             directory: directory.clone(),
             first_retry,
@@ -37,13 +39,13 @@ pub(crate) fn register(registry: &mut Registry, directory: Arc<Directory>, first
     });
 }
 
-struct Spec {
+struct OpcUaInputSpec {
     config: Arc<InputConfig>,
-    directory: Arc<Directory>,
+    directory: Arc<InputDirectory>,
     first_retry: Duration,
 }
 
-impl InputSpec for Spec {
+impl InputSpec for OpcUaInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(OpcUaInput {
             config: self.config.clone(),
@@ -56,7 +58,7 @@ impl InputSpec for Spec {
 
 struct OpcUaInput {
     config: Arc<InputConfig>,
-    directory: Arc<Directory>,
+    directory: Arc<InputDirectory>,
     first_retry: Duration,
     keys: PathBuf,
 }
@@ -74,9 +76,9 @@ impl OpcUaInput {
     async fn serve(&self, context: InputContext) {
         let config = &self.config;
         let table = Arc::new(RwLock::new(NodeTable::default()));
-        let failures = Arc::new(Failures::retried_after(self.first_retry));
-        let metrics = Arc::new(Metrics::new(&context.component));
-        self.directory.add(Arc::new(Listed {
+        let failures = Arc::new(NodeFailures::retried_after(self.first_retry));
+        let metrics = Arc::new(InputMetrics::new(&context.component));
+        self.directory.add(Arc::new(DirectoryEntry {
             input: match &context.component.id.flow {
                 Some(flow) => format!("{flow}/{}", context.component.title()),
                 None => context.component.title().to_owned(),
@@ -91,7 +93,7 @@ impl OpcUaInput {
             config.connections,
         );
         let changed = Arc::new(Notify::new());
-        let links = LinkContext {
+        let links = ConnectionContext {
             config: config.clone(),
             component: context.component.clone(),
             connector: Arc::new(Connector::with_keys_in(&self.keys, config.connection.clone())),
@@ -109,15 +111,15 @@ impl OpcUaInput {
         let (mut tasks, mut senders, mut states) = (JoinSet::new(), Vec::new(), Vec::new());
         for number in 0..config.connections {
             let (sender, commands) = mpsc::unbounded_channel();
-            let status = Arc::new(Mutex::new(LinkStatus::default()));
+            let status = Arc::new(Mutex::new(ConnectionStatus::default()));
             senders.push(sender);
             states.push(status.clone());
-            tasks.spawn(Link::new(links.clone(), number, commands, primary.take(), status).run());
+            tasks.spawn(ServerConnection::new(links.clone(), number, commands, primary.take(), status).run());
         }
         show(&context, table.clone(), metrics.clone(), states);
         let browser = Browser {
             assigner: Assigner::new(table.clone(), senders, config.subscribe, context.component.clone()),
-            context: Context {
+            context: BrowseContext {
                 table,
                 browse: config.browse.clone(),
                 failures,
@@ -145,8 +147,8 @@ impl OpcUaInput {
 fn show(
     context: &InputContext,
     table: Arc<RwLock<NodeTable>>,
-    metrics: Arc<Metrics>,
-    states: Vec<Arc<Mutex<LinkStatus>>>,
+    metrics: Arc<InputMetrics>,
+    states: Vec<Arc<Mutex<ConnectionStatus>>>,
 ) {
     context.connection.show(move || {
         let (nodes, counts, bytes) = {
@@ -160,17 +162,17 @@ fn show(
             _ => format!("{nodes} nodes found, {} to go", metrics.browse_frontier.get()),
         };
         vec![
-            Detail::new("server", first.server),
-            Detail::new("security", first.security),
-            Detail::new("connection", first.state),
-            Detail::new("browse", browse),
-            Detail::new("node_table_bytes", bytes),
-            Detail::new("tags_found", counts.wanted()),
-            Detail::new("tags_monitored", counts.monitored),
-            Detail::new("tags_polled", counts.polled),
-            Detail::new("tags_failed", counts.failed_total()),
-            Detail::new("tags_pending", counts.pending),
-            Detail::new("subscriptions", subscriptions),
+            StatusDetail::new("server", first.server),
+            StatusDetail::new("security", first.security),
+            StatusDetail::new("connection", first.state),
+            StatusDetail::new("browse", browse),
+            StatusDetail::new("node_table_bytes", bytes),
+            StatusDetail::new("tags_found", counts.wanted()),
+            StatusDetail::new("tags_monitored", counts.monitored),
+            StatusDetail::new("tags_polled", counts.polled),
+            StatusDetail::new("tags_failed", counts.failed_total()),
+            StatusDetail::new("tags_pending", counts.pending),
+            StatusDetail::new("subscriptions", subscriptions),
         ]
     });
 }

@@ -1,20 +1,21 @@
 //! OPC UA: the `opcua` input and output of flows.
 //!
 //! From a server's address and a few nodes to batches of typed values, and from messages to the nodes of a server:
-//! [`register`] adds both components to a registry, [`Directory`] shows over HTTP which nodes all inputs of the process have
+//! [`register`] adds both components to a registry, [`InputDirectory`] shows over HTTP which nodes all inputs of the process have
 //! found and which of them failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_flow::Registry;
+use thalweg_flow::ComponentRegistry;
 
 mod assign;
 mod backoff;
 mod browse;
+mod call_size;
 mod channel;
-mod chunk;
+mod concurrency_limit;
 mod config;
 mod connect;
 mod deadband;
@@ -29,7 +30,6 @@ mod gaps;
 mod health;
 mod heartbeat;
 mod input;
-mod link;
 mod metadata;
 mod metrics;
 #[cfg(test)]
@@ -38,10 +38,10 @@ mod namespace_array;
 mod node_id;
 mod node_table;
 mod output;
-mod pace;
 mod poll;
 mod profile;
 mod security;
+mod server_connection;
 mod server_facts;
 mod session;
 mod subscribe;
@@ -52,16 +52,20 @@ mod text_arena;
 mod type_learner;
 mod value;
 
-pub use directory::Directory;
+pub use directory::InputDirectory;
 
 /// Adds the `opcua` input and output to the components that a configuration may name. What inputs find is shown by
 /// `directory`.
-pub fn register(registry: &mut Registry, directory: Arc<Directory>) {
+pub fn register(registry: &mut ComponentRegistry, directory: Arc<InputDirectory>) {
     register_retrying_after(registry, directory, failures::FIRST_RETRY);
 }
 
 /// As [`register`], with another time until a failed node is tried again first, which doubles from there.
-pub fn register_retrying_after(registry: &mut Registry, directory: Arc<Directory>, first_retry: Duration) {
+pub fn register_retrying_after(
+    registry: &mut ComponentRegistry,
+    directory: Arc<InputDirectory>,
+    first_retry: Duration,
+) {
     input::register(registry, directory, first_retry);
     output::register(registry);
 }

@@ -31,7 +31,7 @@ impl Reconnect {
 
 /// Why a value that arrived does not enter the flow, counted nowhere else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Discarded {
+pub(crate) enum DiscardReason {
     /// Of a client handle that was never given out, or whose tag is gone.
     UnknownItem,
     /// Of a subscription that was replaced or never asked for.
@@ -42,20 +42,20 @@ pub(crate) enum Discarded {
     HeldBack,
 }
 
-impl Discarded {
-    const ALL: [Discarded; 4] = [
-        Discarded::UnknownItem,
-        Discarded::UnknownSubscription,
-        Discarded::Repeated,
-        Discarded::HeldBack,
+impl DiscardReason {
+    const ALL: [DiscardReason; 4] = [
+        DiscardReason::UnknownItem,
+        DiscardReason::UnknownSubscription,
+        DiscardReason::Repeated,
+        DiscardReason::HeldBack,
     ];
 
     fn as_str(self) -> &'static str {
         match self {
-            Discarded::UnknownItem => "unknown_item",
-            Discarded::UnknownSubscription => "unknown_subscription",
-            Discarded::Repeated => "repeated",
-            Discarded::HeldBack => "held_back",
+            DiscardReason::UnknownItem => "unknown_item",
+            DiscardReason::UnknownSubscription => "unknown_subscription",
+            DiscardReason::Repeated => "repeated",
+            DiscardReason::HeldBack => "held_back",
         }
     }
 }
@@ -64,16 +64,16 @@ impl Discarded {
 const STATUS_LABELS_MAX: usize = 50;
 
 /// A counter with the name of a status as its label, of which there are as many as were seen.
-pub(crate) struct ByStatus {
+pub(crate) struct StatusCounter {
     component: Component,
     name: &'static str,
     help: &'static str,
     counters: Mutex<HashMap<String, IntCounter>>,
 }
 
-impl ByStatus {
-    pub fn new(component: &Component, name: &'static str, help: &'static str) -> ByStatus {
-        ByStatus {
+impl StatusCounter {
+    pub fn new(component: &Component, name: &'static str, help: &'static str) -> StatusCounter {
+        StatusCounter {
             component: component.clone(),
             name,
             help,
@@ -96,13 +96,13 @@ impl ByStatus {
 }
 
 /// Of a connection, whatever it is for.
-pub(crate) struct Connections {
+pub(crate) struct ConnectionMetrics {
     pub connected: IntGauge,
     reconnects: [IntCounter; 3],
 }
 
-impl Connections {
-    pub fn new(component: &Component) -> Connections {
+impl ConnectionMetrics {
+    pub fn new(component: &Component) -> ConnectionMetrics {
         let reconnects = [Reconnect::Reactivated, Reconnect::Transferred, Reconnect::Recreated].map(|how| {
             component.metrics.counter_with(
                 &component.id,
@@ -111,7 +111,7 @@ impl Connections {
                 &[("how", how.as_str())],
             )
         });
-        Connections {
+        ConnectionMetrics {
             connected: component.gauge("thalweg_opcua_connected", "1 while values can flow."),
             reconnects,
         }
@@ -125,20 +125,20 @@ impl Connections {
 }
 
 /// Of an output.
-pub(crate) struct Writes {
+pub(crate) struct WriteMetrics {
     pub held_up: IntGauge,
-    repeated: ByStatus,
+    repeated: StatusCounter,
 }
 
-impl Writes {
-    pub fn new(component: &Component) -> Writes {
+impl WriteMetrics {
+    pub fn new(component: &Component) -> WriteMetrics {
         let help = "Writes of a value that failed for now, by status; they are repeated.";
-        Writes {
+        WriteMetrics {
             held_up: component.gauge(
                 "thalweg_opcua_nodes_held_up",
                 "Nodes whose next value failed for now and is written again.",
             ),
-            repeated: ByStatus::new(component, "thalweg_opcua_writes_repeated_total", help),
+            repeated: StatusCounter::new(component, "thalweg_opcua_writes_repeated_total", help),
         }
     }
 
@@ -147,15 +147,15 @@ impl Writes {
     }
 }
 
-pub(crate) struct Metrics {
-    pub connections: Connections,
+pub(crate) struct InputMetrics {
+    pub connections: ConnectionMetrics,
     pub browse_nodes: IntCounter,
     pub browse_variables: IntGauge,
     pub browse_frontier: IntGauge,
     pub browse_in_flight: IntGauge,
     pub browse_seconds: IntGauge,
     pub browse_done: IntGauge,
-    browse_errors: ByStatus,
+    browse_errors: StatusCounter,
     items_wanted: IntGauge,
     items_monitored: IntGauge,
     items_polled: IntGauge,
@@ -165,7 +165,7 @@ pub(crate) struct Metrics {
     pub notifications: IntCounter,
     pub values: IntCounter,
     pub values_suppressed: IntCounter,
-    values_discarded: [IntCounter; Discarded::ALL.len()],
+    values_discarded: [IntCounter; DiscardReason::ALL.len()],
     pub status_only: IntCounter,
     pub overflows: IntCounter,
     pub publish_in_flight: IntGauge,
@@ -180,8 +180,8 @@ pub(crate) struct Metrics {
     pub poll_overruns: IntCounter,
 }
 
-impl Metrics {
-    pub fn new(component: &Component) -> Metrics {
+impl InputMetrics {
+    pub fn new(component: &Component) -> InputMetrics {
         let name = |name: &str| format!("thalweg_opcua_{name}");
         let counter = |n: &str, help: &str| component.counter(&name(n), help);
         let gauge = |n: &str, help: &str| component.gauge(&name(n), help);
@@ -206,19 +206,19 @@ impl Metrics {
             let help = "Notification messages that were lost on the way: asked for again and fetched, or given up.";
             labelled(&name("messages_missing_total"), help, "outcome", outcome)
         };
-        let values_discarded = Discarded::ALL.map(|reason| {
+        let values_discarded = DiscardReason::ALL.map(|reason| {
             let help = "Values that belong to no tag, came twice or found no room, by reason.";
             labelled(&name("values_discarded_total"), help, "reason", reason.as_str())
         });
-        Metrics {
-            connections: Connections::new(component),
+        InputMetrics {
+            connections: ConnectionMetrics::new(component),
             browse_nodes: counter("browse_nodes_total", "Nodes found by browsing."),
             browse_variables: gauge("browse_variables", "Variables found by browsing."),
             browse_frontier: gauge("browse_frontier", "Nodes that are still to be browsed."),
             browse_in_flight: gauge("browse_in_flight", "Browse and read calls in flight while browsing."),
             browse_seconds: gauge("browse_seconds", "How long the browse has taken or takes."),
             browse_done: gauge("browse_done", "1 once the first browse is complete."),
-            browse_errors: ByStatus::new(
+            browse_errors: StatusCounter::new(
                 component,
                 "thalweg_opcua_browse_errors_total",
                 "Nodes that could not be browsed, by status.",
@@ -263,7 +263,7 @@ impl Metrics {
         }
     }
 
-    pub fn discarded(&self, reason: Discarded, values: usize) {
+    pub fn discarded(&self, reason: DiscardReason, values: usize) {
         if let Some(counter) = self.values_discarded.get(reason as usize) {
             counter.inc_by(values as u64);
         }
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn statuses_beyond_the_limit_are_counted_as_one() {
         let component = crate::fake_server::component();
-        let counter = ByStatus::new(&component, "thalweg_opcua_test_total", "For this test.");
+        let counter = StatusCounter::new(&component, "thalweg_opcua_test_total", "For this test.");
         for n in 0..STATUS_LABELS_MAX + 7 {
             counter.inc(format!("0x{n:08X}"));
         }

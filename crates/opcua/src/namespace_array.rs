@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 /// What a server's NamespaceArray says. Clones are cheap.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NamespaceArray(Arc<Known>);
+pub(crate) struct NamespaceArray(Arc<NamespaceTable>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct NamespaceTable {
     uris: Vec<String>,
     /// The first index of each URI.
     index_of: HashMap<String, u16>,
@@ -22,7 +22,7 @@ impl NamespaceArray {
         for (index, uri) in (0..=u16::MAX).zip(&uris) {
             index_of.entry(uri.clone()).or_insert(index);
         }
-        NamespaceArray(Arc::new(Known { uris, index_of }))
+        NamespaceArray(Arc::new(NamespaceTable { uris, index_of }))
     }
 
     pub fn index_of(&self, uri: &str) -> Option<u16> {

@@ -17,8 +17,8 @@ mod data_types;
 mod merge;
 mod namespaces;
 
-use data_types::{DataTypes, NO_TYPE};
-pub(crate) use merge::{Differences, Unclear};
+use data_types::{DataTypeTable, NO_TYPE};
+pub(crate) use merge::{MergeUncertainty, NodeTableChanges};
 
 /// "No node", as the parent of roots.
 pub(crate) const NO_NODE: NodeIndex = u32::MAX;
@@ -27,7 +27,7 @@ pub(crate) const NO_NODE: NodeIndex = u32::MAX;
 pub(crate) const NODES_MAX: usize = (u32::MAX - 1) as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum NodeKind {
     /// Only walked.
     Object,
     /// A result, and walked too.
@@ -88,7 +88,7 @@ impl FailureReason {
 
 /// The identifier of a node, without its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Id {
+enum CompactIdentifier {
     Numeric(u32),
     Text(TextRef),
     Guid(TextRef),
@@ -96,8 +96,8 @@ enum Id {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
-    id: Id,
+struct NodeEntry {
+    id: CompactIdentifier,
     name: TextRef,
     /// Unknown until it was read.
     description: TextRef,
@@ -110,7 +110,7 @@ struct Entry {
     depth: u16,
     /// `None` until it was read.
     access_level: Option<u8>,
-    class: Class,
+    class: NodeKind,
     state: ItemState,
     /// The last segment of the path is the NodeID, since another node has the same path.
     by_id: bool,
@@ -122,11 +122,11 @@ const NO_ACCESS_LEVEL: u8 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct NodeTable {
-    entries: Vec<Entry>,
+    entries: Vec<NodeEntry>,
     texts: TextArena,
     by_id: HashTable<NodeIndex>,
     hasher: DefaultHashBuilder,
-    data_types: DataTypes,
+    data_types: DataTypeTable,
     variables: usize,
     counts: StateCounts,
     /// The server's namespace array, by whose indexes all NodeIds here are meant.
@@ -165,10 +165,10 @@ impl StateCounts {
 }
 
 /// What a reference says of the node it leads to.
-pub(crate) struct Found<'a> {
+pub(crate) struct DiscoveredNode<'a> {
     pub id: &'a NodeId,
     pub name: &'a str,
-    pub class: Class,
+    pub class: NodeKind,
     pub parent: NodeIndex,
 }
 
@@ -187,7 +187,7 @@ impl NodeTable {
 
     /// Adds a node unless it is known or the table is full: the first path counts. A node that was removed and is found
     /// again is a new one, with an index of its own.
-    pub fn add(&mut self, found: &Found<'_>) -> Option<NodeIndex> {
+    pub fn add(&mut self, found: &DiscoveredNode<'_>) -> Option<NodeIndex> {
         let hash = self.hash(found.id);
         let known = self.find_hashed(found.id, hash);
         if known.is_some_and(|known| !self.is_removed(known)) || self.entries.len() >= NODES_MAX {
@@ -198,12 +198,12 @@ impl NodeTable {
         let index = self.entries.len() as NodeIndex;
         let id = self.store_id(&found.id.identifier);
         let name = self.texts.add(found.name);
-        let state = if found.class == Class::Variable {
+        let state = if found.class == NodeKind::Variable {
             ItemState::Pending
         } else {
             ItemState::NotWanted
         };
-        self.entries.push(Entry {
+        self.entries.push(NodeEntry {
             id,
             name,
             description: TextRef::UNKNOWN,
@@ -218,7 +218,7 @@ impl NodeTable {
             by_id: false,
             removed: false,
         });
-        self.variables += usize::from(found.class == Class::Variable);
+        self.variables += usize::from(found.class == NodeKind::Variable);
         if let Some(count) = self.counts.slot(state) {
             *count += 1;
         }
@@ -244,10 +244,10 @@ impl NodeTable {
     /// A configured node that the server cannot be asked for, since it does not have the namespace. Listed and counted
     /// as failed under its text until it can be.
     pub fn add_unresolved(&mut self, text: &str) -> Option<NodeIndex> {
-        let index = self.add(&Found {
+        let index = self.add(&DiscoveredNode {
             id: &unresolved_id(text),
             name: text,
-            class: Class::Variable,
+            class: NodeKind::Variable,
             parent: NO_NODE,
         })?;
         self.unresolved.insert(index);
@@ -290,23 +290,23 @@ impl NodeTable {
         self.by_id.find(hash, same).copied()
     }
 
-    fn is(&self, entry: &Entry, id: &NodeId) -> bool {
+    fn is(&self, entry: &NodeEntry, id: &NodeId) -> bool {
         entry.namespace == id.namespace
             && match (&entry.id, &id.identifier) {
-                (Id::Numeric(a), Identifier::Numeric(b)) => a == b,
-                (Id::Text(a), Identifier::String(b)) => self.texts.get(*a) == b.as_ref(),
-                (Id::Guid(a), Identifier::Guid(b)) => self.texts.get(*a) == encoded(&b.to_bytes()),
-                (Id::Bytes(a), Identifier::ByteString(b)) => self.texts.get(*a) == encoded(b.as_ref()),
+                (CompactIdentifier::Numeric(a), Identifier::Numeric(b)) => a == b,
+                (CompactIdentifier::Text(a), Identifier::String(b)) => self.texts.get(*a) == b.as_ref(),
+                (CompactIdentifier::Guid(a), Identifier::Guid(b)) => self.texts.get(*a) == encoded(&b.to_bytes()),
+                (CompactIdentifier::Bytes(a), Identifier::ByteString(b)) => self.texts.get(*a) == encoded(b.as_ref()),
                 _ => false,
             }
     }
 
-    fn store_id(&mut self, identifier: &Identifier) -> Id {
+    fn store_id(&mut self, identifier: &Identifier) -> CompactIdentifier {
         match identifier {
-            Identifier::Numeric(number) => Id::Numeric(*number),
-            Identifier::String(text) => Id::Text(self.texts.add(text.as_ref())),
-            Identifier::Guid(guid) => Id::Guid(self.texts.add(&encoded(&guid.to_bytes()))),
-            Identifier::ByteString(bytes) => Id::Bytes(self.texts.add(&encoded(bytes.as_ref()))),
+            Identifier::Numeric(number) => CompactIdentifier::Numeric(*number),
+            Identifier::String(text) => CompactIdentifier::Text(self.texts.add(text.as_ref())),
+            Identifier::Guid(guid) => CompactIdentifier::Guid(self.texts.add(&encoded(&guid.to_bytes()))),
+            Identifier::ByteString(bytes) => CompactIdentifier::Bytes(self.texts.add(&encoded(bytes.as_ref()))),
         }
     }
 
@@ -324,13 +324,13 @@ impl NodeTable {
             return NodeId::null();
         };
         let identifier = match entry.id {
-            Id::Numeric(number) => Identifier::Numeric(number),
-            Id::Text(text) => Identifier::String(UAString::from(self.texts.get(text))),
-            Id::Guid(text) => {
+            CompactIdentifier::Numeric(number) => Identifier::Numeric(number),
+            CompactIdentifier::Text(text) => Identifier::String(UAString::from(self.texts.get(text))),
+            CompactIdentifier::Guid(text) => {
                 let bytes: [u8; 16] = decoded(self.texts.get(text)).try_into().unwrap_or_default();
                 Identifier::Guid(Guid::from_bytes(bytes))
             }
-            Id::Bytes(text) => Identifier::ByteString(ByteString::from(decoded(self.texts.get(text)))),
+            CompactIdentifier::Bytes(text) => Identifier::ByteString(ByteString::from(decoded(self.texts.get(text)))),
         };
         NodeId {
             namespace: entry.namespace,
@@ -338,10 +338,10 @@ impl NodeTable {
         }
     }
 
-    pub fn class(&self, index: NodeIndex) -> Class {
+    pub fn class(&self, index: NodeIndex) -> NodeKind {
         self.entries
             .get(index as usize)
-            .map_or(Class::Object, |entry| entry.class)
+            .map_or(NodeKind::Object, |entry| entry.class)
     }
 
     pub fn depth(&self, index: NodeIndex) -> u16 {
@@ -398,7 +398,7 @@ impl NodeTable {
             return;
         };
         // Whoever served the node may tell of it after a browse has found it gone, or to be an object.
-        let is_tag = entry.class == Class::Variable && !entry.removed;
+        let is_tag = entry.class == NodeKind::Variable && !entry.removed;
         if !is_tag && state != ItemState::NotWanted {
             return;
         }
@@ -452,11 +452,11 @@ impl NodeTable {
 
     /// A configured node that was added without being known: what it turned out to be. One that is served, and only
     /// could not be read for a while, stays as it is.
-    pub fn set_root(&mut self, index: NodeIndex, name: &str, class: Class) {
+    pub fn set_root(&mut self, index: NodeIndex, name: &str, class: NodeKind) {
         if !self.is_failed(index) {
             return;
         }
-        let state = if class == Class::Variable {
+        let state = if class == NodeKind::Variable {
             ItemState::Pending
         } else {
             ItemState::NotWanted
@@ -466,8 +466,8 @@ impl NodeTable {
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return;
         };
-        self.variables += usize::from(class == Class::Variable);
-        self.variables -= usize::from(entry.class == Class::Variable);
+        self.variables += usize::from(class == NodeKind::Variable);
+        self.variables -= usize::from(entry.class == NodeKind::Variable);
         entry.class = class;
         entry.name = name_ref;
         entry.path_hash = chain_hash(0, name);
@@ -491,7 +491,7 @@ impl NodeTable {
         let mut hashed: Vec<(u64, NodeIndex)> = Vec::with_capacity(self.variables);
         for (index, entry) in self.entries.iter_mut().enumerate() {
             entry.by_id = false;
-            if entry.class == Class::Variable && !entry.removed {
+            if entry.class == NodeKind::Variable && !entry.removed {
                 hashed.push((entry.path_hash, index as NodeIndex));
             }
         }
@@ -539,11 +539,11 @@ impl NodeTable {
     pub fn is_variable(&self, index: NodeIndex) -> bool {
         self.entries
             .get(index as usize)
-            .is_some_and(|entry| entry.class == Class::Variable && !entry.removed)
+            .is_some_and(|entry| entry.class == NodeKind::Variable && !entry.removed)
     }
 
     pub fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<NodeEntry>()
             + self.texts.heap_bytes()
             + self.by_id.capacity() * (size_of::<NodeIndex>() + 2)
             + self.data_types.heap_bytes()
@@ -555,10 +555,12 @@ fn unresolved_id(text: &str) -> NodeId {
     NodeId::new(0, text)
 }
 
-fn hash_entry(hasher: &DefaultHashBuilder, texts: &TextArena, entry: &Entry) -> u64 {
+fn hash_entry(hasher: &DefaultHashBuilder, texts: &TextArena, entry: &NodeEntry) -> u64 {
     match entry.id {
-        Id::Numeric(number) => hasher.hash_one((entry.namespace, number)),
-        Id::Text(text) | Id::Guid(text) | Id::Bytes(text) => hasher.hash_one((entry.namespace, texts.get(text))),
+        CompactIdentifier::Numeric(number) => hasher.hash_one((entry.namespace, number)),
+        CompactIdentifier::Text(text) | CompactIdentifier::Guid(text) | CompactIdentifier::Bytes(text) => {
+            hasher.hash_one((entry.namespace, texts.get(text)))
+        }
     }
 }
 

@@ -8,9 +8,9 @@ use opcua::types::{AttributeId, NodeId, ReadRequest, ReadValueId, TimestampsToRe
 use thalweg_record::Ticks;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::channel::{Body, CallError, Failure};
-use crate::chunk::ChunkSize;
-use crate::pace::Pace;
+use crate::call_size::CallSize;
+use crate::channel::{AnswerBody, CallError, CallFailureKind};
+use crate::concurrency_limit::ConcurrencyLimit;
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
 
 /// Reads in flight.
@@ -23,24 +23,24 @@ const IN_VAIN_MAX: u8 = 3;
 const MAX_AGE_MS: f64 = 2000.0;
 
 /// One part of a cycle: positions in the item table.
-pub(crate) type Part = Vec<u32>;
+pub(crate) type PollBatch = Vec<u32>;
 
 pub(crate) struct Poller {
     interval: Interval,
     period: Duration,
     last_start: Option<(Instant, Ticks)>,
     previous_start: Option<Ticks>,
-    waiting: VecDeque<Part>,
+    waiting: VecDeque<PollBatch>,
     in_flight: usize,
-    pace: Pace,
-    chunk: ChunkSize,
+    pace: ConcurrencyLimit,
+    chunk: CallSize,
     /// How often in a row items were read alone in vain.
     in_vain: HashMap<u32, u8>,
 }
 
 /// What becomes of a part whose read failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PollFailureAction {
     /// In this cycle, in halves.
     ReadAgain,
     /// In the next cycle.
@@ -61,7 +61,7 @@ pub(crate) enum Tick {
 }
 
 impl Poller {
-    pub fn new(period: Duration, chunk: ChunkSize) -> Poller {
+    pub fn new(period: Duration, chunk: CallSize) -> Poller {
         let mut interval = tokio::time::interval(period);
         interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Poller {
@@ -71,13 +71,13 @@ impl Poller {
             previous_start: None,
             waiting: VecDeque::new(),
             in_flight: 0,
-            pace: Pace::of(IN_FLIGHT_MAX),
+            pace: ConcurrencyLimit::of(IN_FLIGHT_MAX),
             chunk,
             in_vain: HashMap::new(),
         }
     }
 
-    pub fn set_chunk(&mut self, chunk: ChunkSize) {
+    pub fn set_chunk(&mut self, chunk: CallSize) {
         self.chunk = chunk;
     }
 
@@ -118,7 +118,7 @@ impl Poller {
     }
 
     /// The next part, if another may be in flight.
-    pub fn next_part(&mut self) -> Option<Part> {
+    pub fn next_part(&mut self) -> Option<PollBatch> {
         if self.in_flight >= self.pace.get() {
             return None;
         }
@@ -133,7 +133,7 @@ impl Poller {
     }
 
     /// A part was read, in this time.
-    pub fn answered(&mut self, part: &Part, lasted: Duration) {
+    pub fn answered(&mut self, part: &PollBatch, lasted: Duration) {
         self.in_flight -= 1;
         self.chunk.succeeded();
         self.pace.answered(lasted, part.len());
@@ -147,42 +147,45 @@ impl Poller {
     /// A read failed after this time. Too large, or not answered in full: its halves are read instead. Not answered, or
     /// refused for a reason that may be one of its items: later reads are smaller, until that item is alone. They are not
     /// repeated in this cycle, since what is wrong may be wrong with the server, and for a moment.
-    pub fn failed(&mut self, part: &Part, error: &CallError, lasted: Duration) -> Verdict {
+    pub fn failed(&mut self, part: &PollBatch, error: &CallError, lasted: Duration) -> PollFailureAction {
         self.in_flight -= 1;
         let failure = error.failure();
-        if matches!(failure, Failure::TimedOut | Failure::Later | Failure::TooMany) {
+        if matches!(
+            failure,
+            CallFailureKind::TimedOut | CallFailureKind::Later | CallFailureKind::TooMany
+        ) {
             self.pace.slow_down(lasted);
         }
         match failure {
-            Failure::Lost | Failure::Later => return Verdict::Lost,
-            Failure::TimedOut => self.chunk.timed_out(part.len()),
-            Failure::Other => {
+            CallFailureKind::Lost | CallFailureKind::Later => return PollFailureAction::Lost,
+            CallFailureKind::TimedOut => self.chunk.timed_out(part.len()),
+            CallFailureKind::Other => {
                 self.chunk.answer_too_large(part.len());
             }
-            Failure::TooMany | Failure::TooLarge => {
+            CallFailureKind::TooMany | CallFailureKind::TooLarge => {
                 if !self.chunk.failed(part.len(), error) {
-                    return Verdict::Failed;
+                    return PollFailureAction::Failed;
                 }
                 for half in part.chunks(part.len().div_ceil(2)) {
                     self.waiting.push_front(half.to_vec());
                 }
-                return Verdict::ReadAgain;
+                return PollFailureAction::ReadAgain;
             }
         }
         match part.as_slice() {
             [item] => self.alone_in_vain(*item),
-            _ => Verdict::Lost,
+            _ => PollFailureAction::Lost,
         }
     }
 
-    fn alone_in_vain(&mut self, item: u32) -> Verdict {
+    fn alone_in_vain(&mut self, item: u32) -> PollFailureAction {
         let times = self.in_vain.entry(item).or_insert(0);
         *times += 1;
         if *times < IN_VAIN_MAX {
-            return Verdict::Lost;
+            return PollFailureAction::Lost;
         }
         self.in_vain.remove(&item);
-        Verdict::Failed
+        PollFailureAction::Failed
     }
 
     /// When the cycle before the present one began: what is not read now was read then, or its gap began even earlier.
@@ -198,7 +201,7 @@ impl Poller {
     }
 }
 
-pub(crate) async fn read(session: Session, nodes: Vec<NodeId>) -> Result<Body, CallError> {
+pub(crate) async fn read(session: Session, nodes: Vec<NodeId>) -> Result<AnswerBody, CallError> {
     let nodes: Vec<ReadValueId> = nodes
         .into_iter()
         .map(|node| read_id(node, AttributeId::Value))
@@ -219,7 +222,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(5);
 
     fn poller(items: u32) -> Poller {
-        let mut poller = Poller::new(Duration::from_secs(1), ChunkSize::new(0, 8, false));
+        let mut poller = Poller::new(Duration::from_secs(1), CallSize::new(0, 8, false));
         poller.start(&(0..items).collect::<Vec<_>>());
         poller
     }
@@ -234,7 +237,7 @@ mod tests {
             if !part.contains(&5) {
                 poller.answered(&part, SOON);
                 read.extend(part);
-            } else if poller.failed(&part, &CallError::TooLarge, SOON) == Verdict::Failed {
+            } else if poller.failed(&part, &CallError::TooLarge, SOON) == PollFailureAction::Failed {
                 alone.push(part);
             }
         }
@@ -252,7 +255,7 @@ mod tests {
         let part = poller.next_part().unwrap();
         let refused = CallError::Refused(opcua::types::StatusCode::BadTooManyOperations.bits());
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX);
-        assert_eq!(poller.failed(&part, &refused, SOON), Verdict::ReadAgain);
+        assert_eq!(poller.failed(&part, &refused, SOON), PollFailureAction::ReadAgain);
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2);
         for _ in 0..1000 {
             poller.in_flight += 1;
@@ -266,10 +269,10 @@ mod tests {
     async fn reads_that_are_not_answered_become_smaller_and_are_not_read_again_in_this_cycle() {
         let timeout = CallError::Timeout(REQUEST_TIMEOUT);
         let mut poller = poller(40);
-        let parts: Vec<Part> = std::iter::from_fn(|| poller.next_part()).collect();
+        let parts: Vec<PollBatch> = std::iter::from_fn(|| poller.next_part()).collect();
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [8; IN_FLIGHT_MAX]);
         for part in &parts {
-            assert_eq!(poller.failed(part, &timeout, REQUEST_TIMEOUT), Verdict::Lost);
+            assert_eq!(poller.failed(part, &timeout, REQUEST_TIMEOUT), PollFailureAction::Lost);
         }
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2, "halved once for all of them");
         // What waits in this cycle was divided before.
@@ -286,7 +289,7 @@ mod tests {
                     poller.answered(&part, SOON);
                 } else {
                     in_vain += 1;
-                    assert_eq!(poller.failed(&part, &timeout, REQUEST_TIMEOUT), Verdict::Lost);
+                    assert_eq!(poller.failed(&part, &timeout, REQUEST_TIMEOUT), PollFailureAction::Lost);
                 }
             }
         }
@@ -308,8 +311,8 @@ mod tests {
                 while let Some(part) = poller.next_part() {
                     match part.contains(&5) {
                         true => match poller.failed(&part, &error, SOON) {
-                            Verdict::Failed => failed.push(part),
-                            verdict => assert_eq!(verdict, Verdict::Lost),
+                            PollFailureAction::Failed => failed.push(part),
+                            verdict => assert_eq!(verdict, PollFailureAction::Lost),
                         },
                         false => poller.answered(&part, SOON),
                     }
@@ -327,7 +330,7 @@ mod tests {
                     2 => poller.answered(&part, SOON),
                     _ => {
                         let error = CallError::Refused(opcua::types::StatusCode::BadInternalError.bits());
-                        assert_eq!(poller.failed(&part, &error, SOON), Verdict::Lost);
+                        assert_eq!(poller.failed(&part, &error, SOON), PollFailureAction::Lost);
                     }
                 }
             }
@@ -350,7 +353,7 @@ mod tests {
                     poller.answered(&part, SOON);
                     read.extend(part);
                 }
-                _ => assert_eq!(poller.failed(&part, &error, SOON), Verdict::ReadAgain),
+                _ => assert_eq!(poller.failed(&part, &error, SOON), PollFailureAction::ReadAgain),
             }
         }
         read.sort_unstable();
@@ -359,7 +362,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_failed_part_missed_began_with_the_cycle_before() {
-        let mut poller = Poller::new(Duration::from_secs(1), ChunkSize::new(0, 8, false));
+        let mut poller = Poller::new(Duration::from_secs(1), CallSize::new(0, 8, false));
         let start = Instant::now();
         poller.ticked(start);
         let (_, first) = poller.last_start.unwrap();

@@ -13,7 +13,7 @@ pub(crate) const NAMES: [&str; 8] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
+pub(crate) enum ProfileName {
     /// The server says nothing of itself.
     Auto,
     /// It says something that no profile knows.
@@ -28,7 +28,7 @@ pub(crate) enum Name {
 
 /// Whether items may be created with a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Filters {
+pub(crate) enum FilterSupport {
     Yes,
     No,
     /// The first call decides.
@@ -38,12 +38,12 @@ pub(crate) enum Filters {
 /// The figures of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
-    pub name: Name,
+    pub name: ProfileName,
     pub items_per_call: usize,
     pub browse_in_flight: usize,
     /// Further items are polled.
     pub items_max: Option<usize>,
-    pub filters: Filters,
+    pub filters: FilterSupport,
     /// Whether `items_per_call` grows while calls succeed.
     pub adaptive: bool,
 }
@@ -68,67 +68,69 @@ impl std::fmt::Display for ServerProduct {
     }
 }
 
-impl Name {
+impl ProfileName {
     /// `None` for the empty text: detect.
-    pub fn parse(text: &str) -> Option<Name> {
-        const ALL: [Name; 8] = [
-            Name::Auto,
-            Name::Unknown,
-            Name::HighPerformance,
-            Name::Ignition,
-            Name::Kepware,
-            Name::SiemensS71200,
-            Name::SiemensS71500,
-            Name::Prosys,
+    pub fn parse(text: &str) -> Option<ProfileName> {
+        const ALL: [ProfileName; 8] = [
+            ProfileName::Auto,
+            ProfileName::Unknown,
+            ProfileName::HighPerformance,
+            ProfileName::Ignition,
+            ProfileName::Kepware,
+            ProfileName::SiemensS71200,
+            ProfileName::SiemensS71500,
+            ProfileName::Prosys,
         ];
         ALL.into_iter().find(|name| name.as_str() == text)
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Name::Auto => "auto",
-            Name::Unknown => "unknown",
-            Name::HighPerformance => "high-performance",
-            Name::Ignition => "ignition",
-            Name::Kepware => "kepware",
-            Name::SiemensS71200 => "siemens-s7-1200",
-            Name::SiemensS71500 => "siemens-s7-1500",
-            Name::Prosys => "prosys",
+            ProfileName::Auto => "auto",
+            ProfileName::Unknown => "unknown",
+            ProfileName::HighPerformance => "high-performance",
+            ProfileName::Ignition => "ignition",
+            ProfileName::Kepware => "kepware",
+            ProfileName::SiemensS71200 => "siemens-s7-1200",
+            ProfileName::SiemensS71500 => "siemens-s7-1500",
+            ProfileName::Prosys => "prosys",
         }
     }
 
     /// `None` if the server's information could not be read.
-    pub fn detect(product: Option<&ServerProduct>) -> Name {
-        let Some(product) = product else { return Name::Auto };
+    pub fn detect(product: Option<&ServerProduct>) -> ProfileName {
+        let Some(product) = product else {
+            return ProfileName::Auto;
+        };
         let manufacturer = product.manufacturer.to_lowercase();
         let name = product.product.to_lowercase();
         let has = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
         if has(&manufacturer, &["inductive automation"]) || has(&name, &["ignition", "eclipse milo"]) {
-            Name::Ignition
+            ProfileName::Ignition
         } else if has(&manufacturer, &["ptc", "kepware"]) || has(&name, &["kepserverex", "kepware"]) {
-            Name::Kepware
+            ProfileName::Kepware
         } else if has(&manufacturer, &["siemens"]) && has(&name, &["1200"]) {
-            Name::SiemensS71200
+            ProfileName::SiemensS71200
         } else if has(&manufacturer, &["siemens"]) && has(&name, &["1500"]) {
-            Name::SiemensS71500
+            ProfileName::SiemensS71500
         } else if has(&manufacturer, &["prosys"]) {
-            Name::Prosys
+            ProfileName::Prosys
         } else {
-            Name::Unknown
+            ProfileName::Unknown
         }
     }
 
     pub fn profile(self) -> Profile {
         let (items_per_call, browse_in_flight, items_max, filters) = match self {
-            Name::Auto | Name::Unknown => (50, 5, None, Filters::Try),
-            Name::HighPerformance => (1000, 50, None, Filters::Yes),
-            Name::Ignition => (100, 20, None, Filters::Yes),
-            Name::Kepware => (1000, 40, None, Filters::Yes),
-            Name::SiemensS71200 => (100, 10, Some(1000), Filters::No),
-            Name::SiemensS71500 => (500, 20, Some(10_000), Filters::Yes),
-            Name::Prosys => (800, 60, None, Filters::Yes),
+            ProfileName::Auto | ProfileName::Unknown => (50, 5, None, FilterSupport::Try),
+            ProfileName::HighPerformance => (1000, 50, None, FilterSupport::Yes),
+            ProfileName::Ignition => (100, 20, None, FilterSupport::Yes),
+            ProfileName::Kepware => (1000, 40, None, FilterSupport::Yes),
+            ProfileName::SiemensS71200 => (100, 10, Some(1000), FilterSupport::No),
+            ProfileName::SiemensS71500 => (500, 20, Some(10_000), FilterSupport::Yes),
+            ProfileName::Prosys => (800, 60, None, FilterSupport::Yes),
         };
-        let adaptive = matches!(self, Name::Auto | Name::Unknown);
+        let adaptive = matches!(self, ProfileName::Auto | ProfileName::Unknown);
         Profile {
             name: self,
             items_per_call,
@@ -166,16 +168,19 @@ mod tests {
             ("NodeOPCUA", "x", "unknown"),
             ("", "", "unknown"),
         ] {
-            assert_eq!(Name::detect(Some(&product(manufacturer, name))).as_str(), profile);
+            assert_eq!(
+                ProfileName::detect(Some(&product(manufacturer, name))).as_str(),
+                profile
+            );
         }
-        assert_eq!(Name::detect(None), Name::Auto);
+        assert_eq!(ProfileName::detect(None), ProfileName::Auto);
     }
 
     #[test]
     fn every_accepted_name_has_a_profile() {
         for name in NAMES {
-            assert_eq!(Name::parse(name).unwrap().profile().name.as_str(), name);
+            assert_eq!(ProfileName::parse(name).unwrap().profile().name.as_str(), name);
         }
-        assert_eq!(Name::parse(""), None);
+        assert_eq!(ProfileName::parse(""), None);
     }
 }

@@ -5,9 +5,9 @@ use thalweg_record::{Ticks, Value};
 
 use crate::channel::CallError;
 use crate::namespace_array::NamespaceArray;
-use crate::profile::{Name, Profile, ServerProduct};
+use crate::profile::{Profile, ProfileName, ServerProduct};
 use crate::session::{Session, read_id};
-use crate::value::{Content, TypeBook, status};
+use crate::value::{StructureRegistry, ValueContent, status};
 
 /// Operations per call that the server allows; 0: it does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,9 +90,9 @@ impl ServerFacts {
     }
 
     /// The configured profile, or the one that fits what the server says.
-    pub fn profile(&self, configured: Option<Name>) -> Profile {
+    pub fn profile(&self, configured: Option<ProfileName>) -> Profile {
         configured
-            .unwrap_or_else(|| Name::detect(self.product.as_ref()))
+            .unwrap_or_else(|| ProfileName::detect(self.product.as_ref()))
             .profile()
     }
 
@@ -124,7 +124,7 @@ fn as_u32(value: &Value) -> Option<u32> {
 /// Values of variables of namespace 0; `None` for those that cannot be read. A call that is too large for the server is
 /// repeated in halves.
 async fn read_values(session: &Session, ids: &[u32]) -> Result<Vec<Option<Value>>, CallError> {
-    let types = TypeBook::default();
+    let types = StructureRegistry::default();
     let mut values = Vec::with_capacity(ids.len());
     let mut size = ids.len();
     while let Some(rest) = ids.get(values.len()..).filter(|rest| !rest.is_empty()) {
@@ -135,7 +135,7 @@ async fn read_values(session: &Session, ids: &[u32]) -> Result<Vec<Option<Value>
             .collect();
         match session.read(nodes, TimestampsToReturn::Neither, 0.0, &types).await {
             Ok(read) => values.extend(read.into_iter().map(|read| match read.content {
-                Content::Value(value) if !status::is_bad(read.stamps.status) => Some(value),
+                ValueContent::Value(value) if !status::is_bad(read.stamps.status) => Some(value),
                 _ => None,
             })),
             Err(error @ CallError::Closed(_)) => return Err(error),

@@ -20,8 +20,8 @@ use thalweg_flow::Component;
 use crate::channel::CallError;
 use crate::node_id;
 use crate::session::{Session, read_id};
-use crate::value::types::{self, Element, Field, Rank, Structure, StructureKind};
-use crate::value::{TypeBook, status};
+use crate::value::types::{self, FieldEncoding, FieldLayout, Rank, Structure, StructureKind};
+use crate::value::{StructureRegistry, status};
 
 use definition::Definition;
 
@@ -45,7 +45,7 @@ const REFERENCES_MAX: usize = 20_000;
 
 /// Why a structure stays bytes.
 #[derive(Debug, thiserror::Error)]
-enum Unlearned {
+enum TypeLookupError {
     /// The connection is gone.
     #[error("{0}")]
     Closed(CallError),
@@ -62,32 +62,32 @@ enum Unlearned {
     OutOfTime,
 }
 
-impl From<CallError> for Unlearned {
-    fn from(error: CallError) -> Unlearned {
+impl From<CallError> for TypeLookupError {
+    fn from(error: CallError) -> TypeLookupError {
         match error {
-            CallError::Closed(_) => Unlearned::Closed(error),
-            CallError::Refused(status) if status::says_session_gone(status) => Unlearned::Closed(error),
-            CallError::Timeout(_) => Unlearned::Unanswered(error),
+            CallError::Closed(_) => TypeLookupError::Closed(error),
+            CallError::Refused(status) if status::says_session_gone(status) => TypeLookupError::Closed(error),
+            CallError::Timeout(_) => TypeLookupError::Unanswered(error),
             CallError::Refused(status) if !status::says_never(status) && !status::says_too_large(status) => {
-                Unlearned::Unanswered(error)
+                TypeLookupError::Unanswered(error)
             }
-            _ => Unlearned::Never(error.to_string()),
+            _ => TypeLookupError::Never(error.to_string()),
         }
     }
 }
 
 /// What a bad status of one operation means; `what` was asked of `node`.
-fn refused(what: &str, node: &NodeId, status: u32) -> Unlearned {
+fn refused(what: &str, node: &NodeId, status: u32) -> TypeLookupError {
     let why = format!("{what} of {}: {}", node_id::text(node), status::text(status));
     match status::says_never(status) {
-        true => Unlearned::Never(why),
-        false => Unlearned::NotNow(why),
+        true => TypeLookupError::Never(why),
+        false => TypeLookupError::NotNow(why),
     }
 }
 
 /// Asks one server, round after round.
 pub(crate) struct TypeLearner {
-    answers: Answers,
+    answers: TypeLookupCache,
     round_max: Duration,
     rest: Duration,
     rests_until: Option<Instant>,
@@ -95,7 +95,7 @@ pub(crate) struct TypeLearner {
 
 /// What the server has answered and the book does not have yet.
 #[derive(Default)]
-struct Answers {
+struct TypeLookupCache {
     /// From encodings to data types.
     encoded: HashMap<NodeId, NodeId>,
     /// From data types to supertypes.
@@ -107,7 +107,7 @@ struct Answers {
 impl TypeLearner {
     pub fn new() -> TypeLearner {
         TypeLearner {
-            answers: Answers::default(),
+            answers: TypeLookupCache::default(),
             round_max: ROUND_MAX,
             rest: REST,
             rests_until: None,
@@ -124,11 +124,11 @@ impl TypeLearner {
     pub async fn learn(
         &mut self,
         session: &Session,
-        book: &mut TypeBook,
+        book: &mut StructureRegistry,
         encodings: Vec<NodeId>,
         component: &Component,
     ) {
-        let mut round = Round {
+        let mut round = TypeLookupRound {
             session,
             book,
             answers: &mut self.answers,
@@ -145,8 +145,8 @@ impl TypeLearner {
             };
             match &error {
                 // The next connection will ask again.
-                Unlearned::Closed(_) => return,
-                Unlearned::OutOfTime => {
+                TypeLookupError::Closed(_) => return,
+                TypeLookupError::OutOfTime => {
                     self.rests_until = Some(Instant::now() + self.rest);
                     component.warn_limited("structure", 1, || {
                         let text = node_id::text(&encoding);
@@ -154,7 +154,7 @@ impl TypeLearner {
                     });
                     return;
                 }
-                Unlearned::Never(why) => {
+                TypeLookupError::Never(why) => {
                     // Once for each: a book gives an encoding up only once.
                     tracing::warn!(
                         component = component.title(),
@@ -163,7 +163,7 @@ impl TypeLearner {
                     );
                     round.book.give_up(encoding);
                 }
-                Unlearned::Unanswered(_) | Unlearned::NotNow(_) => {
+                TypeLookupError::Unanswered(_) | TypeLookupError::NotNow(_) => {
                     let text = node_id::text(&encoding);
                     let pause = round.book.postpone(encoding);
                     component.warn_limited("structure", 1, || {
@@ -173,7 +173,7 @@ impl TypeLearner {
                 }
             }
             // Values wait meanwhile. The others are asked for with the next values, which may find the server less busy.
-            if matches!(error, Unlearned::Unanswered(_)) {
+            if matches!(error, TypeLookupError::Unanswered(_)) {
                 return;
             }
         }
@@ -181,34 +181,35 @@ impl TypeLearner {
 }
 
 /// Look-ups for which values wait.
-struct Round<'a> {
+struct TypeLookupRound<'a> {
     session: &'a Session,
-    book: &'a mut TypeBook,
-    answers: &'a mut Answers,
+    book: &'a mut StructureRegistry,
+    answers: &'a mut TypeLookupCache,
     until: Instant,
     calls: usize,
 }
 
-impl Round<'_> {
+impl TypeLookupRound<'_> {
     /// Before each call. The first one is always made, so that a slow server is asked everything in the end.
-    fn begin_call(&mut self) -> Result<(), Unlearned> {
+    fn begin_call(&mut self) -> Result<(), TypeLookupError> {
         if self.calls > 0 && Instant::now() >= self.until {
-            return Err(Unlearned::OutOfTime);
+            return Err(TypeLookupError::OutOfTime);
         }
         self.calls += 1;
         Ok(())
     }
 
     /// The data type of an encoding, whose structure is in the book afterwards.
-    async fn encoding(&mut self, encoding: &NodeId) -> Result<NodeId, Unlearned> {
+    async fn encoding(&mut self, encoding: &NodeId) -> Result<NodeId, TypeLookupError> {
         let data_type = self.inverse(encoding, ReferenceTypeId::HasEncoding).await?;
-        let data_type = data_type.ok_or_else(|| Unlearned::Never("no data type refers to this encoding".to_owned()))?;
+        let data_type =
+            data_type.ok_or_else(|| TypeLookupError::Never("no data type refers to this encoding".to_owned()))?;
         self.structure(data_type.clone()).await?;
         Ok(data_type)
     }
 
     /// Learns a structure and all that it contains. The book gets all or nothing: of a structure in it, nothing is missing.
-    async fn structure(&mut self, data_type: NodeId) -> Result<(), Unlearned> {
+    async fn structure(&mut self, data_type: NodeId) -> Result<(), TypeLookupError> {
         let mut to_learn = vec![data_type];
         let mut learned = HashMap::new();
         while let Some(data_type) = to_learn.pop() {
@@ -217,7 +218,7 @@ impl Round<'_> {
             }
             if learned.len() == STRUCTURES_MAX {
                 let why = format!("it consists of more than {STRUCTURES_MAX} structures");
-                return Err(Unlearned::Never(why));
+                return Err(TypeLookupError::Never(why));
             }
             let definition = self.definition(&data_type).await?;
             let structure = self.resolve(&data_type, &definition, &mut to_learn).await?;
@@ -236,20 +237,20 @@ impl Round<'_> {
         data_type: &NodeId,
         definition: &Definition,
         to_learn: &mut Vec<NodeId>,
-    ) -> Result<Structure, Unlearned> {
+    ) -> Result<Structure, TypeLookupError> {
         let mut fields = Vec::with_capacity(definition.fields.len());
         for field in &definition.fields {
             let mut element = self.element(&field.data_type).await?;
             if definition.subtyped && field.optional {
                 // A field that may hold a subtype says which one it holds. One of the data type Structure may hold any structure.
                 element = match element {
-                    Element::Structure(_) | Element::BuiltIn(types::EXTENSION_OBJECT) => {
-                        Element::BuiltIn(types::EXTENSION_OBJECT)
+                    FieldEncoding::Structure(_) | FieldEncoding::BuiltIn(types::EXTENSION_OBJECT) => {
+                        FieldEncoding::BuiltIn(types::EXTENSION_OBJECT)
                     }
-                    Element::BuiltIn(_) => Element::BuiltIn(types::VARIANT),
+                    FieldEncoding::BuiltIn(_) => FieldEncoding::BuiltIn(types::VARIANT),
                 };
             }
-            if let Element::Structure(data_type) = &element {
+            if let FieldEncoding::Structure(data_type) = &element {
                 to_learn.push(data_type.clone());
             }
             let rank = match field.rank {
@@ -262,11 +263,11 @@ impl Round<'_> {
                         "the field {} of {node} may have any number of dimensions ({rank})",
                         field.name
                     );
-                    return Err(Unlearned::Never(why));
+                    return Err(TypeLookupError::Never(why));
                 }
             };
             let optional = field.optional && definition.kind == StructureKind::OptionalFields;
-            fields.push(Field {
+            fields.push(FieldLayout {
                 name: field.name.clone(),
                 element,
                 rank,
@@ -280,16 +281,16 @@ impl Round<'_> {
     }
 
     /// How values of a data type are encoded: up its supertypes to a built-in type or a structure.
-    async fn element(&mut self, data_type: &NodeId) -> Result<Element, Unlearned> {
+    async fn element(&mut self, data_type: &NodeId) -> Result<FieldEncoding, TypeLookupError> {
         let mut at = data_type.clone();
         for _ in 0..SUPERTYPES_MAX {
             if let Some(kind) = types::built_in(&at) {
                 // Everything derived from Structure is one, under the name that was asked for.
                 let is_structure = kind == types::EXTENSION_OBJECT && at != *data_type;
                 return Ok(if is_structure {
-                    Element::Structure(data_type.clone())
+                    FieldEncoding::Structure(data_type.clone())
                 } else {
-                    Element::BuiltIn(kind)
+                    FieldEncoding::BuiltIn(kind)
                 });
             }
             match self.inverse(&at, ReferenceTypeId::HasSubtype).await? {
@@ -298,11 +299,11 @@ impl Round<'_> {
             }
         }
         let why = format!("the data type {} comes from no built-in one", node_id::text(data_type));
-        Err(Unlearned::Never(why))
+        Err(TypeLookupError::Never(why))
     }
 
     /// The first node that refers to this one in such a way.
-    async fn inverse(&mut self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, Unlearned> {
+    async fn inverse(&mut self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, TypeLookupError> {
         if let Some(known) = self.answers.references(reference).get(node) {
             return Ok(Some(known.clone()));
         }
@@ -336,7 +337,7 @@ impl Round<'_> {
         Ok(found)
     }
 
-    async fn definition(&mut self, data_type: &NodeId) -> Result<Arc<Definition>, Unlearned> {
+    async fn definition(&mut self, data_type: &NodeId) -> Result<Arc<Definition>, TypeLookupError> {
         if let Some(known) = self.answers.definitions.get(data_type) {
             return Ok(known.clone());
         }
@@ -344,7 +345,7 @@ impl Round<'_> {
         let wanted = vec![read_id(data_type.clone(), AttributeId::DataTypeDefinition)];
         let read = self
             .session
-            .read(wanted, TimestampsToReturn::Neither, 0.0, &TypeBook::default())
+            .read(wanted, TimestampsToReturn::Neither, 0.0, &StructureRegistry::default())
             .await?;
         let value = read.into_iter().next();
         let value = value.ok_or_else(|| CallError::Unreadable("the server answered no read".to_owned()))?;
@@ -353,7 +354,7 @@ impl Round<'_> {
         }
         let definition = Definition::read(&value.content).map_err(|why| {
             let node = node_id::text(data_type);
-            Unlearned::Never(format!("the DataTypeDefinition of {node} {why}"))
+            TypeLookupError::Never(format!("the DataTypeDefinition of {node} {why}"))
         })?;
         let definition = Arc::new(definition);
         let known = &mut self.answers.definitions;
@@ -362,7 +363,7 @@ impl Round<'_> {
     }
 }
 
-impl Answers {
+impl TypeLookupCache {
     fn references(&mut self, reference: ReferenceTypeId) -> &mut HashMap<NodeId, NodeId> {
         match reference {
             ReferenceTypeId::HasEncoding => &mut self.encoded,

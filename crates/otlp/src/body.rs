@@ -18,7 +18,7 @@ const DRAINED_BYTES: usize = 128 << 20;
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What all requests that are not stored yet may take.
-pub struct Room {
+pub struct InflightBudget {
     units: Arc<Semaphore>,
     max: usize,
     /// Bytes that are held.
@@ -26,13 +26,13 @@ pub struct Room {
 }
 
 /// The part of one request; it is free again when this is dropped.
-pub struct Held {
+pub struct InflightReservation {
     permit: Option<OwnedSemaphorePermit>,
     bytes: usize,
     told: IntGauge,
 }
 
-impl Drop for Held {
+impl Drop for InflightReservation {
     fn drop(&mut self) {
         self.told.sub(signed(self.bytes));
     }
@@ -42,10 +42,10 @@ fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-impl Room {
-    pub fn new(bytes: usize, told: IntGauge) -> Room {
+impl InflightBudget {
+    pub fn new(bytes: usize, told: IntGauge) -> InflightBudget {
         let max = (bytes / UNIT).clamp(1, u32::MAX as usize);
-        Room {
+        InflightBudget {
             units: Arc::new(Semaphore::new(max)),
             max,
             told,
@@ -53,8 +53,8 @@ impl Room {
     }
 
     /// For a request of which nothing is there yet.
-    pub fn enter(&self) -> Held {
-        Held {
+    pub fn enter(&self) -> InflightReservation {
+        InflightReservation {
             permit: None,
             bytes: 0,
             told: self.told.clone(),
@@ -70,7 +70,7 @@ impl Room {
     }
 
     /// Has so many bytes more held; `false` if there is no room for them.
-    pub fn hold(&self, held: &mut Held, bytes: usize) -> bool {
+    pub fn hold(&self, held: &mut InflightReservation, bytes: usize) -> bool {
         let has = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = (held.bytes + bytes).div_ceil(UNIT).saturating_sub(has);
         let units = u32::try_from(more).unwrap_or(u32::MAX);
@@ -87,7 +87,7 @@ impl Room {
     }
 }
 
-impl Held {
+impl InflightReservation {
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -16,11 +16,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use thalweg_lake::entry::{Compression, Encoding};
+use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
 use thalweg_lake::otlp::Signal;
 
 use crate::http::compression;
-use crate::receiver::{Asked, Came, Receiver, Taken};
+use crate::receiver::{ExportCall, ExportOutcome, OtlpReceiver, ReceivedRequest};
 use crate::refusal::Refusal;
 use crate::reply;
 
@@ -44,7 +44,7 @@ const PATHS: [(&str, Signal); 3] = [
 ];
 
 /// For a listener of its own.
-pub fn router(receiver: &Arc<Receiver>) -> Router {
+pub fn router(receiver: &Arc<OtlpReceiver>) -> Router {
     let router = PATHS.into_iter().fold(Router::new(), |router, (path, signal)| {
         let receiver = receiver.clone();
         let answer = move |request: Request| answer(receiver.clone(), signal, request);
@@ -53,9 +53,9 @@ pub fn router(receiver: &Arc<Receiver>) -> Router {
     router.fallback(|request: Request| async move { refused(&Refusal::unknown_method(request.uri().path())) })
 }
 
-async fn answer(receiver: Arc<Receiver>, signal: Signal, request: Request) -> Response {
+async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = Asked {
+    let asked = ExportCall {
         signal,
         protocol: "grpc",
         peer: String::new(),
@@ -87,7 +87,12 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest == b"+proto" || rest.starts_with(b";"))
 }
 
-async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body: Body) -> Result<Taken, Refusal> {
+async fn take(
+    receiver: &Arc<OtlpReceiver>,
+    asked: &ExportCall,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<ExportOutcome, Refusal> {
     let given = headers.get("grpc-encoding").map_or(&b""[..], HeaderValue::as_bytes);
     let named = compression(given).ok_or_else(|| {
         let given = given.escape_ascii();
@@ -99,11 +104,11 @@ async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body
     let read = receiver.read(asked, headers, body, options.body_bytes_max + PREFIX, within);
     let (bytes, held) = read.await?;
     let (is_compressed, message) = message(&bytes).map_err(Refusal::malformed)?;
-    let came = Came {
-        encoding: Encoding::Proto,
+    let came = ReceivedRequest {
+        encoding: PayloadEncoding::Proto,
         compression: match (is_compressed, named) {
-            (false, _) => Compression::None,
-            (true, Compression::None) => {
+            (false, _) => PayloadCompression::None,
+            (true, PayloadCompression::None) => {
                 return Err(Refusal::malformed("a compressed message without grpc-encoding"));
             }
             (true, named) => named,
@@ -148,8 +153,8 @@ fn timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-fn accepted(signal: Signal, taken: &Taken) -> Response {
-    let message = reply::success(signal, &taken.partial, Encoding::Proto);
+fn accepted(signal: Signal, taken: &ExportOutcome) -> Response {
+    let message = reply::success(signal, &taken.partial, PayloadEncoding::Proto);
     let mut frame = Vec::with_capacity(PREFIX + message.len());
     frame.push(0);
     frame.extend_from_slice(&u32::try_from(message.len()).unwrap_or(0).to_be_bytes());
@@ -163,7 +168,7 @@ fn accepted(signal: Signal, taken: &Taken) -> Response {
     {
         trailers.insert("thalweg-position", position);
     }
-    let mut response = Response::new(Body::new(Answer {
+    let mut response = Response::new(Body::new(GrpcResponseBody {
         message: Some(Bytes::from(frame)),
         trailers: Some(trailers),
     }));
@@ -181,7 +186,7 @@ fn refused(refusal: &Refusal) -> Response {
     if let Ok(message) = HeaderValue::try_from(message) {
         all.insert("grpc-message", message);
     }
-    let details = BASE64_STANDARD_NO_PAD.encode(reply::status(refusal, Encoding::Proto));
+    let details = BASE64_STANDARD_NO_PAD.encode(reply::status(refusal, PayloadEncoding::Proto));
     if let Ok(details) = HeaderValue::try_from(details) {
         all.insert("grpc-status-details-bin", details);
     }
@@ -207,12 +212,12 @@ fn percent_encoded(text: &str) -> String {
 }
 
 /// One message, then trailers.
-struct Answer {
+struct GrpcResponseBody {
     message: Option<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for GrpcResponseBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 

@@ -8,10 +8,10 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::post;
-use thalweg_lake::entry::{Compression, Encoding};
+use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
 use thalweg_lake::otlp::Signal;
 
-use crate::receiver::{Asked, Came, Receiver, Taken};
+use crate::receiver::{ExportCall, ExportOutcome, OtlpReceiver, ReceivedRequest};
 use crate::refusal::Refusal;
 use crate::reply;
 
@@ -27,7 +27,7 @@ const PATHS: [(&str, Signal); 3] = [
 ];
 
 /// For a listener of its own.
-pub fn router(receiver: &Arc<Receiver>) -> Router {
+pub fn router(receiver: &Arc<OtlpReceiver>) -> Router {
     PATHS.into_iter().fold(Router::new(), |router, (path, signal)| {
         let receiver = receiver.clone();
         let answer = move |request: Request| answer(receiver.clone(), signal, request);
@@ -35,9 +35,9 @@ pub fn router(receiver: &Arc<Receiver>) -> Router {
     })
 }
 
-async fn answer(receiver: Arc<Receiver>, signal: Signal, request: Request) -> Response {
+async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = Asked {
+    let asked = ExportCall {
         signal,
         protocol: "http",
         peer: String::new(),
@@ -45,7 +45,11 @@ async fn answer(receiver: Arc<Receiver>, signal: Signal, request: Request) -> Re
     // Whoever sends something else is told so in what most senders read.
     let kind = parts.headers.get(header::CONTENT_TYPE);
     let is_json = kind.is_some_and(|kind| kind.as_bytes().windows(4).any(|part| part == b"json"));
-    let encoding = if is_json { Encoding::Json } else { Encoding::Proto };
+    let encoding = if is_json {
+        PayloadEncoding::Json
+    } else {
+        PayloadEncoding::Proto
+    };
     match take(&receiver, &asked, &parts.headers, body).await {
         Ok(taken) => {
             receiver.count(&asked, "ok");
@@ -58,13 +62,18 @@ async fn answer(receiver: Arc<Receiver>, signal: Signal, request: Request) -> Re
     }
 }
 
-async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body: Body) -> Result<Taken, Refusal> {
+async fn take(
+    receiver: &Arc<OtlpReceiver>,
+    asked: &ExportCall,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<ExportOutcome, Refusal> {
     let encoding = encoding_of(headers)?;
     let compression = compression_of(headers)?;
     let options = &receiver.options;
     let read = receiver.read(asked, headers, body, options.body_bytes_max, options.body_timeout);
     let (bytes, held) = read.await?;
-    let came = Came {
+    let came = ReceivedRequest {
         encoding,
         compression,
         bytes,
@@ -73,7 +82,7 @@ async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body
     receiver.take(asked, came).await
 }
 
-fn encoding_of(headers: &HeaderMap) -> Result<Encoding, Refusal> {
+fn encoding_of(headers: &HeaderMap) -> Result<PayloadEncoding, Refusal> {
     let given = headers
         .get(header::CONTENT_TYPE)
         .map_or(&b""[..], HeaderValue::as_bytes);
@@ -83,8 +92,8 @@ fn encoding_of(headers: &HeaderMap) -> Result<Encoding, Refusal> {
         .unwrap_or_default()
         .trim_ascii();
     match kind {
-        kind if kind.eq_ignore_ascii_case(PROTO.as_bytes()) => Ok(Encoding::Proto),
-        kind if kind.eq_ignore_ascii_case(JSON.as_bytes()) => Ok(Encoding::Json),
+        kind if kind.eq_ignore_ascii_case(PROTO.as_bytes()) => Ok(PayloadEncoding::Proto),
+        kind if kind.eq_ignore_ascii_case(JSON.as_bytes()) => Ok(PayloadEncoding::Json),
         kind => Err(Refusal::media_type(format!(
             "content-type is \"{}\"; send {PROTO} or {JSON}",
             kind.escape_ascii()
@@ -92,7 +101,7 @@ fn encoding_of(headers: &HeaderMap) -> Result<Encoding, Refusal> {
     }
 }
 
-fn compression_of(headers: &HeaderMap) -> Result<Compression, Refusal> {
+fn compression_of(headers: &HeaderMap) -> Result<PayloadCompression, Refusal> {
     let given = headers
         .get(header::CONTENT_ENCODING)
         .map_or(&b""[..], HeaderValue::as_bytes);
@@ -103,16 +112,16 @@ fn compression_of(headers: &HeaderMap) -> Result<Compression, Refusal> {
 }
 
 /// By its name in both protocols.
-pub fn compression(name: &[u8]) -> Option<Compression> {
+pub fn compression(name: &[u8]) -> Option<PayloadCompression> {
     match name.trim_ascii().to_ascii_lowercase().as_slice() {
-        b"" | b"identity" | b"none" => Some(Compression::None),
-        b"gzip" | b"x-gzip" => Some(Compression::Gzip),
-        b"zstd" => Some(Compression::Zstd),
+        b"" | b"identity" | b"none" => Some(PayloadCompression::None),
+        b"gzip" | b"x-gzip" => Some(PayloadCompression::Gzip),
+        b"zstd" => Some(PayloadCompression::Zstd),
         _ => None,
     }
 }
 
-fn accepted(signal: Signal, taken: &Taken, encoding: Encoding) -> Response {
+fn accepted(signal: Signal, taken: &ExportOutcome, encoding: PayloadEncoding) -> Response {
     let mut response = response(
         StatusCode::OK,
         encoding,
@@ -125,7 +134,7 @@ fn accepted(signal: Signal, taken: &Taken, encoding: Encoding) -> Response {
     response
 }
 
-fn refused(refusal: &Refusal, encoding: Encoding) -> Response {
+fn refused(refusal: &Refusal, encoding: PayloadEncoding) -> Response {
     let mut response = response(refusal.status, encoding, reply::status(refusal, encoding));
     let headers = response.headers_mut();
     if let Some(pause) = refusal.retry_after {
@@ -137,10 +146,10 @@ fn refused(refusal: &Refusal, encoding: Encoding) -> Response {
     response
 }
 
-fn response(status: StatusCode, encoding: Encoding, body: Vec<u8>) -> Response {
+fn response(status: StatusCode, encoding: PayloadEncoding, body: Vec<u8>) -> Response {
     let kind = match encoding {
-        Encoding::Proto => PROTO,
-        Encoding::Json => JSON,
+        PayloadEncoding::Proto => PROTO,
+        PayloadEncoding::Json => JSON,
     };
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;

@@ -7,10 +7,10 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod body;
-mod drain;
+mod drain_rate;
 mod grpc;
 mod http;
-mod meters;
+mod metrics;
 mod receiver;
 mod refusal;
 mod reply;
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use thalweg_lake::entry::BoxFuture;
-use thalweg_lake::otlp::walk::WalkLimits;
+use thalweg_lake::otlp::validate::OtlpRecordLimits;
 
 pub use grpc::{fuzz as fuzz_frames, router as grpc_router};
 pub use http::router as http_router;
-pub use receiver::Receiver;
+pub use receiver::OtlpReceiver;
 
 /// What senders may send.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct ReceiverOptions {
     pub ratio_max: usize,
     /// Of zstd.
     pub zstd_window_max: usize,
-    pub walk: WalkLimits,
+    pub walk: OtlpRecordLimits,
     /// Of all requests that are not stored yet.
     pub inflight_bytes_max: usize,
     pub requests_max: usize,
@@ -51,7 +51,7 @@ impl Default for ReceiverOptions {
             decoded_bytes_max: 64 << 20,
             ratio_max: 1000,
             zstd_window_max: 8 << 20,
-            walk: WalkLimits::default(),
+            walk: OtlpRecordLimits::default(),
             inflight_bytes_max: 256 << 20,
             requests_max: 4096,
             body_timeout: Duration::from_secs(30),
@@ -61,7 +61,7 @@ impl Default for ReceiverOptions {
 
 /// Why somebody may not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Denied {
+pub enum AdmissionError {
     /// He has to come again.
     Busy,
     NotAuthenticated(String),
@@ -70,5 +70,5 @@ pub enum Denied {
 
 /// Who may send.
 pub trait Admission: Send + Sync {
-    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), Denied>>;
+    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), AdmissionError>>;
 }

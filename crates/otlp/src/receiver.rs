@@ -9,20 +9,22 @@ use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::entry::{AppendRefused, Compression, Encoding, EntryHead, EntrySink, Form, Position, Rejected};
+use thalweg_lake::entry::{
+    AppendRefused, EntryForm, EntryHead, EntryPosition, EntrySink, PayloadCompression, PayloadEncoding, RejectedRecords,
+};
 use thalweg_lake::inflate::{InflateError, InflateLimits, inflate};
 use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::otlp::json::{JsonLimits, to_proto};
-use thalweg_lake::otlp::walk::{Reason, Walked, walk};
+use thalweg_lake::otlp::validate::{RejectionReason, ValidationReport, walk};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
-use crate::body::{self, Held, Room};
-use crate::drain::Drain;
-use crate::meters::Meters;
+use crate::body::{self, InflightBudget, InflightReservation};
+use crate::drain_rate::DrainRate;
+use crate::metrics::ReceiverMetrics;
 use crate::refusal::Refusal;
-use crate::reply::Partial;
+use crate::reply::PartialSuccess;
 use crate::{Admission, ReceiverOptions};
 
 /// What an entry says of itself beside its peer and the records that are rejected, at most.
@@ -34,58 +36,58 @@ const LONG_PACKED_BYTES: usize = 64 << 10;
 const REASONS_MAX: usize = 5;
 
 /// Takes export requests. All listeners share one.
-pub struct Receiver {
+pub struct OtlpReceiver {
     sink: Arc<dyn EntrySink>,
     admission: Arc<dyn Admission>,
     pub(crate) options: ReceiverOptions,
-    room: Room,
+    room: InflightBudget,
     requests: Arc<Semaphore>,
     /// To look at long requests, each of which may need much memory: as many as there are processors.
     looking: Semaphore,
-    drain: Drain,
-    pub(crate) meters: Meters,
+    drain: DrainRate,
+    pub(crate) meters: ReceiverMetrics,
 }
 
 /// A request that is about to be read.
-pub(crate) struct Asked {
+pub(crate) struct ExportCall {
     pub signal: Signal,
     pub protocol: &'static str,
     pub peer: String,
 }
 
 /// A request whose bytes are there.
-pub(crate) struct Came {
-    pub encoding: Encoding,
-    pub compression: Compression,
+pub(crate) struct ReceivedRequest {
+    pub encoding: PayloadEncoding,
+    pub compression: PayloadCompression,
     pub bytes: Bytes,
     /// Of how much memory it has.
-    pub held: Held,
+    pub held: InflightReservation,
 }
 
 /// What became of a request that was taken.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
-    pub partial: Partial,
+pub(crate) struct ExportOutcome {
+    pub partial: PartialSuccess,
     /// `None`: there was nothing in it.
-    pub position: Option<Position>,
+    pub position: Option<EntryPosition>,
 }
 
-impl Receiver {
+impl OtlpReceiver {
     pub fn new(
         sink: Arc<dyn EntrySink>,
         admission: Arc<dyn Admission>,
         options: ReceiverOptions,
         registry: &Registry,
         lake: &LakeMetrics,
-    ) -> prometheus::Result<Arc<Receiver>> {
-        let meters = Meters::register(registry, lake)?;
-        Ok(Arc::new(Receiver {
+    ) -> prometheus::Result<Arc<OtlpReceiver>> {
+        let meters = ReceiverMetrics::register(registry, lake)?;
+        Ok(Arc::new(OtlpReceiver {
             sink,
             admission,
-            room: Room::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
+            room: InflightBudget::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
             looking: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
             requests: Arc::new(Semaphore::new(options.requests_max)),
-            drain: Drain::new(Instant::now()),
+            drain: DrainRate::new(Instant::now()),
             options,
             meters,
         }))
@@ -103,7 +105,7 @@ impl Receiver {
     }
 
     /// Has so many bytes more held.
-    fn hold(&self, held: &mut Held, bytes: usize) -> Result<(), Refusal> {
+    fn hold(&self, held: &mut InflightReservation, bytes: usize) -> Result<(), Refusal> {
         match self.room.hold(held, bytes) {
             true => Ok(()),
             false if held.bytes() + bytes > self.room.max() => Err(Refusal::too_large_for_all(self.room.max())),
@@ -114,12 +116,12 @@ impl Receiver {
     /// Whether somebody may send, and all the bytes of what he sends.
     pub(crate) async fn read(
         &self,
-        asked: &Asked,
+        asked: &ExportCall,
         headers: &HeaderMap,
         body: Body,
         bytes_max: usize,
         within: Duration,
-    ) -> Result<(Bytes, Held), Refusal> {
+    ) -> Result<(Bytes, InflightReservation), Refusal> {
         self.admission.admit(headers).await?;
         let mut held = self.room.enter();
         let within = within.min(self.options.body_timeout);
@@ -129,7 +131,11 @@ impl Receiver {
     }
 
     /// Stores a request. What was begun is brought to its end, whether somebody waits for it or not.
-    pub(crate) async fn take(self: &Arc<Receiver>, asked: &Asked, came: Came) -> Result<Taken, Refusal> {
+    pub(crate) async fn take(
+        self: &Arc<OtlpReceiver>,
+        asked: &ExportCall,
+        came: ReceivedRequest,
+    ) -> Result<ExportOutcome, Refusal> {
         let began = Instant::now();
         let permit = self.requests.clone().try_acquire_owned();
         let permit = permit.map_err(|_| self.pressure("requests"))?;
@@ -145,7 +151,7 @@ impl Receiver {
         taken
     }
 
-    async fn store(&self, signal: Signal, peer: &str, mut came: Came) -> Result<Taken, Refusal> {
+    async fn store(&self, signal: Signal, peer: &str, mut came: ReceivedRequest) -> Result<ExportOutcome, Refusal> {
         let (request, walked) = if takes_long(&came) && is_shared_runtime() {
             let _turn = self.looking.acquire().await.map_err(|_| stopping())?;
             // Other connections go on, on another thread.
@@ -156,7 +162,7 @@ impl Receiver {
         self.meters.count_bytes(signal, "decoded", request.len());
         let partial = partial(&walked);
         if walked.records == 0 {
-            return Ok(Taken {
+            return Ok(ExportOutcome {
                 partial,
                 position: None,
             });
@@ -168,14 +174,14 @@ impl Receiver {
         let limits = &self.options.walk;
         let head = EntryHead {
             signal,
-            form: Form::Request(came.encoding),
+            form: EntryForm::Request(came.encoding),
             compression: came.compression,
             arrival: now(),
             records: walked.records,
             cut_values_at: limits
                 .cut_values
                 .then(|| u32::try_from(limits.value_bytes).unwrap_or(u32::MAX)),
-            rejected: Rejected::Listed(&walked.rejected),
+            rejected: RejectedRecords::Listed(&walked.rejected),
             peer,
         };
         let mut entry = Vec::with_capacity(came.bytes.len() + peer.len() + 5 * walked.rejected.len() + HEAD_BYTES);
@@ -191,7 +197,7 @@ impl Receiver {
         self.meters.count_records(signal, &walked);
         self.meters.count_bytes(signal, "logged", bytes);
         self.drain.stored(came.held.bytes(), Instant::now());
-        Ok(Taken {
+        Ok(ExportOutcome {
             partial,
             position: Some(position),
         })
@@ -199,10 +205,10 @@ impl Receiver {
 
     /// Decompresses what is compressed, and translates JSON, to look at it: the log gets what came, and who makes rows of it gets
     /// what was looked at.
-    fn look(&self, signal: Signal, came: &mut Came) -> Result<(Bytes, Walked), Refusal> {
+    fn look(&self, signal: Signal, came: &mut ReceivedRequest) -> Result<(Bytes, ValidationReport), Refusal> {
         let options = &self.options;
         let request = match came.compression {
-            Compression::None => came.bytes.clone(),
+            PayloadCompression::None => came.bytes.clone(),
             compression => {
                 let limits = InflateLimits {
                     bytes: options.decoded_bytes_max,
@@ -215,8 +221,8 @@ impl Receiver {
             }
         };
         let request = match came.encoding {
-            Encoding::Proto => request,
-            Encoding::Json => {
+            PayloadEncoding::Proto => request,
+            PayloadEncoding::Json => {
                 let mut proto = Vec::new();
                 let limits = JsonLimits::new(options.walk.nesting, options.decoded_bytes_max);
                 to_proto(signal, &request, &limits, &mut proto).map_err(|error| match error.is_too_large() {
@@ -233,7 +239,7 @@ impl Receiver {
     }
 
     /// One more request, and what became of it.
-    pub(crate) fn count(&self, asked: &Asked, code: &str) {
+    pub(crate) fn count(&self, asked: &ExportCall, code: &str) {
         let requests = &self.meters.requests;
         requests
             .with_label_values(&[asked.signal.name(), asked.protocol, code])
@@ -242,8 +248,8 @@ impl Receiver {
 }
 
 /// Whether to look at a request is more than about a millisecond of work.
-fn takes_long(came: &Came) -> bool {
-    let is_plain = came.compression == Compression::None && came.encoding == Encoding::Proto;
+fn takes_long(came: &ReceivedRequest) -> bool {
+    let is_plain = came.compression == PayloadCompression::None && came.encoding == PayloadEncoding::Proto;
     came.bytes.len() >= if is_plain { LONG_PLAIN_BYTES } else { LONG_PACKED_BYTES }
 }
 
@@ -251,8 +257,8 @@ fn is_shared_runtime() -> bool {
     Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
 }
 
-fn partial(walked: &Walked) -> Partial {
-    let mut reasons: Vec<(u32, &str)> = Reason::ALL
+fn partial(walked: &ValidationReport) -> PartialSuccess {
+    let mut reasons: Vec<(u32, &str)> = RejectionReason::ALL
         .into_iter()
         .zip(walked.reasons)
         .filter(|(_, count)| *count > 0)
@@ -273,7 +279,7 @@ fn partial(walked: &Walked) -> Partial {
             reasons.join(", ")
         ),
     };
-    Partial { rejected, why }
+    PartialSuccess { rejected, why }
 }
 
 fn stopping() -> Refusal {

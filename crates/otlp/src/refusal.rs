@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use thalweg_lake::entry::AppendRefused;
 use thalweg_lake::inflate::InflateError;
 
-use crate::Denied;
+use crate::AdmissionError;
 
 /// Between [`RETRY_MIN`] and [`RETRY_MAX`], what is asked of senders when the log takes nothing.
 const RETRY_LATER: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ pub const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Codes of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+pub enum GrpcCode {
     InvalidArgument = 3,
     DeadlineExceeded = 4,
     PermissionDenied = 7,
@@ -30,7 +30,7 @@ pub enum Code {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
-    pub grpc: Code,
+    pub grpc: GrpcCode,
     /// Names the reason for programs.
     pub code: &'static str,
     pub text: String,
@@ -38,7 +38,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(status: StatusCode, grpc: Code, code: &'static str, text: impl Into<String>) -> Refusal {
+    fn new(status: StatusCode, grpc: GrpcCode, code: &'static str, text: impl Into<String>) -> Refusal {
         Refusal {
             status,
             grpc,
@@ -56,13 +56,18 @@ impl Refusal {
     }
 
     pub fn malformed(text: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, Code::InvalidArgument, "otlp.malformed", text)
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            GrpcCode::InvalidArgument,
+            "otlp.malformed",
+            text,
+        )
     }
 
     pub fn all_rejected(text: String) -> Refusal {
         Refusal::new(
             StatusCode::BAD_REQUEST,
-            Code::InvalidArgument,
+            GrpcCode::InvalidArgument,
             "otlp.all_rejected",
             text,
         )
@@ -70,18 +75,18 @@ impl Refusal {
 
     pub fn media_type(text: String) -> Refusal {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Refusal::new(status, Code::Unimplemented, "otlp.media_type", text)
+        Refusal::new(status, GrpcCode::Unimplemented, "otlp.media_type", text)
     }
 
     pub fn encoding(text: String) -> Refusal {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Refusal::new(status, Code::Unimplemented, "otlp.encoding", text)
+        Refusal::new(status, GrpcCode::Unimplemented, "otlp.encoding", text)
     }
 
     pub fn too_large(limit: usize) -> Refusal {
         let text = format!("the request has more than {limit} bytes (ingest.max_body_bytes); send smaller batches");
         let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Refusal::new(status, Code::ResourceExhausted, "otlp.too_large", text)
+        Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.too_large", text)
     }
 
     /// It would wait for ever.
@@ -91,30 +96,30 @@ impl Refusal {
              (ingest.inflight_bytes); send smaller batches"
         );
         let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Refusal::new(status, Code::ResourceExhausted, "otlp.too_large", text)
+        Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.too_large", text)
     }
 
     pub fn too_slow(limit: Duration) -> Refusal {
         let text = format!("the request was not there within {limit:?} (ingest.body_timeout)");
         let status = StatusCode::REQUEST_TIMEOUT;
-        Refusal::new(status, Code::DeadlineExceeded, "otlp.timeout", text)
+        Refusal::new(status, GrpcCode::DeadlineExceeded, "otlp.timeout", text)
     }
 
     pub fn pressure(pause: Duration) -> Refusal {
         let text = "more is being stored than there is room for; try again";
         let status = StatusCode::TOO_MANY_REQUESTS;
-        Refusal::new(status, Code::ResourceExhausted, "otlp.pressure", text).after(pause)
+        Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.pressure", text).after(pause)
     }
 
     pub fn unknown_method(path: &str) -> Refusal {
         let text = format!("there is no method {path}");
-        Refusal::new(StatusCode::NOT_FOUND, Code::Unimplemented, "otlp.method", text)
+        Refusal::new(StatusCode::NOT_FOUND, GrpcCode::Unimplemented, "otlp.method", text)
     }
 }
 
 impl From<InflateError> for Refusal {
     fn from(error: InflateError) -> Refusal {
-        let large = |code, text| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::ResourceExhausted, code, text);
+        let large = |code, text| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, GrpcCode::ResourceExhausted, code, text);
         let text = format!("the request: {error}");
         match error {
             InflateError::Malformed(..) => Refusal::malformed(error.to_string()),
@@ -128,7 +133,7 @@ impl From<InflateError> for Refusal {
 impl From<AppendRefused> for Refusal {
     fn from(refused: AppendRefused) -> Refusal {
         let unavailable = |code, text| {
-            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, code, text);
+            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable, code, text);
             refusal.after(RETRY_LATER)
         };
         match refused {
@@ -142,19 +147,22 @@ impl From<AppendRefused> for Refusal {
     }
 }
 
-impl From<Denied> for Refusal {
-    fn from(denied: Denied) -> Refusal {
+impl From<AdmissionError> for Refusal {
+    fn from(denied: AdmissionError) -> Refusal {
         match denied {
-            Denied::Busy => Refusal::pressure(Duration::from_secs(1)),
-            Denied::NotAuthenticated(text) => Refusal::new(
+            AdmissionError::Busy => Refusal::pressure(Duration::from_secs(1)),
+            AdmissionError::NotAuthenticated(text) => Refusal::new(
                 StatusCode::UNAUTHORIZED,
-                Code::Unauthenticated,
+                GrpcCode::Unauthenticated,
                 "not_authenticated",
                 text,
             ),
-            Denied::NotAuthorized(text) => {
-                Refusal::new(StatusCode::FORBIDDEN, Code::PermissionDenied, "not_authorized", text)
-            }
+            AdmissionError::NotAuthorized(text) => Refusal::new(
+                StatusCode::FORBIDDEN,
+                GrpcCode::PermissionDenied,
+                "not_authorized",
+                text,
+            ),
         }
     }
 }

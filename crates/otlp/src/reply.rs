@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use thalweg_lake::entry::Encoding;
+use thalweg_lake::entry::PayloadEncoding;
 use thalweg_lake::otlp::Signal;
 
 use crate::refusal::Refusal;
 
 /// What became of a request that was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Partial {
+pub struct PartialSuccess {
     pub rejected: u32,
     /// Why, in one sentence; empty if nothing was rejected.
     pub why: String,
 }
 
 /// An export response. Without rejected records it is empty, as the protocol asks.
-pub fn success(signal: Signal, partial: &Partial, encoding: Encoding) -> Vec<u8> {
+pub fn success(signal: Signal, partial: &PartialSuccess, encoding: PayloadEncoding) -> Vec<u8> {
     match encoding {
-        Encoding::Proto => {
+        PayloadEncoding::Proto => {
             let mut out = Vec::new();
             if partial.rejected > 0 {
                 let mut inner = Vec::new();
@@ -28,14 +28,14 @@ pub fn success(signal: Signal, partial: &Partial, encoding: Encoding) -> Vec<u8>
             }
             out
         }
-        Encoding::Json if partial.rejected == 0 => b"{}".to_vec(),
-        Encoding::Json => {
+        PayloadEncoding::Json if partial.rejected == 0 => b"{}".to_vec(),
+        PayloadEncoding::Json => {
             let name = match signal {
                 Signal::Logs => "rejectedLogRecords",
                 Signal::Metrics => "rejectedDataPoints",
                 Signal::Traces => "rejectedSpans",
             };
-            let Partial { rejected, why } = partial;
+            let PartialSuccess { rejected, why } = partial;
             let why = json_text(why);
             format!("{{\"partialSuccess\":{{\"{name}\":\"{rejected}\",\"errorMessage\":{why}}}}}").into_bytes()
         }
@@ -43,11 +43,11 @@ pub fn success(signal: Signal, partial: &Partial, encoding: Encoding) -> Vec<u8>
 }
 
 /// `google.rpc.Status`, with the reason for programs and, where it may be tried again, after how long.
-pub fn status(refusal: &Refusal, encoding: Encoding) -> Vec<u8> {
+pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
     let Refusal { grpc, code, .. } = refusal;
     let text = message(refusal);
     match encoding {
-        Encoding::Proto => {
+        PayloadEncoding::Proto => {
             let mut out = Vec::new();
             number(&mut out, 1, *grpc as u64);
             bytes(&mut out, 2, text.as_bytes());
@@ -64,7 +64,7 @@ pub fn status(refusal: &Refusal, encoding: Encoding) -> Vec<u8> {
             }
             out
         }
-        Encoding::Json => {
+        PayloadEncoding::Json => {
             let text = json_text(&text);
             let retry = refusal.retry_after.map_or_else(String::new, |pause| {
                 format!(",{{\"@type\":\"{RETRY_INFO}\",\"retryDelay\":\"{}s\"}}", seconds(pause))

@@ -11,12 +11,14 @@ use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::entry::{AppendRefused, BoxFuture, Compression, Encoding, EntrySink, Form, Position, decode};
+use thalweg_lake::entry::{
+    AppendRefused, BoxFuture, EntryForm, EntryPosition, EntrySink, PayloadCompression, PayloadEncoding, decode,
+};
 use thalweg_lake::inflate::{InflateLimits, inflate};
 use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::otlp::json::{JsonLimits, to_proto};
-use thalweg_otlp::{Admission, Denied, Receiver, ReceiverOptions, grpc_router, http_router};
+use thalweg_otlp::{Admission, AdmissionError, OtlpReceiver, ReceiverOptions, grpc_router, http_router};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -33,13 +35,13 @@ fn is_the_entry(entry: &[u8], handoff: &Handoff) {
     let (head, request) = decode(entry).unwrap();
     let request = inflate(head.compression, request, &InflateLimits::default()).unwrap();
     let request = match head.form {
-        Form::Request(Encoding::Proto) => request,
-        Form::Request(Encoding::Json) => {
+        EntryForm::Request(PayloadEncoding::Proto) => request,
+        EntryForm::Request(PayloadEncoding::Json) => {
             let mut proto = Vec::new();
             to_proto(head.signal, &request, &JsonLimits::default(), &mut proto).unwrap();
             proto
         }
-        Form::Rows => panic!("nobody sends rows"),
+        EntryForm::Rows => panic!("nobody sends rows"),
     };
     assert_eq!(handoff.request(), Handoff::of(&head, Bytes::from(request)).request());
 }
@@ -52,7 +54,7 @@ impl EntrySink for Shared {
         signal: Signal,
         entry: Vec<u8>,
         handoff: Handoff,
-    ) -> BoxFuture<'static, Result<Position, AppendRefused>> {
+    ) -> BoxFuture<'static, Result<EntryPosition, AppendRefused>> {
         let log = self.0.clone();
         Box::pin(async move {
             if let Some(refused) = log.refuses.lock().await.clone() {
@@ -62,7 +64,7 @@ impl EntrySink for Shared {
             is_the_entry(&entry, &handoff);
             let mut entries = log.entries.lock().await;
             entries.push((signal, entry));
-            Ok(Position {
+            Ok(EntryPosition {
                 queue: "lake.logs".to_owned(),
                 partition: 3,
                 offset: entries.len() as u64 - 1,
@@ -75,12 +77,12 @@ impl EntrySink for Shared {
 struct Tokens;
 
 impl Admission for Tokens {
-    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), Denied>> {
+    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), AdmissionError>> {
         let token = headers.get("authorization").map(|value| value.as_bytes());
         let answer = match token {
             Some(b"Bearer writer") => Ok(()),
-            Some(_) => Err(Denied::NotAuthorized("lacks the role write".to_owned())),
-            None => Err(Denied::NotAuthenticated("send a token".to_owned())),
+            Some(_) => Err(AdmissionError::NotAuthorized("lacks the role write".to_owned())),
+            None => Err(AdmissionError::NotAuthenticated("send a token".to_owned())),
         };
         Box::pin(std::future::ready(answer))
     }
@@ -88,7 +90,7 @@ impl Admission for Tokens {
 
 struct World {
     log: Arc<Log>,
-    receiver: Arc<Receiver>,
+    receiver: Arc<OtlpReceiver>,
     http: String,
     grpc: String,
 }
@@ -120,7 +122,7 @@ impl World {
         let sink = Arc::new(Shared(log.clone()));
         let registry = Registry::new();
         let lake = LakeMetrics::register(&registry).unwrap();
-        let receiver = Receiver::new(sink, Arc::new(Tokens), options, &registry, &lake).unwrap();
+        let receiver = OtlpReceiver::new(sink, Arc::new(Tokens), options, &registry, &lake).unwrap();
         let mut addresses = Vec::new();
         for router in [http_router(&receiver), grpc_router(&receiver)] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -160,13 +162,13 @@ impl World {
     }
 
     /// The last entry: its encoding, compression, records, and request.
-    async fn last(&self) -> (Signal, Encoding, Compression, u32, Vec<u32>, Vec<u8>) {
+    async fn last(&self) -> (Signal, PayloadEncoding, PayloadCompression, u32, Vec<u32>, Vec<u8>) {
         let entries = self.log.entries.lock().await;
         let (signal, entry) = entries.last().unwrap();
         let (head, request) = decode(entry).unwrap();
         assert_eq!(*signal, head.signal);
         let rejected = head.rejected.iter().collect();
-        let Form::Request(encoding) = head.form else {
+        let EntryForm::Request(encoding) = head.form else {
             panic!("nobody sends rows")
         };
         (
@@ -249,8 +251,8 @@ async fn requests_of_every_form_are_stored_as_they_came() {
         world.last().await,
         (
             Signal::Logs,
-            Encoding::Proto,
-            Compression::None,
+            PayloadEncoding::Proto,
+            PayloadCompression::None,
             2,
             vec![],
             request.clone()
@@ -266,8 +268,8 @@ async fn requests_of_every_form_are_stored_as_they_came() {
         world.last().await,
         (
             Signal::Logs,
-            Encoding::Proto,
-            Compression::Gzip,
+            PayloadEncoding::Proto,
+            PayloadCompression::Gzip,
             2,
             vec![],
             zipped.clone()
@@ -283,7 +285,14 @@ async fn requests_of_every_form_are_stored_as_they_came() {
     assert_eq!((answer.status, answer.text().as_str()), (StatusCode::OK, "{}"));
     assert_eq!(
         world.last().await,
-        (Signal::Traces, Encoding::Json, Compression::Zstd, 1, vec![], packed)
+        (
+            Signal::Traces,
+            PayloadEncoding::Json,
+            PayloadCompression::Zstd,
+            1,
+            vec![],
+            packed
+        )
     );
 
     let answer = world.call(LOGS, &[GRPC], &frame(0, &request)).await;
@@ -301,7 +310,14 @@ async fn requests_of_every_form_are_stored_as_they_came() {
     assert_eq!(answer.trailers["grpc-status"], "0");
     assert_eq!(
         world.last().await,
-        (Signal::Logs, Encoding::Proto, Compression::Gzip, 2, vec![], zipped)
+        (
+            Signal::Logs,
+            PayloadEncoding::Proto,
+            PayloadCompression::Gzip,
+            2,
+            vec![],
+            zipped
+        )
     );
 
     // Nothing is nothing to store.
@@ -318,7 +334,7 @@ async fn requests_of_every_form_are_stored_as_they_came() {
 #[tokio::test]
 async fn rejected_records_are_told_and_the_others_are_stored() {
     let options = ReceiverOptions {
-        walk: thalweg_lake::otlp::walk::WalkLimits {
+        walk: thalweg_lake::otlp::validate::OtlpRecordLimits {
             value_bytes: 5,
             ..Default::default()
         },

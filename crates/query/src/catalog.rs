@@ -12,16 +12,16 @@ use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::object_store::ObjectStoreUrl;
 use thalweg_lake::delta::schema::TableSchema;
-use thalweg_lake::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
-use thalweg_lake::entry::Position;
-use thalweg_lake::live::LiveTables;
-use thalweg_lake::store::Site;
+use thalweg_lake::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use thalweg_lake::entry::EntryPosition;
+use thalweg_lake::memtable_view::MemtableReader;
+use thalweg_lake::store::LakeStorage;
 use tokio::sync::Mutex;
 
 use crate::error::QueryError;
 use crate::metrics::QueryMetrics;
 use crate::table::LakeTable;
-use crate::waiting;
+use crate::wait_for;
 
 pub const CATALOG: &str = "thalweg";
 pub const SCHEMA: &str = "lake";
@@ -37,61 +37,61 @@ const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(3600);
 const NAMES_AGE_MAX: Duration = Duration::from_secs(2);
 
 /// Where the lake is and what is known of its tables. Shared by all queries.
-pub struct Tables {
-    site: Site,
+pub struct TableRegistry {
+    site: LakeStorage,
     /// Of an object store, as they were found last; a folder is looked at each time.
     found: Mutex<Option<Instant>>,
     names: parking_lot::Mutex<Vec<String>>,
-    known: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<Known>>>>>,
+    known: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<CachedTable>>>>>,
     metrics: QueryMetrics,
     /// Whoever has rows that no table has yet.
-    live: OnceLock<Arc<dyn LiveTables>>,
+    live: OnceLock<Arc<dyn MemtableReader>>,
 }
 
-struct Known {
+struct CachedTable {
     log: DeltaLog,
     snapshot: Snapshot,
-    files: Files,
+    files: VersionFiles,
     looked: Instant,
 }
 
 /// The files of one version of a table, as queries share them.
-struct Files {
+struct VersionFiles {
     version: i64,
     all: Arc<[Arc<FileEntry>]>,
 }
 
-impl Files {
-    fn of(snapshot: &Snapshot) -> Files {
-        Files {
+impl VersionFiles {
+    fn of(snapshot: &Snapshot) -> VersionFiles {
+        VersionFiles {
             version: snapshot.version,
             all: snapshot.files.values().cloned().collect(),
         }
     }
 }
 
-impl Known {
+impl CachedTable {
     /// Goes to the newest version. May be dropped or fail at any moment: the files are those of the snapshot because their versions
     /// are compared, not because a call came to its end.
     async fn refresh(&mut self) -> Result<(), DeltaError> {
         self.log.refresh(&mut self.snapshot).await?;
         if self.files.version != self.snapshot.version {
-            self.files = Files::of(&self.snapshot);
+            self.files = VersionFiles::of(&self.snapshot);
         }
         self.looked = Instant::now();
         Ok(())
     }
 }
 
-impl std::fmt::Debug for Tables {
+impl std::fmt::Debug for TableRegistry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Tables({})", self.site.path().display())
     }
 }
 
-impl Tables {
-    pub fn new(site: Site, metrics: QueryMetrics) -> Tables {
-        Tables {
+impl TableRegistry {
+    pub fn new(site: LakeStorage, metrics: QueryMetrics) -> TableRegistry {
+        TableRegistry {
             site,
             found: Mutex::default(),
             names: Default::default(),
@@ -102,14 +102,14 @@ impl Tables {
     }
 
     /// From now on queries see the rows of these, too.
-    pub fn set_live(&self, live: Arc<dyn LiveTables>) {
+    pub fn set_live(&self, live: Arc<dyn MemtableReader>) {
         let _ = self.live.set(live);
     }
 
     /// Returns when queries see what lies at all of these positions of the log.
-    pub async fn wait_for(&self, positions: &[Position]) -> Result<(), QueryError> {
+    pub async fn wait_for(&self, positions: &[EntryPosition]) -> Result<(), QueryError> {
         match self.live.get() {
-            Some(live) => waiting::wait(live.as_ref(), positions).await,
+            Some(live) => wait_for::wait(live.as_ref(), positions).await,
             None => {
                 for position in positions {
                     self.has(position).await?;
@@ -120,8 +120,8 @@ impl Tables {
     }
 
     /// Whether a table has committed what lies at a position. Nobody is there who would bring it.
-    async fn has(&self, position: &Position) -> Result<(), QueryError> {
-        let Position {
+    async fn has(&self, position: &EntryPosition) -> Result<(), QueryError> {
+        let EntryPosition {
             queue,
             partition,
             offset,
@@ -152,7 +152,7 @@ impl Tables {
         }
     }
 
-    /// Looks which tables an object store has, which [`Tables::names`] cannot wait for. Each query does so first.
+    /// Looks which tables an object store has, which [`TableRegistry::names`] cannot wait for. Each query does so first.
     pub async fn look(&self) -> Result<(), DeltaError> {
         if !self.site.is_remote() {
             return Ok(());
@@ -222,7 +222,7 @@ impl Tables {
     }
 
     /// A table as it was, without what no version has.
-    pub async fn open_at(&self, name: &str, which: Which) -> Result<LakeTable, QueryError> {
+    pub async fn open_at(&self, name: &str, which: VersionSelector) -> Result<LakeTable, QueryError> {
         let looked = self.look().await;
         looked.map_err(|error| QueryError::unavailable(error.to_string()))?;
         let known = self.names();
@@ -240,10 +240,13 @@ impl Tables {
             )));
         };
         let version = match which {
-            Which::Version(version) => version,
-            Which::UnixMillis(at) => log.version_at(&versions, at).await.map_err(failed)?,
+            VersionSelector::Version(version) => version,
+            VersionSelector::UnixMillis(at) => log.version_at(&versions, at).await.map_err(failed)?,
         };
-        let snapshot = log.load_at(&versions, version, Detail::Stats).await.map_err(failed)?;
+        let snapshot = log
+            .load_at(&versions, version, SnapshotDetail::Stats)
+            .await
+            .map_err(failed)?;
         // Those that left the table since may be deleted.
         let missing = log.missing(snapshot.files.keys().cloned()).await.map_err(failed)?;
         if missing > 0 {
@@ -263,14 +266,14 @@ impl Tables {
         ))
     }
 
-    async fn load(&self, name: &str) -> Result<Option<Known>, DeltaError> {
+    async fn load(&self, name: &str) -> Result<Option<CachedTable>, DeltaError> {
         let log = self.site.log(name)?;
-        let Some(snapshot) = log.load(Detail::Stats).await? else {
+        let Some(snapshot) = log.load(SnapshotDetail::Stats).await? else {
             return Ok(None);
         };
-        Ok(Some(Known {
+        Ok(Some(CachedTable {
             log,
-            files: Files::of(&snapshot),
+            files: VersionFiles::of(&snapshot),
             snapshot,
             looked: Instant::now(),
         }))
@@ -279,7 +282,7 @@ impl Tables {
 
 /// A version of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum VersionSelector {
     Version(i64),
     /// The one that the table had then.
     UnixMillis(i64),
@@ -288,14 +291,14 @@ pub enum Which {
 /// The tables as one query sees them.
 #[derive(Debug)]
 pub struct QueryTables {
-    tables: Arc<Tables>,
+    tables: Arc<TableRegistry>,
     opened: Mutex<HashMap<String, Arc<LakeTable>>>,
     /// Those of the opened ones that are older versions, by what the query calls them.
     versions: parking_lot::Mutex<HashSet<String>>,
 }
 
 impl QueryTables {
-    pub fn new(tables: Arc<Tables>) -> QueryTables {
+    pub fn new(tables: Arc<TableRegistry>) -> QueryTables {
         QueryTables {
             tables,
             opened: Mutex::default(),
@@ -304,7 +307,7 @@ impl QueryTables {
     }
 
     /// Lets a name stand for a version of a table.
-    pub async fn add_version(&self, name: &str, table: &str, which: Which) -> Result<(), QueryError> {
+    pub async fn add_version(&self, name: &str, table: &str, which: VersionSelector) -> Result<(), QueryError> {
         let version = self.tables.open_at(table, which).await?;
         self.opened.lock().await.insert(name.to_owned(), Arc::new(version));
         self.versions.lock().insert(name.to_owned());

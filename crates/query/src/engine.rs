@@ -31,19 +31,19 @@ use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use thalweg_kit::WorkFolder;
-use thalweg_lake::entry::Position;
-use thalweg_lake::live::LiveTables;
-use thalweg_lake::store::{Site, SyncedStore};
+use thalweg_lake::entry::EntryPosition;
+use thalweg_lake::memtable_view::MemtableReader;
+use thalweg_lake::store::{LakeStorage, SyncedStore};
 use thalweg_lake::tables::{self, TableSpec};
 
-use crate::bounded::written::{self, Part};
+use crate::bounded::text_length::{self, SizedBatch};
 use crate::bounded::{Budget, conversion, planners, rewrite};
-use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
+use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, TableRegistry};
 use crate::error::QueryError;
-use crate::guard::{Watch, guard};
-use crate::metrics::{QueryMetrics, Scanned};
-use crate::overflow::{Overflow, Watched};
-use crate::{arenas, functions, statement, versions, waiting};
+use crate::guard::{QueryCancellation, guard};
+use crate::memory_watchdog::{MemoryWatchdog, WatchdogRegistration};
+use crate::metrics::{QueryMetrics, ScanCounts};
+use crate::{arenas, functions, statement, versions, wait_for};
 
 /// Results that wait for their reader.
 const BATCHES_AHEAD: usize = 2;
@@ -97,7 +97,7 @@ pub struct Query {
     /// Who asks, for metrics: `sql`, `cli`.
     pub api: &'static str,
     /// What it has to see.
-    pub wait_for: Vec<Position>,
+    pub wait_for: Vec<EntryPosition>,
 }
 
 impl Query {
@@ -113,7 +113,7 @@ impl Query {
     /// The same, once it sees what lies at a position of the log, or at several with commas between them.
     pub fn waiting_for(self, positions: &str) -> Result<Query, QueryError> {
         Ok(Query {
-            wait_for: waiting::positions(positions)?,
+            wait_for: wait_for::positions(positions)?,
             ..self
         })
     }
@@ -122,27 +122,27 @@ impl Query {
 /// Queries over one lake. Clones share limits and caches.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Arc<EngineInner>,
 }
 
-struct Inner {
-    tables: Arc<Tables>,
+struct EngineInner {
+    tables: Arc<TableRegistry>,
     /// The folder in which there may be a place for what does not fit into memory.
     local: PathBuf,
     /// Runs queries in memory alone.
     in_memory: SessionState,
     /// The same with a folder for what does not fit, made as soon as there is a lake to have it in.
-    spilling: OnceLock<Spilling>,
+    spilling: OnceLock<SpillSession>,
     making_spill_folder: parking_lot::Mutex<()>,
     options: QueryOptions,
-    overflow: Overflow,
+    overflow: MemoryWatchdog,
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
     metrics: QueryMetrics,
     runtime: Option<Runtime>,
 }
 
-impl Drop for Inner {
+impl Drop for EngineInner {
     fn drop(&mut self) {
         self.overflow.close();
         // A plain drop would block, which async callers must not.
@@ -152,14 +152,14 @@ impl Drop for Inner {
     }
 }
 
-impl Inner {
+impl EngineInner {
     fn state(&self) -> &SessionState {
         if let Some(spilling) = self.spilling.get() {
             return &spilling.state;
         }
         let _one_at_a_time = self.making_spill_folder.lock();
         if self.spilling.get().is_none() && self.local.is_dir() {
-            match Spilling::new(&self.in_memory, &self.local.join("_thalweg/spill"), &self.options) {
+            match SpillSession::new(&self.in_memory, &self.local.join("_thalweg/spill"), &self.options) {
                 Ok(spilling) => drop(self.spilling.set(spilling)),
                 Err(error) => tracing::debug!("queries run in memory alone: {error}"),
             }
@@ -172,13 +172,13 @@ impl Inner {
 impl Engine {
     /// Opens the lake of a data folder for reading. The lake need not exist yet.
     pub fn open(data_dir: &Path, options: QueryOptions, metrics: QueryMetrics) -> Result<Engine, QueryError> {
-        let site = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+        let site = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
         Engine::open_at(site, data_dir, options, metrics)
     }
 
     /// The same with a lake that may be elsewhere: only what does not fit into memory goes to the data folder, if there is one.
     pub fn open_at(
-        site: Site,
+        site: LakeStorage,
         data_dir: &Path,
         options: QueryOptions,
         metrics: QueryMetrics,
@@ -216,11 +216,11 @@ impl Engine {
             })
             .build()
             .map_err(|e| broken("threads for queries cannot be started", e.to_string()))?;
-        let overflow = Overflow::new(options.memory_bytes, options.cache_bytes)
+        let overflow = MemoryWatchdog::new(options.memory_bytes, options.cache_bytes)
             .map_err(|e| broken("a thread for the memory of queries cannot be started", e.to_string()))?;
-        let inner = Inner {
+        let inner = EngineInner {
             overflow,
-            tables: Arc::new(Tables::new(site, metrics.clone())),
+            tables: Arc::new(TableRegistry::new(site, metrics.clone())),
             local,
             in_memory,
             spilling: OnceLock::new(),
@@ -235,7 +235,7 @@ impl Engine {
     }
 
     /// From now on queries see what these have and no table has yet.
-    pub fn set_live(&self, live: Arc<dyn LiveTables>) {
+    pub fn set_live(&self, live: Arc<dyn MemtableReader>) {
         self.inner.tables.set_live(live);
     }
 
@@ -257,16 +257,16 @@ impl Engine {
 
     /// Runs SQL. Returns once the columns are known; rows follow as the answer is read. Dropping the future or the answer
     /// cancels the query.
-    pub async fn execute(&self, sql: &str) -> Result<Answer, QueryError> {
+    pub async fn execute(&self, sql: &str) -> Result<QueryStream, QueryError> {
         self.run(Query::new(sql)).await
     }
 
-    pub async fn run(&self, query: Query) -> Result<Answer, QueryError> {
+    pub async fn run(&self, query: Query) -> Result<QueryStream, QueryError> {
         let start = Instant::now();
         let waited = self.inner.tables.wait_for(&query.wait_for).await;
         let api = if query.api.is_empty() { "sql" } else { query.api };
-        let watch = Arc::new(Watch::new(self.inner.options.timeout));
-        let mut counted = Counted {
+        let watch = Arc::new(QueryCancellation::new(self.inner.options.timeout));
+        let mut counted = OutcomeRecorder {
             metrics: self.inner.metrics.clone(),
             api,
             start,
@@ -286,7 +286,7 @@ impl Engine {
         };
         let (schema_sender, schema) = oneshot::channel();
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
-        let task = Task {
+        let task = QueryTask {
             inner: self.inner.clone(),
             counted,
             _watched: self.inner.overflow.enter(&watch),
@@ -296,14 +296,14 @@ impl Engine {
         let Some(runtime) = &self.inner.runtime else {
             return Err(QueryError::unavailable("queries have ended"));
         };
-        let running = Running {
+        let running = QueryHandle {
             task: runtime.spawn(task.run(query, schema_sender, sender)),
             watch: watch.clone(),
         };
         // The clock runs here: the threads of queries may be too busy to look at theirs.
         match tokio::time::timeout_at(watch.deadline().into(), schema).await {
             Err(_) => Err(watch.expired()),
-            Ok(Ok(Ok(schema))) => Ok(Answer {
+            Ok(Ok(Ok(schema))) => Ok(QueryStream {
                 schema,
                 batches,
                 reading: None,
@@ -318,12 +318,12 @@ impl Engine {
     }
 
     /// Waits for a place among the running queries.
-    async fn admit(&self, watch: &Watch) -> Result<OwnedSemaphorePermit, QueryError> {
+    async fn admit(&self, watch: &QueryCancellation) -> Result<OwnedSemaphorePermit, QueryError> {
         let inner = &self.inner;
         if let Ok(permit) = inner.permits.clone().try_acquire_owned() {
             return Ok(permit);
         }
-        let _waiting = Waiting::enter(inner)?;
+        let _waiting = QueuedQuery::enter(inner)?;
         match tokio::time::timeout_at(watch.deadline().into(), inner.permits.clone().acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) => Err(QueryError::unavailable("queries have ended")),
@@ -333,13 +333,13 @@ impl Engine {
 }
 
 /// A query in the queue, counted for as long as it is there.
-struct Waiting<'a>(&'a Inner);
+struct QueuedQuery<'a>(&'a EngineInner);
 
-impl<'a> Waiting<'a> {
-    fn enter(inner: &'a Inner) -> Result<Waiting<'a>, QueryError> {
+impl<'a> QueuedQuery<'a> {
+    fn enter(inner: &'a EngineInner) -> Result<QueuedQuery<'a>, QueryError> {
         let before = inner.waiting.fetch_add(1, Ordering::AcqRel);
         inner.metrics.queued.inc();
-        let waiting = Waiting(inner);
+        let waiting = QueuedQuery(inner);
         if before >= inner.options.queue {
             return Err(QueryError::busy(before));
         }
@@ -347,7 +347,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedQuery<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
         self.0.metrics.queued.dec();
@@ -355,17 +355,17 @@ impl Drop for Waiting<'_> {
 }
 
 /// The rows of a query, as they come.
-pub struct Answer {
+pub struct QueryStream {
     pub schema: SchemaRef,
-    batches: mpsc::Receiver<Result<Sent, QueryError>>,
+    batches: mpsc::Receiver<Result<ReservedBatch, QueryError>>,
     /// For the rows that were handed out last.
     reading: Option<MemoryReservation>,
     /// `None` once it has passed.
     deadline: Option<Pin<Box<tokio::time::Sleep>>>,
-    running: Running,
+    running: QueryHandle,
 }
 
-impl Stream for Answer {
+impl Stream for QueryStream {
     type Item = Result<RecordBatch, QueryError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -389,26 +389,26 @@ impl Stream for Answer {
 }
 
 /// Rows on their way to whoever reads them.
-struct Sent {
+struct ReservedBatch {
     rows: RecordBatch,
     /// Memory to write them with, if they are long.
     taken: Option<MemoryReservation>,
 }
 
 /// Ends the query when nobody reads it any more.
-struct Running {
+struct QueryHandle {
     task: tokio::task::JoinHandle<()>,
-    watch: Arc<Watch>,
+    watch: Arc<QueryCancellation>,
 }
 
-impl Running {
+impl QueryHandle {
     fn end(&self) {
         self.watch.leave();
         self.task.abort();
     }
 }
 
-impl Drop for Running {
+impl Drop for QueryHandle {
     fn drop(&mut self) {
         self.end();
     }
@@ -416,15 +416,15 @@ impl Drop for Running {
 
 /// Counts a query once, whichever way it ends: also when it is stopped in the middle, and nothing of it runs any more
 /// that could say so.
-struct Counted {
+struct OutcomeRecorder {
     metrics: QueryMetrics,
     api: &'static str,
     start: Instant,
-    watch: Arc<Watch>,
+    watch: Arc<QueryCancellation>,
     done: bool,
 }
 
-impl Counted {
+impl OutcomeRecorder {
     fn finish(&mut self, outcome: &str) {
         if !std::mem::replace(&mut self.done, true) {
             self.metrics.finished(self.api, outcome, self.start.elapsed());
@@ -432,7 +432,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         let outcome = self.watch.left();
         self.finish(outcome.code);
@@ -440,15 +440,15 @@ impl Drop for Counted {
 }
 
 /// One running query.
-struct Task {
-    inner: Arc<Inner>,
-    counted: Counted,
-    watch: Arc<Watch>,
-    _watched: Watched,
+struct QueryTask {
+    inner: Arc<EngineInner>,
+    counted: OutcomeRecorder,
+    watch: Arc<QueryCancellation>,
+    _watched: WatchdogRegistration,
     _permit: OwnedSemaphorePermit,
 }
 
-struct Planned {
+struct PlannedQuery {
     plan: Arc<dyn ExecutionPlan>,
     context: Arc<TaskContext>,
     budget: Budget,
@@ -456,9 +456,14 @@ struct Planned {
 
 type SchemaSender = oneshot::Sender<Result<SchemaRef, QueryError>>;
 
-impl Task {
-    async fn run(mut self, query: Query, schema: SchemaSender, batches: mpsc::Sender<Result<Sent, QueryError>>) {
-        let Planned { plan, context, budget } = match self.in_time(whole(self.plan(query))).await {
+impl QueryTask {
+    async fn run(
+        mut self,
+        query: Query,
+        schema: SchemaSender,
+        batches: mpsc::Sender<Result<ReservedBatch, QueryError>>,
+    ) {
+        let PlannedQuery { plan, context, budget } = match self.in_time(whole(self.plan(query))).await {
             Ok(planned) => planned,
             Err(error) => {
                 self.counted.finish(error.code);
@@ -490,7 +495,7 @@ impl Task {
         }
     }
 
-    async fn plan(&self, query: Query) -> Result<Planned, QueryError> {
+    async fn plan(&self, query: Query) -> Result<PlannedQuery, QueryError> {
         let mut statement = statement::parse(&query.sql)?;
         let tables = Arc::new(QueryTables::new(self.inner.tables.clone()));
         let shared = self.inner.state();
@@ -542,7 +547,7 @@ impl Task {
         mut state: SessionState,
         plan: LogicalPlan,
         budget: Budget,
-    ) -> datafusion::common::Result<Planned> {
+    ) -> datafusion::common::Result<PlannedQuery> {
         let plan = rewrite::bound(plan, &budget)?;
         let plan = conversion::bound(state.optimize(&plan)?)?;
         let expressions = rewrite::expressions(&plan, &budget)?;
@@ -555,7 +560,7 @@ impl Task {
         let plan = guard(plan, &self.watch, &budget)?;
         budget.planned(expressions.count);
         let context = state.task_ctx();
-        Ok(Planned { plan, context, budget })
+        Ok(PlannedQuery { plan, context, budget })
     }
 
     /// The lake's tables that a statement names; one that does not exist is an error that lists those that do.
@@ -595,7 +600,7 @@ impl Task {
         &self,
         plan: &Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
-        (batches, budget): (&mpsc::Sender<Result<Sent, QueryError>>, &Budget),
+        (batches, budget): (&mpsc::Sender<Result<ReservedBatch, QueryError>>, &Budget),
     ) -> Result<(), QueryError> {
         let row_max = self.inner.options.memory_bytes / ROW_PART;
         let stream = execute_stream(plan.clone(), context);
@@ -608,8 +613,8 @@ impl Task {
                 Some(Ok(batch)) if batch.num_rows() == 0 => {}
                 Some(Ok(batch)) => {
                     // Each is written out as a whole.
-                    for part in written::parts(&batch, row_max).map_err(QueryError::of_execution)? {
-                        let part = Sent::new(part, budget).map_err(QueryError::of_execution)?;
+                    for part in text_length::parts(&batch, row_max).map_err(QueryError::of_execution)? {
+                        let part = ReservedBatch::new(part, budget).map_err(QueryError::of_execution)?;
                         let sent = async { Ok(batches.send(Ok(part)).await) };
                         if self.in_time(sent).await?.is_err() {
                             return Err(self.watch.left());
@@ -621,16 +626,16 @@ impl Task {
     }
 }
 
-impl Sent {
-    fn new(part: Part, budget: &Budget) -> datafusion::common::Result<Sent> {
-        let taken = match part.bytes > written::PART_BYTES {
+impl ReservedBatch {
+    fn new(part: SizedBatch, budget: &Budget) -> datafusion::common::Result<ReservedBatch> {
+        let taken = match part.bytes > text_length::PART_BYTES {
             true => budget.reservation(),
             false => None,
         };
         if let Some(taken) = &taken {
             taken.try_grow(part.bytes)?;
         }
-        Ok(Sent { rows: part.rows, taken })
+        Ok(ReservedBatch { rows: part.rows, taken })
     }
 }
 
@@ -659,17 +664,17 @@ fn sql_of(statement: &mut Statement) -> Option<&mut datafusion::sql::sqlparser::
 }
 
 /// What the scans of a plan have read, and what they did not have to.
-fn scanned(plan: &dyn ExecutionPlan) -> Scanned {
+fn scanned(plan: &dyn ExecutionPlan) -> ScanCounts {
     let children = plan.children();
     if !children.is_empty() {
         let of_children = children.into_iter().map(|child| scanned(child.as_ref()));
-        return of_children.fold(Scanned::default(), |sum, child| sum + child);
+        return of_children.fold(ScanCounts::default(), |sum, child| sum + child);
     }
     let files = plan
         .downcast_ref::<DataSourceExec>()
         .and_then(|exec| exec.data_source().downcast_ref::<FileScanConfig>());
     let (Some(files), Some(metrics)) = (files, plan.metrics()) else {
-        return Scanned::default();
+        return ScanCounts::default();
     };
     let count = |name: &str| match metrics.sum_by_name(name) {
         Some(MetricValue::PruningMetrics { pruning_metrics, .. }) => pruning_metrics.pruned(),
@@ -682,7 +687,7 @@ fn scanned(plan: &dyn ExecutionPlan) -> Scanned {
         let spec = table.and_then(|table| tables::spec_of(table.as_ref()));
         spec.is_some_and(TableSpec::has_revisions)
     });
-    Scanned {
+    ScanCounts {
         bytes: count("bytes_scanned"),
         raw: if is_rollup { 0 } else { rows },
         rollup: if is_rollup { rows } else { 0 },
@@ -714,7 +719,7 @@ fn session_config(limits: &QueryOptions) -> SessionConfig {
     config
 }
 
-fn environment(site: &Site, options: &QueryOptions) -> datafusion::common::Result<Arc<RuntimeEnv>> {
+fn environment(site: &LakeStorage, options: &QueryOptions) -> datafusion::common::Result<Arc<RuntimeEnv>> {
     let pool = TrackConsumersPool::new(
         FairSpillPool::new(options.memory_bytes),
         std::num::NonZeroUsize::new(CONSUMERS_NAMED).unwrap_or(std::num::NonZeroUsize::MIN),
@@ -722,21 +727,21 @@ fn environment(site: &Site, options: &QueryOptions) -> datafusion::common::Resul
     RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
         .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
-        .with_object_store_registry(Arc::new(OnlyLake::new(site)))
+        .with_object_store_registry(Arc::new(LakeStoreRegistry::new(site)))
         .with_metadata_cache_limit(options.cache_bytes)
         .build_arc()
 }
 
 /// A session with a folder for what does not fit into memory.
-struct Spilling {
+struct SpillSession {
     state: SessionState,
     /// Of this process alone.
     _folder: WorkFolder,
 }
 
-impl Spilling {
+impl SpillSession {
     /// With the memory and the caches of another session. What processes that have ended left in `parent` is removed.
-    fn new(of: &SessionState, parent: &Path, options: &QueryOptions) -> datafusion::common::Result<Spilling> {
+    fn new(of: &SessionState, parent: &Path, options: &QueryOptions) -> datafusion::common::Result<SpillSession> {
         WorkFolder::sweep(parent);
         let folder = WorkFolder::new(parent)?;
         let disk = DiskManagerBuilder::default()
@@ -748,7 +753,7 @@ impl Spilling {
         let state = SessionStateBuilder::new_from_existing(of.clone())
             .with_runtime_env(environment)
             .build();
-        Ok(Spilling { state, _folder: folder })
+        Ok(SpillSession { state, _folder: folder })
     }
 }
 
@@ -760,19 +765,19 @@ fn give_way() {
 
 /// The only store that a query can name is the lake's own.
 #[derive(Debug)]
-struct OnlyLake {
+struct LakeStoreRegistry {
     store: Option<Arc<dyn ObjectStore>>,
 }
 
-impl OnlyLake {
-    fn new(site: &Site) -> OnlyLake {
-        OnlyLake {
+impl LakeStoreRegistry {
+    fn new(site: &LakeStorage) -> LakeStoreRegistry {
+        LakeStoreRegistry {
             store: site.reader().ok(),
         }
     }
 }
 
-impl ObjectStoreRegistry for OnlyLake {
+impl ObjectStoreRegistry for LakeStoreRegistry {
     fn register_store(&self, _url: &url::Url, _store: Arc<dyn ObjectStore>) -> Option<Arc<dyn ObjectStore>> {
         None
     }

@@ -23,7 +23,7 @@ const WITH_DEPTH_MAX: usize = 8;
 
 /// Refuses a statement that reads or makes too many.
 pub fn check(statement: &Statement) -> Result<(), QueryError> {
-    match statement.visit(&mut Count::default()) {
+    match statement.visit(&mut ExpansionCounter::default()) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
@@ -42,15 +42,15 @@ fn too_many_sets(sets: usize) -> QueryError {
 }
 
 #[derive(Default)]
-struct Count {
+struct ExpansionCounter {
     /// The queries that are looked into, the innermost last.
-    queries: Vec<Counted>,
+    queries: Vec<QueryScope>,
     /// How many of them have a `WITH`.
     with_depth: usize,
 }
 
 #[derive(Default)]
-struct Counted {
+struct QueryScope {
     tables: usize,
     /// What its `WITH` defines, by where that is.
     definitions: HashMap<*const Query, String>,
@@ -58,7 +58,7 @@ struct Counted {
     named: HashMap<String, usize>,
 }
 
-impl Visitor for Count {
+impl Visitor for ExpansionCounter {
     type Break = QueryError;
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<QueryError> {
@@ -69,9 +69,9 @@ impl Visitor for Count {
         }
         let with = query.with.iter().flat_map(|with| &with.cte_tables);
         let definitions = with.map(|table| (std::ptr::from_ref(&*table.query), name_of(&table.alias.name)));
-        self.queries.push(Counted {
+        self.queries.push(QueryScope {
             definitions: definitions.collect(),
-            ..Counted::default()
+            ..QueryScope::default()
         });
         ControlFlow::Continue(())
     }
@@ -121,7 +121,7 @@ impl Visitor for Count {
     }
 }
 
-impl Count {
+impl ExpansionCounter {
     fn check(&self) -> ControlFlow<QueryError> {
         match self.queries.last() {
             Some(query) if query.tables > TABLES_MAX => ControlFlow::Break(too_many_tables()),

@@ -24,7 +24,7 @@ const EXACT_MAX: u64 = 1 << 53;
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum RowFormat {
     /// One array of objects.
     Json,
     /// One object per line.
@@ -34,15 +34,15 @@ pub enum Format {
     Arrow,
 }
 
-impl Format {
+impl RowFormat {
     pub const NAMES: &'static str = "json, ndjson, csv, arrow";
 
-    pub fn parse(name: &str) -> Option<Format> {
+    pub fn parse(name: &str) -> Option<RowFormat> {
         Some(match name {
-            "json" => Format::Json,
-            "ndjson" => Format::NdJson,
-            "csv" => Format::Csv,
-            "arrow" => Format::Arrow,
+            "json" => RowFormat::Json,
+            "ndjson" => RowFormat::NdJson,
+            "csv" => RowFormat::Csv,
+            "arrow" => RowFormat::Arrow,
             _ => return None,
         })
     }
@@ -50,10 +50,10 @@ impl Format {
     /// The media type, and which one a client may ask for.
     pub fn media_type(self) -> &'static str {
         match self {
-            Format::Json => "application/json",
-            Format::NdJson => "application/x-ndjson",
-            Format::Csv => "text/csv",
-            Format::Arrow => "application/vnd.apache.arrow.stream",
+            RowFormat::Json => "application/json",
+            RowFormat::NdJson => "application/x-ndjson",
+            RowFormat::Csv => "text/csv",
+            RowFormat::Arrow => "application/vnd.apache.arrow.stream",
         }
     }
 }
@@ -61,13 +61,13 @@ impl Format {
 /// Writes the batches of one answer. Bytes are taken out after each step.
 pub struct RowWriter {
     schema: SchemaRef,
-    kind: Kind,
+    kind: FormatWriter,
 }
 
-enum Kind {
+enum FormatWriter {
     Json(JsonWriter<Vec<u8>, JsonArray>),
     NdJson(JsonWriter<Vec<u8>, LineDelimited>),
-    Csv(Box<arrow::csv::Writer<Shared>>, Shared),
+    Csv(Box<arrow::csv::Writer<SharedBuffer>>, SharedBuffer),
     Arrow(Box<StreamWriter<Vec<u8>>>),
 }
 
@@ -81,39 +81,41 @@ pub enum BytesAs {
 }
 
 impl RowWriter {
-    pub fn new(format: Format, schema: &SchemaRef) -> Result<RowWriter, QueryError> {
+    pub fn new(format: RowFormat, schema: &SchemaRef) -> Result<RowWriter, QueryError> {
         RowWriter::with_bytes(format, schema, BytesAs::default())
     }
 
-    pub fn with_bytes(format: Format, schema: &SchemaRef, bytes: BytesAs) -> Result<RowWriter, QueryError> {
+    pub fn with_bytes(format: RowFormat, schema: &SchemaRef, bytes: BytesAs) -> Result<RowWriter, QueryError> {
         let json = || {
             WriterBuilder::new()
                 .with_explicit_nulls(true)
-                .with_encoder_factory(Arc::new(Exact(bytes)))
+                .with_encoder_factory(Arc::new(LosslessEncoderFactory(bytes)))
         };
         let mut schema = schema.clone();
         let kind = match format {
-            Format::Json => Kind::Json(json().build(Vec::new())),
-            Format::NdJson => Kind::NdJson(json().build(Vec::new())),
-            Format::Csv => {
+            RowFormat::Json => FormatWriter::Json(json().build(Vec::new())),
+            RowFormat::NdJson => FormatWriter::NdJson(json().build(Vec::new())),
+            RowFormat::Csv => {
                 schema = Arc::new(flat_schema(&schema));
-                let shared = Shared::default();
+                let shared = SharedBuffer::default();
                 let builder = arrow::csv::WriterBuilder::new().with_header(true);
-                Kind::Csv(Box::new(builder.build(shared.clone())), shared)
+                FormatWriter::Csv(Box::new(builder.build(shared.clone())), shared)
             }
-            Format::Arrow => Kind::Arrow(Box::new(StreamWriter::try_new(Vec::new(), &schema).map_err(broken)?)),
+            RowFormat::Arrow => {
+                FormatWriter::Arrow(Box::new(StreamWriter::try_new(Vec::new(), &schema).map_err(broken)?))
+            }
         };
         Ok(RowWriter { schema, kind })
     }
 
     pub fn write(&mut self, batch: &RecordBatch) -> Result<Vec<u8>, QueryError> {
         match &mut self.kind {
-            Kind::Json(writer) => writer.write(batch).map(|()| std::mem::take(writer.get_mut())),
-            Kind::NdJson(writer) => writer.write(batch).map(|()| std::mem::take(writer.get_mut())),
-            Kind::Csv(writer, bytes) => flatten(batch, &self.schema)
+            FormatWriter::Json(writer) => writer.write(batch).map(|()| std::mem::take(writer.get_mut())),
+            FormatWriter::NdJson(writer) => writer.write(batch).map(|()| std::mem::take(writer.get_mut())),
+            FormatWriter::Csv(writer, bytes) => flatten(batch, &self.schema)
                 .and_then(|flat| writer.write(&flat))
                 .map(|()| bytes.take()),
-            Kind::Arrow(writer) => writer.write(batch).map(|()| std::mem::take(writer.get_mut())),
+            FormatWriter::Arrow(writer) => writer.write(batch).map(|()| std::mem::take(writer.get_mut())),
         }
         .map_err(broken)
     }
@@ -121,17 +123,17 @@ impl RowWriter {
     /// The end of the answer.
     pub fn finish(mut self) -> Result<Vec<u8>, QueryError> {
         match &mut self.kind {
-            Kind::Json(writer) => writer.finish().map(|()| {
+            FormatWriter::Json(writer) => writer.finish().map(|()| {
                 let mut bytes = std::mem::take(writer.get_mut());
                 bytes.push(b'\n');
                 bytes
             }),
-            Kind::NdJson(writer) => writer.finish().map(|()| std::mem::take(writer.get_mut())),
+            FormatWriter::NdJson(writer) => writer.finish().map(|()| std::mem::take(writer.get_mut())),
             // An answer without rows still names its columns.
-            Kind::Csv(writer, bytes) => writer
+            FormatWriter::Csv(writer, bytes) => writer
                 .write(&RecordBatch::new_empty(self.schema.clone()))
                 .map(|()| bytes.take()),
-            Kind::Arrow(writer) => writer.finish().map(|()| std::mem::take(writer.get_mut())),
+            FormatWriter::Arrow(writer) => writer.finish().map(|()| std::mem::take(writer.get_mut())),
         }
         .map_err(broken)
     }
@@ -143,15 +145,15 @@ fn broken(error: ArrowError) -> QueryError {
 
 /// A buffer that the CSV writer and its owner both hold: the writer keeps its output to itself otherwise.
 #[derive(Clone, Default)]
-struct Shared(Arc<parking_lot::Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<parking_lot::Mutex<Vec<u8>>>);
 
-impl Shared {
+impl SharedBuffer {
     fn take(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.lock())
     }
 }
 
-impl std::io::Write for Shared {
+impl std::io::Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -164,9 +166,9 @@ impl std::io::Write for Shared {
 
 /// JSON for the types whose usual JSON would lose something.
 #[derive(Debug)]
-struct Exact(BytesAs);
+struct LosslessEncoderFactory(BytesAs);
 
-impl EncoderFactory for Exact {
+impl EncoderFactory for LosslessEncoderFactory {
     fn make_default_encoder<'a>(
         &self,
         _field: &'a FieldRef,
@@ -178,30 +180,30 @@ impl EncoderFactory for Exact {
             BytesAs::Length => length,
         };
         let encoder: Box<dyn Encoder + 'a> = match array.data_type() {
-            DataType::Int64 => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::Int64 => Box::new(FnEncoder(|i, out: &mut Vec<u8>| {
                 let value = array.as_primitive::<Int64Type>().value(i);
                 integer(&value.to_string(), value.unsigned_abs(), out);
             })),
-            DataType::UInt64 => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::UInt64 => Box::new(FnEncoder(|i, out: &mut Vec<u8>| {
                 let value = array.as_primitive::<UInt64Type>().value(i);
                 integer(&value.to_string(), value, out);
             })),
-            DataType::Float64 => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::Float64 => Box::new(FnEncoder(|i, out: &mut Vec<u8>| {
                 float(array.as_primitive::<Float64Type>().value(i), out)
             })),
-            DataType::Float32 => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::Float32 => Box::new(FnEncoder(|i, out: &mut Vec<u8>| {
                 single(array.as_primitive::<Float32Type>().value(i), out)
             })),
-            DataType::Binary => Box::new(Write(move |i, out: &mut Vec<u8>| {
+            DataType::Binary => Box::new(FnEncoder(move |i, out: &mut Vec<u8>| {
                 base64(array.as_binary::<i32>().value(i), out)
             })),
-            DataType::LargeBinary => Box::new(Write(move |i, out: &mut Vec<u8>| {
+            DataType::LargeBinary => Box::new(FnEncoder(move |i, out: &mut Vec<u8>| {
                 base64(array.as_binary::<i64>().value(i), out)
             })),
-            DataType::BinaryView => Box::new(Write(move |i, out: &mut Vec<u8>| {
+            DataType::BinaryView => Box::new(FnEncoder(move |i, out: &mut Vec<u8>| {
                 base64(array.as_binary_view().value(i), out)
             })),
-            DataType::FixedSizeBinary(_) => Box::new(Write(move |i, out: &mut Vec<u8>| {
+            DataType::FixedSizeBinary(_) => Box::new(FnEncoder(move |i, out: &mut Vec<u8>| {
                 base64(array.as_fixed_size_binary().value(i), out)
             })),
             _ => return Ok(None),
@@ -211,9 +213,9 @@ impl EncoderFactory for Exact {
 }
 
 /// An encoder from what to write for a row.
-struct Write<F>(F);
+struct FnEncoder<F>(F);
 
-impl<F: FnMut(usize, &mut Vec<u8>)> Encoder for Write<F> {
+impl<F: FnMut(usize, &mut Vec<u8>)> Encoder for FnEncoder<F> {
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) {
         (self.0)(index, out);
     }
@@ -304,7 +306,7 @@ fn base64_column(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
 }
 
 fn json_column(field: &FieldRef, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let options = EncoderOptions::default().with_encoder_factory(Arc::new(Exact(BytesAs::Base64)));
+    let options = EncoderOptions::default().with_encoder_factory(Arc::new(LosslessEncoderFactory(BytesAs::Base64)));
     let mut encoder = make_encoder(field, column, &options)?;
     let mut texts = StringBuilder::new();
     let mut buffer = Vec::new();
@@ -350,7 +352,7 @@ mod tests {
         .unwrap()
     }
 
-    fn written(format: Format, batches: &[RecordBatch]) -> Vec<u8> {
+    fn written(format: RowFormat, batches: &[RecordBatch]) -> Vec<u8> {
         let mut writer = RowWriter::new(format, &batch().schema()).unwrap();
         let mut bytes = Vec::new();
         for batch in batches {
@@ -362,7 +364,7 @@ mod tests {
 
     #[test]
     fn json_loses_nothing_that_tables_hold() {
-        let json: serde_json::Value = serde_json::from_slice(&written(Format::Json, &[batch(), batch()])).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&written(RowFormat::Json, &[batch(), batch()])).unwrap();
         assert_eq!(json.as_array().unwrap().len(), 4);
         assert_eq!(
             json[0],
@@ -372,22 +374,22 @@ mod tests {
             json[1],
             serde_json::json!({"n": 9007199254740992u64, "f": 0.1, "b": null, "m": null, "t": "", "x": null})
         );
-        assert_eq!(written(Format::Json, &[]), b"[]\n");
+        assert_eq!(written(RowFormat::Json, &[]), b"[]\n");
     }
 
     #[test]
     fn lines_are_objects() {
-        let text = String::from_utf8(written(Format::NdJson, &[batch()])).unwrap();
+        let text = String::from_utf8(written(RowFormat::NdJson, &[batch()])).unwrap();
         assert_eq!(text.lines().count(), 2);
         for line in text.lines() {
             assert!(serde_json::from_str::<serde_json::Value>(line).unwrap().is_object());
         }
-        assert!(written(Format::NdJson, &[]).is_empty());
+        assert!(written(RowFormat::NdJson, &[]).is_empty());
     }
 
     #[test]
     fn csv_has_a_header_once_and_text_for_what_nests() {
-        let text = String::from_utf8(written(Format::Csv, &[batch(), batch()])).unwrap();
+        let text = String::from_utf8(written(RowFormat::Csv, &[batch(), batch()])).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 5);
         assert_eq!(lines[0], "n,f,b,m,t,x");
@@ -395,12 +397,15 @@ mod tests {
             lines[1],
             "-9223372036854775808,NaN,/wA=,\"{\"\"k\\\"\"\"\":\"\"v\"\"}\",\"a,\"\"b\"\"\",true"
         );
-        assert_eq!(String::from_utf8(written(Format::Csv, &[])).unwrap(), "n,f,b,m,t,x\n");
+        assert_eq!(
+            String::from_utf8(written(RowFormat::Csv, &[])).unwrap(),
+            "n,f,b,m,t,x\n"
+        );
     }
 
     #[test]
     fn an_arrow_stream_reads_back() {
-        let bytes = written(Format::Arrow, &[batch()]);
+        let bytes = written(RowFormat::Arrow, &[batch()]);
         let read: Vec<_> = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None)
             .unwrap()
             .collect();

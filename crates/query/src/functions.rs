@@ -191,13 +191,13 @@ fn parse_expr(text: &str) -> Result<Expr, QueryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_lake::delta::schema::{Column, ColumnType};
+    use thalweg_lake::delta::schema::{ColumnType, TableColumn};
 
     fn rewritten(sql: &str) -> Result<String, QueryError> {
         let schema = TableSchema {
             columns: vec![
-                Column::new("overflow", ColumnType::TextMap),
-                Column::attribute("attr_a_b".into(), "attr", "a.b"),
+                TableColumn::new("overflow", ColumnType::TextMap),
+                TableColumn::attribute("attr_a_b".into(), "attr", "a.b"),
             ],
         };
         let mut statement = Parser::parse_sql(&GenericDialect {}, sql).unwrap().remove(0);

@@ -38,7 +38,7 @@ const MULTIPLYING: [&str; 6] = [
 
 /// When a query has to end.
 #[derive(Debug)]
-pub struct Watch {
+pub struct QueryCancellation {
     timeout: Duration,
     deadline: Instant,
     gone: AtomicBool,
@@ -47,9 +47,9 @@ pub struct Watch {
     told: Notify,
 }
 
-impl Watch {
-    pub fn new(timeout: Duration) -> Watch {
-        Watch {
+impl QueryCancellation {
+    pub fn new(timeout: Duration) -> QueryCancellation {
+        QueryCancellation {
             timeout,
             deadline: Instant::now() + timeout,
             gone: AtomicBool::new(false),
@@ -115,7 +115,11 @@ impl Watch {
 }
 
 /// The same plan, stoppable, and with operators that look at the width of the rows that they repeat.
-pub fn guard(plan: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>, budget: &Budget) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn guard(
+    plan: Arc<dyn ExecutionPlan>,
+    watch: &Arc<QueryCancellation>,
+    budget: &Budget,
+) -> Result<Arc<dyn ExecutionPlan>> {
     let guarded = plan.transform_up(|node| {
         let is_multiplying = MULTIPLYING.contains(&node.name());
         let node = watch_filter(node, watch)?;
@@ -133,12 +137,12 @@ pub fn guard(plan: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>, budget: &Budget) 
     Ok(guarded?.data)
 }
 
-fn watch_filter(node: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>) -> Result<Arc<dyn ExecutionPlan>> {
+fn watch_filter(node: Arc<dyn ExecutionPlan>, watch: &Arc<QueryCancellation>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() else {
         return Ok(node);
     };
     let Some(filter) = join.filter() else { return Ok(node) };
-    let watched = Watched {
+    let watched = CancellableExpr {
         inner: filter.expression().clone(),
         watch: watch.clone(),
     };
@@ -156,32 +160,32 @@ fn watch_filter(node: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>) -> Result<Arc<
 
 /// An expression that is evaluated only while the query may run.
 #[derive(Debug)]
-struct Watched {
+struct CancellableExpr {
     inner: Arc<dyn PhysicalExpr>,
-    watch: Arc<Watch>,
+    watch: Arc<QueryCancellation>,
 }
 
-impl Display for Watched {
+impl Display for CancellableExpr {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl PartialEq for Watched {
-    fn eq(&self, other: &Watched) -> bool {
+impl PartialEq for CancellableExpr {
+    fn eq(&self, other: &CancellableExpr) -> bool {
         self.inner.eq(&other.inner)
     }
 }
 
-impl Eq for Watched {}
+impl Eq for CancellableExpr {}
 
-impl Hash for Watched {
+impl Hash for CancellableExpr {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.inner.hash(state);
     }
 }
 
-impl PhysicalExpr for Watched {
+impl PhysicalExpr for CancellableExpr {
     fn data_type(&self, input: &Schema) -> Result<DataType> {
         self.inner.data_type(input)
     }
@@ -201,7 +205,7 @@ impl PhysicalExpr for Watched {
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn PhysicalExpr>>) -> Result<Arc<dyn PhysicalExpr>> {
         let inner = children.into_iter().next().unwrap_or_else(|| self.inner.clone());
-        Ok(Arc::new(Watched {
+        Ok(Arc::new(CancellableExpr {
             inner,
             watch: self.watch.clone(),
         }))

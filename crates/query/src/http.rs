@@ -15,11 +15,11 @@ use axum::routing::get;
 use datafusion::common::{ParamValues, ScalarValue};
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 
-use crate::engine::{Answer, Engine, Query};
+use crate::engine::{Engine, Query, QueryStream};
 use crate::error::QueryError;
-use crate::format::{Format, RowWriter};
+use crate::format::{RowFormat, RowWriter};
 use crate::statement::SQL_BYTES_MAX;
 
 pub const PATH: &str = "/api/sql";
@@ -48,7 +48,7 @@ async fn by_url(State(engine): State<Engine>, RawQuery(query): RawQuery, headers
             "the query is missing: give it as ?q= or as the body of a POST",
         ));
     };
-    let asked = Asked {
+    let asked = SqlRequest {
         query: Query::new(sql.as_str()),
         format: parameters.get("format").cloned(),
     };
@@ -77,7 +77,7 @@ async fn by_body(
     let in_url: HashMap<String, String> = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes())
         .into_owned()
         .collect();
-    let asked = Asked::of(&headers, &body).and_then(|mut asked| {
+    let asked = SqlRequest::of(&headers, &body).and_then(|mut asked| {
         asked.format = asked.format.or_else(|| in_url.get("format").cloned());
         asked.waiting_for(in_url.get("wait_for").map(String::as_str))
     });
@@ -87,16 +87,16 @@ async fn by_body(
     }
 }
 
-struct Asked {
+struct SqlRequest {
     query: Query,
     format: Option<String>,
 }
 
-impl Asked {
+impl SqlRequest {
     /// With positions of the log that the query has to see.
-    fn waiting_for(self, positions: Option<&str>) -> Result<Asked, QueryError> {
+    fn waiting_for(self, positions: Option<&str>) -> Result<SqlRequest, QueryError> {
         match positions {
-            Some(positions) => Ok(Asked {
+            Some(positions) => Ok(SqlRequest {
                 query: self.query.waiting_for(positions)?,
                 ..self
             }),
@@ -105,7 +105,7 @@ impl Asked {
     }
 
     /// JSON `{"sql", "params", "format", "wait_for"}` where the media type says so, else SQL text.
-    fn of(headers: &HeaderMap, body: &[u8]) -> Result<Asked, QueryError> {
+    fn of(headers: &HeaderMap, body: &[u8]) -> Result<SqlRequest, QueryError> {
         let text = std::str::from_utf8(body)
             .map_err(|e| QueryError::request(format!("the query is not UTF-8 at byte {}", e.valid_up_to())))?;
         let media_type = headers
@@ -117,7 +117,7 @@ impl Asked {
             .to_ascii_lowercase()
             .starts_with("application/json")
         {
-            return Ok(Asked {
+            return Ok(SqlRequest {
                 query: Query::new(text),
                 format: None,
             });
@@ -137,7 +137,7 @@ impl Asked {
         };
         let params = value.get("params").map(parameters).transpose()?.flatten();
         let format = value.get("format").and_then(Value::as_str).map(str::to_owned);
-        let asked = Asked {
+        let asked = SqlRequest {
             query: Query {
                 params,
                 ..Query::new(sql)
@@ -191,7 +191,7 @@ fn scalar(value: &Value) -> Result<ScalarValue, QueryError> {
     })
 }
 
-async fn respond(engine: &Engine, asked: Asked, headers: &HeaderMap) -> Response {
+async fn respond(engine: &Engine, asked: SqlRequest, headers: &HeaderMap) -> Response {
     let format = match format_of(asked.format.as_deref(), headers) {
         Ok(format) => format,
         Err(error) => return refuse(&error),
@@ -206,28 +206,31 @@ async fn respond(engine: &Engine, asked: Asked, headers: &HeaderMap) -> Response
     }
 }
 
-fn format_of(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, QueryError> {
+fn format_of(asked: Option<&str>, headers: &HeaderMap) -> Result<RowFormat, QueryError> {
     if let Some(name) = asked {
-        return Format::parse(name).ok_or_else(|| {
-            QueryError::request(format!("unknown format {name:?}; one of {} is possible", Format::NAMES))
+        return RowFormat::parse(name).ok_or_else(|| {
+            QueryError::request(format!(
+                "unknown format {name:?}; one of {} is possible",
+                RowFormat::NAMES
+            ))
         });
     }
     let accepted = headers
         .get_all(header::ACCEPT)
         .iter()
         .filter_map(|value| value.to_str().ok());
-    let formats = [Format::NdJson, Format::Csv, Format::Arrow, Format::Json];
+    let formats = [RowFormat::NdJson, RowFormat::Csv, RowFormat::Arrow, RowFormat::Json];
     let wanted = accepted.flat_map(|value| value.split(',')).find_map(|part| {
         let media_type = part.split(';').next().unwrap_or_default().trim();
         formats
             .into_iter()
             .find(|format| format.media_type().eq_ignore_ascii_case(media_type))
     });
-    Ok(wanted.unwrap_or(Format::Json))
+    Ok(wanted.unwrap_or(RowFormat::Json))
 }
 
 /// Waits for the first rows, so that failures up to there have a status of their own, then streams.
-async fn rows(format: Format, mut answer: Answer, mut writer: RowWriter) -> Response {
+async fn rows(format: RowFormat, mut answer: QueryStream, mut writer: RowWriter) -> Response {
     let first = match answer.next().await {
         None => None,
         Some(Err(error)) => return refuse(&error),
@@ -270,7 +273,7 @@ const VALUE_BYTES: usize = 64;
 fn written(writer: &mut RowWriter, batch: &RecordBatch) -> Result<Vec<u8>, QueryError> {
     // A text that many rows have is there once, and is written for each.
     let written = batch.num_rows() * batch.num_columns() * VALUE_BYTES;
-    long::work(written.max(batch.get_array_memory_size()), || writer.write(batch))
+    blocking::work(written.max(batch.get_array_memory_size()), || writer.write(batch))
 }
 
 fn refuse(error: &QueryError) -> Response {

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arenas;
+pub mod arrow_stream;
 mod bounded;
 mod catalog;
 mod engine;
@@ -13,13 +14,12 @@ mod format;
 mod functions;
 mod guard;
 pub mod http;
+mod memory_watchdog;
 mod metrics;
 mod nesting;
-mod overflow;
 pub mod parquet;
 pub mod print;
 mod pruning;
-pub mod received;
 mod revisions;
 mod sketches;
 mod statement;
@@ -28,10 +28,10 @@ mod templates;
 #[cfg(test)]
 mod tests;
 mod versions;
-mod waiting;
+mod wait_for;
 
 pub use bounded::function_names;
-pub use engine::{Answer, Engine, Query, QueryOptions};
+pub use engine::{Engine, Query, QueryOptions, QueryStream};
 pub use error::QueryError;
-pub use format::{BytesAs, Format};
+pub use format::{BytesAs, RowFormat};
 pub use metrics::QueryMetrics;

@@ -19,7 +19,7 @@ pub struct QueryMetrics {
 
 /// What the scans of a query found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scanned {
+pub(crate) struct ScanCounts {
     pub bytes: usize,
     /// From files of rows as they came, and of rollups.
     pub raw: usize,
@@ -32,11 +32,11 @@ pub(crate) struct Scanned {
     pub filter_rows_pruned: usize,
 }
 
-impl std::ops::Add for Scanned {
-    type Output = Scanned;
+impl std::ops::Add for ScanCounts {
+    type Output = ScanCounts;
 
-    fn add(self, more: Scanned) -> Scanned {
-        Scanned {
+    fn add(self, more: ScanCounts) -> ScanCounts {
+        ScanCounts {
             bytes: self.bytes + more.bytes,
             raw: self.raw + more.raw,
             rollup: self.rollup + more.rollup,
@@ -117,7 +117,7 @@ impl QueryMetrics {
         self.rows.with_label_values(&["buffer"]).inc_by(rows as u64);
     }
 
-    pub(crate) fn scanned(&self, api: &str, scanned: Scanned) {
+    pub(crate) fn scanned(&self, api: &str, scanned: ScanCounts) {
         self.scanned_bytes
             .with_label_values(&[api])
             .inc_by(scanned.bytes as u64);

@@ -9,9 +9,9 @@ use arrow::util::pretty::pretty_format_batches_with_options;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
-use crate::engine::Answer;
+use crate::engine::QueryStream;
 use crate::error::QueryError;
-use crate::format::{Format, RowWriter};
+use crate::format::{RowFormat, RowWriter};
 
 /// Rows whose widths a table on a terminal takes into account at a time.
 const TABLE_ROWS: usize = 1_000;
@@ -27,14 +27,14 @@ pub enum PrintError {
 }
 
 /// Rows as they come, from here or from another process. Dropping them ends the query.
-pub struct Rows {
+pub struct RowStream {
     pub schema: SchemaRef,
     pub batches: BoxStream<'static, Result<RecordBatch, QueryError>>,
 }
 
-impl From<Answer> for Rows {
-    fn from(answer: Answer) -> Rows {
-        Rows {
+impl From<QueryStream> for RowStream {
+    fn from(answer: QueryStream) -> RowStream {
+        RowStream {
             schema: answer.schema.clone(),
             batches: answer.boxed(),
         }
@@ -42,8 +42,8 @@ impl From<Answer> for Rows {
 }
 
 /// Aligned columns between rules. Returns the number of rows.
-pub async fn table(answer: impl Into<Rows>, mut out: impl Write) -> Result<usize, PrintError> {
-    let mut answer: Rows = answer.into();
+pub async fn table(answer: impl Into<RowStream>, mut out: impl Write) -> Result<usize, PrintError> {
+    let mut answer: RowStream = answer.into();
     let (mut rows, mut waiting, mut printed) = (0, Vec::<RecordBatch>::new(), false);
     let mut held = 0;
     while let Some(batch) = answer.batches.next().await {
@@ -75,25 +75,25 @@ fn write_table(batches: &[RecordBatch], out: &mut impl Write) -> Result<(), Prin
     Ok(())
 }
 
-pub async fn json(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
-    rows(Format::Json, answer, out).await
+pub async fn json(answer: impl Into<RowStream>, out: impl Write) -> Result<usize, PrintError> {
+    rows(RowFormat::Json, answer, out).await
 }
 
-pub async fn ndjson(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
-    rows(Format::NdJson, answer, out).await
+pub async fn ndjson(answer: impl Into<RowStream>, out: impl Write) -> Result<usize, PrintError> {
+    rows(RowFormat::NdJson, answer, out).await
 }
 
-pub async fn csv(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
-    rows(Format::Csv, answer, out).await
+pub async fn csv(answer: impl Into<RowStream>, out: impl Write) -> Result<usize, PrintError> {
+    rows(RowFormat::Csv, answer, out).await
 }
 
-pub async fn arrow(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
-    rows(Format::Arrow, answer, out).await
+pub async fn arrow(answer: impl Into<RowStream>, out: impl Write) -> Result<usize, PrintError> {
+    rows(RowFormat::Arrow, answer, out).await
 }
 
 /// Writes an answer in a format. Returns the number of rows.
-pub async fn rows(format: Format, answer: impl Into<Rows>, mut out: impl Write) -> Result<usize, PrintError> {
-    let mut answer: Rows = answer.into();
+pub async fn rows(format: RowFormat, answer: impl Into<RowStream>, mut out: impl Write) -> Result<usize, PrintError> {
+    let mut answer: RowStream = answer.into();
     let mut writer = RowWriter::new(format, &answer.schema)?;
     let mut rows = 0;
     while let Some(batch) = answer.batches.next().await {

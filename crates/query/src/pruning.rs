@@ -13,7 +13,7 @@ use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use thalweg_lake::delta::FileEntry;
-use thalweg_lake::delta::stats::{Bound, ColumnStats};
+use thalweg_lake::delta::stats::{ColumnBound, ColumnStats};
 
 /// The partition column that follows from the time of a row.
 const DATE: &str = "date";
@@ -24,7 +24,7 @@ const NANOS_PER_MICRO: i64 = 1_000;
 
 /// The files that can hold matching rows, and how many were left out at each step.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct PruningResult {
     pub files: Vec<Arc<FileEntry>>,
     pub by_date: usize,
     pub by_statistics: usize,
@@ -36,7 +36,7 @@ pub fn prune(
     predicate: &PruningPredicate,
     schema: &SchemaRef,
     partitions: &[String],
-) -> Result<Kept> {
+) -> Result<PruningResult> {
     let of_day = FileBounds::new(&[], schema, partitions);
     let mut days: BTreeMap<&[Option<Box<str>>], bool> = BTreeMap::new();
     let mut first = Vec::new();
@@ -62,7 +62,7 @@ pub fn prune(
     let all = left.len();
     let kept = left.into_iter().zip(keep).filter(|(_, keep)| *keep);
     let kept: Vec<Arc<FileEntry>> = kept.map(|(file, _)| file).collect();
-    Ok(Kept {
+    Ok(PruningResult {
         by_statistics: all - kept.len(),
         by_date,
         files: kept,
@@ -141,7 +141,7 @@ impl<'a> FileBounds<'a> {
         }
     }
 
-    fn bounds(&self, column: &Column, bound: impl Fn(&ColumnStats) -> &Option<Bound>) -> Option<ArrayRef> {
+    fn bounds(&self, column: &Column, bound: impl Fn(&ColumnStats) -> &Option<ColumnBound>) -> Option<ArrayRef> {
         let data_type = self.schema.field_with_name(&column.name).ok()?.data_type();
         if let Some(at) = self.partitions.iter().position(|name| *name == column.name) {
             return self.partition_values(at, data_type);
@@ -153,7 +153,7 @@ impl<'a> FileBounds<'a> {
         };
         let ints = || {
             of_files().map(|bound| match bound {
-                Some(Bound::Int(value)) => Some(*value),
+                Some(ColumnBound::Int(value)) => Some(*value),
                 _ => None,
             })
         };
@@ -165,11 +165,11 @@ impl<'a> FileBounds<'a> {
                 Arc::new(TimestampMicrosecondArray::from_iter(ints()).with_timezone_opt(zone.clone()))
             }
             DataType::Float64 => Arc::new(Float64Array::from_iter(of_files().map(|bound| match bound {
-                Some(Bound::Float(value)) => Some(*value),
+                Some(ColumnBound::Float(value)) => Some(*value),
                 _ => None,
             }))),
             DataType::Utf8View => Arc::new(StringViewArray::from_iter(of_files().map(|bound| match bound {
-                Some(Bound::Text(text)) => Some(text),
+                Some(ColumnBound::Text(text)) => Some(text),
                 _ => None,
             }))),
             _ => return None,

@@ -15,7 +15,7 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, ColumnarValue, EmitTo, GroupsAccumulator, ScalarUDF, Signature,
     Volatility, create_udf,
 };
-use thalweg_lake::sketch::{NotASketch, Sketch};
+use thalweg_lake::sketch::{Sketch, SketchError};
 
 pub const QUANTILE: &str = "sketch_quantile";
 pub const MERGE: &str = "sketch_merge";
@@ -31,7 +31,7 @@ pub fn quantile_function() -> Arc<ScalarUDF> {
 }
 
 pub fn merge_function() -> Arc<AggregateUDF> {
-    Arc::new(AggregateUDF::from(Merge {
+    Arc::new(AggregateUDF::from(SketchMerge {
         signature: Signature::exact(vec![DataType::BinaryView], Volatility::Immutable),
     }))
 }
@@ -72,18 +72,18 @@ fn quantiles(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
     })
 }
 
-fn not_a_sketch(function: &str, error: &NotASketch) -> datafusion::error::DataFusionError {
+fn not_a_sketch(function: &str, error: &SketchError) -> datafusion::error::DataFusionError {
     exec_datafusion_err!(
         "{function}() was given {error}; give it the column sketch of a rollup, or another DDSketch in protobuf form"
     )
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Merge {
+struct SketchMerge {
     signature: Signature,
 }
 
-impl AggregateUDFImpl for Merge {
+impl AggregateUDFImpl for SketchMerge {
     fn name(&self) -> &str {
         MERGE
     }
@@ -97,7 +97,7 @@ impl AggregateUDFImpl for Merge {
     }
 
     fn accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::<Merged>::default())
+        Ok(Box::<SketchAccumulator>::default())
     }
 
     fn groups_accumulator_supported(&self, _: AccumulatorArgs<'_>) -> bool {
@@ -105,7 +105,7 @@ impl AggregateUDFImpl for Merge {
     }
 
     fn create_groups_accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
-        Ok(Box::<MergedGroups>::default())
+        Ok(Box::<SketchGroupsAccumulator>::default())
     }
 
     /// Counts are added, so the order does not matter.
@@ -129,9 +129,9 @@ fn merge_into(merged: &mut Option<Sketch>, bytes: &[u8]) -> Result<()> {
 
 /// The sketch of all rows; `None` as long as there was none.
 #[derive(Debug, Default)]
-struct Merged(Option<Sketch>);
+struct SketchAccumulator(Option<Sketch>);
 
-impl Accumulator for Merged {
+impl Accumulator for SketchAccumulator {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = sketches(values)?;
         values
@@ -161,21 +161,21 @@ impl Accumulator for Merged {
     }
 }
 
-/// The same for each group. A row that is one of many groups costs no slice of the rows, as it would with [`Merged`].
+/// The same for each group. A row that is one of many groups costs no slice of the rows, as it would with [`SketchAccumulator`].
 #[derive(Debug, Default)]
-struct MergedGroups {
+struct SketchGroupsAccumulator {
     groups: Vec<Option<Sketch>>,
     /// Of the sketches, beside the size of the type.
     bytes: usize,
 }
 
-impl MergedGroups {
+impl SketchGroupsAccumulator {
     fn allocated(sketch: &Option<Sketch>) -> usize {
         sketch.as_ref().map_or(0, Sketch::allocated_bytes)
     }
 }
 
-impl GroupsAccumulator for MergedGroups {
+impl GroupsAccumulator for SketchGroupsAccumulator {
     fn update_batch(
         &mut self,
         values: &[ArrayRef],
@@ -190,9 +190,9 @@ impl GroupsAccumulator for MergedGroups {
             if let Some(bytes) = bytes.filter(|_| is_wanted)
                 && let Some(sketch) = self.groups.get_mut(*group)
             {
-                let before = MergedGroups::allocated(sketch);
+                let before = SketchGroupsAccumulator::allocated(sketch);
                 merge_into(sketch, bytes)?;
-                self.bytes += MergedGroups::allocated(sketch) - before;
+                self.bytes += SketchGroupsAccumulator::allocated(sketch) - before;
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ impl GroupsAccumulator for MergedGroups {
         let groups = emit_to.take_needed(&mut self.groups);
         let (mut out, mut bytes) = (BinaryBuilder::with_capacity(groups.len(), 0), Vec::new());
         for sketch in groups {
-            self.bytes = self.bytes.saturating_sub(MergedGroups::allocated(&sketch));
+            self.bytes = self.bytes.saturating_sub(SketchGroupsAccumulator::allocated(&sketch));
             match sketch {
                 Some(sketch) => {
                     bytes.clear();

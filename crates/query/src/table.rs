@@ -36,14 +36,14 @@ use futures::future::try_join_all;
 use object_store::ObjectMeta;
 use thalweg_lake::delta::FileEntry;
 use thalweg_lake::delta::schema::TableSchema;
-use thalweg_lake::delta::stats::Bound;
-use thalweg_lake::live::project;
-use thalweg_lake::rows::chunk::Chunk;
+use thalweg_lake::delta::stats::ColumnBound;
+use thalweg_lake::memtable_view::project;
+use thalweg_lake::rows::chunk::MemtableChunk;
 use thalweg_lake::tables::{self, TableSpec};
 
 use crate::foreign::ForeignReaders;
 use crate::metrics::QueryMetrics;
-use crate::pruning::{Kept, prune};
+use crate::pruning::{PruningResult, prune};
 use crate::revisions::{newest, of_keys, spec_of, split};
 
 /// Rows in memory are looked at by so many, however many there are in one lot.
@@ -63,7 +63,7 @@ pub struct LakeTable {
     store: ObjectStoreUrl,
     metrics: QueryMetrics,
     /// Rows that no file has yet.
-    live: Vec<Arc<Chunk>>,
+    live: Vec<Arc<MemtableChunk>>,
     /// Some rows stand for others.
     has_revisions: bool,
 }
@@ -97,7 +97,7 @@ impl LakeTable {
         }
     }
 
-    pub fn with_live(self, live: Vec<Arc<Chunk>>) -> LakeTable {
+    pub fn with_live(self, live: Vec<Arc<MemtableChunk>>) -> LakeTable {
         LakeTable { live, ..self }
     }
 
@@ -115,10 +115,10 @@ impl LakeTable {
             .build()
     }
 
-    fn kept_files(&self, state: &dyn Session, scan: &ScanSchema, filters: &[Expr]) -> Result<Kept> {
-        let all = || Kept {
+    fn kept_files(&self, state: &dyn Session, scan: &ScanSchema, filters: &[Expr]) -> Result<PruningResult> {
+        let all = || PruningResult {
             files: self.files.to_vec(),
-            ..Kept::default()
+            ..PruningResult::default()
         };
         let Some(filter) = conjunction(filters.iter().cloned()) else {
             return Ok(all());
@@ -200,14 +200,14 @@ impl TableProvider for LakeTable {
         let (foreign, own): (Vec<_>, Vec<_>) = kept.files.into_iter().partition(|file| file.is_foreign);
         let mut parts = Vec::new();
         if !own.is_empty() {
-            let trust = Trust {
+            let trust = FileGuarantees {
                 order: self.order(state, &own, &scan, &projection).await,
                 in_footers: true,
             };
             parts.push(self.scan_files(state, &scan, &own, &projection, limit, trust)?);
         }
         if !foreign.is_empty() {
-            let trust = Trust {
+            let trust = FileGuarantees {
                 order: None,
                 in_footers: false,
             };
@@ -228,7 +228,7 @@ impl TableProvider for LakeTable {
 }
 
 /// What is taken for granted of files.
-struct Trust {
+struct FileGuarantees {
     /// Of the rows of each.
     order: Option<LexOrdering>,
     /// Their footers state nothing that is not true of each value.
@@ -292,7 +292,7 @@ impl LakeTable {
         files: &[Arc<FileEntry>],
         projection: &[usize],
         limit: Option<usize>,
-        trust: Trust,
+        trust: FileGuarantees,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let statistics = table_statistics(files, scan);
         let threads = state.config().target_partitions().max(1);
@@ -432,8 +432,8 @@ fn column_statistics(file: &FileEntry, field: &Field) -> ColumnStatistics {
         statistics.null_count = Precision::Exact(nulls);
     }
     if *field.data_type() == DataType::Int64 {
-        let exact = |bound: &Option<Bound>| match bound {
-            Some(Bound::Int(value)) => Precision::Exact(ScalarValue::Int64(Some(*value))),
+        let exact = |bound: &Option<ColumnBound>| match bound {
+            Some(ColumnBound::Int(value)) => Precision::Exact(ScalarValue::Int64(Some(*value))),
             _ => Precision::Absent,
         };
         (statistics.min_value, statistics.max_value) = (exact(&stats.min), exact(&stats.max));

@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Builder, StringBuilder};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
-use thalweg_lake::ids::template::Templates;
+use thalweg_lake::ids::template::TemplateBuilder;
 
 pub fn functions() -> [Arc<ScalarUDF>; 2] {
     let template = create_udf(
@@ -43,7 +43,10 @@ fn each(arguments: &[ColumnarValue], make: fn(&ArrayRef) -> ArrayRef) -> Result<
 }
 
 fn templates(bodies: &ArrayRef) -> ArrayRef {
-    let (mut made, mut out) = (Templates::default(), StringBuilder::with_capacity(bodies.len(), 0));
+    let (mut made, mut out) = (
+        TemplateBuilder::default(),
+        StringBuilder::with_capacity(bodies.len(), 0),
+    );
     for body in bodies.as_string_view() {
         out.append_option(body.and_then(|body| made.template(body)));
     }
@@ -51,7 +54,7 @@ fn templates(bodies: &ArrayRef) -> ArrayRef {
 }
 
 fn fingerprints(bodies: &ArrayRef) -> ArrayRef {
-    let (mut made, mut out) = (Templates::default(), Int64Builder::with_capacity(bodies.len()));
+    let (mut made, mut out) = (TemplateBuilder::default(), Int64Builder::with_capacity(bodies.len()));
     for body in bodies.as_string_view() {
         out.append_option(body.and_then(|body| made.fingerprint(body)));
     }

@@ -18,14 +18,14 @@ use axum::http::{Request, StatusCode, header};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value as Json, json};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::ingest::{Feed, IngestOptions, TableWriter};
-use thalweg_lake::store::{Site, SyncedStore};
+use thalweg_lake::ingest::{IngestOptions, QueueSource, TableWriter};
+use thalweg_lake::store::{LakeStorage, SyncedStore};
 use thalweg_lake::tables::TAGS;
-use thalweg_lake::tags::Packer;
-use thalweg_log::disk::Ram;
+use thalweg_lake::tags::TagBatchWriter;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
 use tower::ServiceExt as _;
 
 use super::*;
@@ -39,7 +39,7 @@ fn sample(tag: &str, seconds: i64, value: Value) -> Message {
     let entries = [("umh_topic", tag), ("site.name", "north"), ("tmp_note", "n")];
     let map = MetaMap::new(entries.map(|(k, v)| (Text::from(k), Text::from(v))), None);
     let at = Ticks((START + seconds) * 10_000_000);
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: at,
         server_time: at,
         status: 0,
@@ -65,11 +65,11 @@ async fn writer(data_dir: &Path) -> Writer {
         first_file_bytes: 1 << 20,
         ..LogOptions::default()
     };
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(64 << 20)), 0xab, &options).unwrap());
+    let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(64 << 20)), 0xab, &options).unwrap());
     log.create(PARTITION, Durability::Fsync).await.unwrap();
     let taken: Arc<AtomicU64> = Arc::default();
     let told = taken.clone();
-    let feed = Feed {
+    let feed = QueueSource {
         handoffs: None,
         queue: "lake.tags".to_owned(),
         log: log.clone(),
@@ -77,12 +77,12 @@ async fn writer(data_dir: &Path) -> Writer {
         taken: Arc::new(move |_, offset| told.store(offset, Ordering::SeqCst)),
     };
     let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
-    let promotion = thalweg_lake::attributes::Promotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
+    let promotion = thalweg_lake::attributes::AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
     let options = IngestOptions {
         flush_interval: Duration::from_millis(5),
         ..IngestOptions::default()
     };
-    let lake = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+    let lake = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
     let table = TableWriter::open(&lake, &TAGS, feed, promotion, metrics, &options).await;
     Writer {
         log,
@@ -94,13 +94,17 @@ async fn writer(data_dir: &Path) -> Writer {
 /// Returns when they are in the table: all of them in one commit.
 async fn append(writer: &Writer, messages: Vec<Message>) {
     let arrival = (START + 3 * DAY) * 1_000_000_000;
-    let packed = Packer::default().pack(&"plant".into(), &messages, arrival);
+    let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, arrival);
     let mut records = Records::new();
     for entry in &packed.entries {
         records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
     }
     let entries = packed.entries.len() as u64;
-    let appended = writer.log.append(Unit::of(PARTITION, records), None).await.unwrap();
+    let appended = writer
+        .log
+        .append(WriteBatch::of(PARTITION, records), None)
+        .await
+        .unwrap();
     while writer.taken.load(Ordering::SeqCst) < appended.offsets[0] + entries {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -20,7 +20,7 @@ use datafusion::sql::sqlparser::ast::{
 use std::sync::Arc;
 
 use crate::bounded::rewrite;
-use crate::catalog::{QueryTables, Which};
+use crate::catalog::{QueryTables, VersionSelector};
 use crate::error::QueryError;
 
 const AT_VERSION: &str = "at_version";
@@ -33,7 +33,7 @@ pub async fn open(
     state: &SessionState,
     params: Option<&ParamValues>,
 ) -> Result<(), QueryError> {
-    let mut calls = Calls::default();
+    let mut calls = VersionCallVisitor::default();
     if let ControlFlow::Break(error) = statement.visit(&mut calls) {
         return Err(error);
     }
@@ -44,7 +44,7 @@ pub async fn open(
     Ok(())
 }
 
-struct Call {
+struct VersionCall {
     function: &'static str,
     /// What was written, which is what the statement calls it from now on.
     name: String,
@@ -53,11 +53,11 @@ struct Call {
 }
 
 #[derive(Default)]
-struct Calls {
-    found: Vec<Call>,
+struct VersionCallVisitor {
+    found: Vec<VersionCall>,
 }
 
-impl VisitorMut for Calls {
+impl VisitorMut for VersionCallVisitor {
     type Break = QueryError;
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<QueryError> {
@@ -81,7 +81,7 @@ impl VisitorMut for Calls {
             return ControlFlow::Break(usage());
         };
         let written = format!("{called}('{table}', {at})");
-        self.found.push(Call {
+        self.found.push(VersionCall {
             function: called,
             name: written.clone(),
             table,
@@ -123,7 +123,11 @@ fn text(expr: &SqlExpr) -> Option<String> {
     }
 }
 
-fn which(call: &Call, state: &SessionState, params: Option<&ParamValues>) -> Result<Which, QueryError> {
+fn which(
+    call: &VersionCall,
+    state: &SessionState,
+    params: Option<&ParamValues>,
+) -> Result<VersionSelector, QueryError> {
     let value = constant(&call.at, state, params)?;
     match call.function {
         AT_TIME => {
@@ -134,7 +138,7 @@ fn which(call: &Call, state: &SessionState, params: Option<&ParamValues>) -> Res
                 );
             let millis = DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
             match is_time.then(|| value.cast_to(&millis)) {
-                Some(Ok(ScalarValue::TimestampMillisecond(Some(at), _))) => Ok(Which::UnixMillis(at)),
+                Some(Ok(ScalarValue::TimestampMillisecond(Some(at), _))) => Ok(VersionSelector::UnixMillis(at)),
                 _ => Err(QueryError::plan(format!(
                     "at_time: {} is no time; expected such as '2026-11-21T10:00:00Z' or now() - INTERVAL '1 hour'",
                     call.at
@@ -142,7 +146,7 @@ fn which(call: &Call, state: &SessionState, params: Option<&ParamValues>) -> Res
             }
         }
         _ => match value.data_type().is_integer().then(|| value.cast_to(&DataType::Int64)) {
-            Some(Ok(ScalarValue::Int64(Some(version)))) => Ok(Which::Version(version)),
+            Some(Ok(ScalarValue::Int64(Some(version)))) => Ok(VersionSelector::Version(version)),
             _ => Err(QueryError::plan(format!(
                 "at_version: {} is no version; expected a number",
                 call.at

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use engines::{Engines, Rows};
 use plant::{Plant, compact_alone};
+use thalweg_lake::maintenance::MaintenanceTask;
 use thalweg_lake::tables::{EVENTS, LOGS, METRICS, METRICS_ROLLUP, TAGS, TAGS_ROLLUP, TRACES, TableSpec};
-use thalweg_lake::upkeep::Task;
 
 const TABLES: [&str; 7] = [
     "logs",
@@ -72,7 +72,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     assert!(files.iter().all(|files| *files >= 8), "files by table: {files:?}");
 
     // Windows that were made at once are in one file a day already.
-    let merges = plant.upkeep(Task::Compact).await;
+    let merges = plant.upkeep(MaintenanceTask::Compact).await;
     let had_many = |table: &&str| table.ends_with("_rollup") || merges.iter().any(|merged| merged == *table);
     assert!(TABLES.iter().all(had_many), "each table had files to merge: {merges:?}");
     let merged = agree(&engines, "files were merged").await;
@@ -96,7 +96,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     // More may be in windows that there were.
     assert!(grown.iter().zip(&merged).all(|(now, before)| now != before));
 
-    let expired = plant.upkeep(Task::Retain).await;
+    let expired = plant.upkeep(MaintenanceTask::Retain).await;
     assert_eq!(expired.len(), TABLES.len(), "each table had old rows: {expired:?}");
     let kept = agree(&engines, "old rows have left").await;
     for ((table, now), before) in TABLES.iter().zip(&kept).zip(&grown) {
@@ -105,7 +105,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     assert_eq!(counts(&kept)[..5], [plant.rows(); 5], "what is young stays");
 
     let on_disk = plant.files_on_disk();
-    let deleted = plant.upkeep(Task::Vacuum).await;
+    let deleted = plant.upkeep(MaintenanceTask::Vacuum).await;
     assert_eq!(
         deleted.len(),
         TABLES.len(),
@@ -118,7 +118,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     // And it goes on.
     plant.round(9, false).await;
     plant.roll_up(&engines).await;
-    plant.upkeep(Task::Compact).await;
+    plant.upkeep(MaintenanceTask::Compact).await;
     agree(&engines, "more has come and was merged").await;
     plant.close().await;
 }

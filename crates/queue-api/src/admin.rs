@@ -7,30 +7,30 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 use thalweg_config::{Diagnostics, Node};
-use thalweg_kit::long;
-use thalweg_queue::names::{Change, check_name, check_user_change};
+use thalweg_kit::blocking;
+use thalweg_queue::names::{QueueChange, check_name, check_user_change};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Pause, Queue, QueueError};
 
-use crate::answer;
-use crate::call::Call;
-use crate::json::Members;
+use crate::json::JsonObject;
 use crate::problem::{Problem, Result};
+use crate::request::ApiRequest;
+use crate::response;
 use crate::routes::BASE;
 
-pub async fn list(call: Call) -> Result<Response> {
+pub async fn list(call: ApiRequest) -> Result<Response> {
     let queues = call.queues().all();
-    Ok(long::work(queues.len() * QUEUE_WORK_BYTES, || {
+    Ok(blocking::work(queues.len() * QUEUE_WORK_BYTES, || {
         let queues: Vec<Value> = queues.iter().map(summary).collect();
-        answer::json(&json!({"queues": queues}))
+        response::json(&json!({"queues": queues}))
     }))
 }
 
-pub async fn show(call: Call) -> Result<Response> {
-    Ok(answer::json(&shown(&call.queue()?)))
+pub async fn show(call: ApiRequest) -> Result<Response> {
+    Ok(response::json(&shown(&call.queue()?)))
 }
 
-pub async fn create(mut call: Call) -> Result<Response> {
+pub async fn create(mut call: ApiRequest) -> Result<Response> {
     let body = call.small_body().await?;
     let (node, diags) = mapping(&body)?;
     let (name, settings) = QueueSettings::read_named(&node, &diags);
@@ -39,7 +39,7 @@ pub async fn create(mut call: Call) -> Result<Response> {
 }
 
 /// Makes the queue, or gives it these settings, with defaults for those that are not given.
-pub async fn put(mut call: Call) -> Result<Response> {
+pub async fn put(mut call: ApiRequest) -> Result<Response> {
     let name = SmolStr::new(call.name("queue"));
     let body = call.small_body().await?;
     let (node, diags) = mapping(&body)?;
@@ -53,12 +53,12 @@ pub async fn put(mut call: Call) -> Result<Response> {
 }
 
 /// Changes the settings that are given; `null` is the default again, or nothing where there is none (RFC 7396).
-pub async fn patch(mut call: Call) -> Result<Response> {
+pub async fn patch(mut call: ApiRequest) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.queue()?;
-    check_user_change(queue.name(), Change::Configure)?;
+    check_user_change(queue.name(), QueueChange::Configure)?;
     let mut settings = queue.settings().to_json();
-    let (node, diags) = long::work(body.len(), || {
+    let (node, diags) = blocking::work(body.len(), || {
         merge(&mut settings, object(&body)?, &[]);
         node(&settings)
     })?;
@@ -67,39 +67,39 @@ pub async fn patch(mut call: Call) -> Result<Response> {
     configured(&call, queue.name(), settings).await
 }
 
-pub async fn delete(call: Call) -> Result<Response> {
+pub async fn delete(call: ApiRequest) -> Result<Response> {
     let force = call.flag("force", false)?;
     let queue = call.queue()?;
-    check_user_change(queue.name(), Change::Delete)?;
+    check_user_change(queue.name(), QueueChange::Delete)?;
     call.queues().remove(queue.name(), force).await?;
-    Ok(answer::nothing())
+    Ok(response::nothing())
 }
 
-pub async fn purge(mut call: Call) -> Result<Response> {
+pub async fn purge(mut call: ApiRequest) -> Result<Response> {
     nothing_in(&call.small_body().await?)?;
     let queue = call.own_queue("purge")?;
     let purged = queue.purge().await?;
-    Ok(answer::json(&json!({"purged": purged})))
+    Ok(response::json(&json!({"purged": purged})))
 }
 
-pub async fn pause(call: Call) -> Result<Response> {
+pub async fn pause(call: ApiRequest) -> Result<Response> {
     paused(call, true).await
 }
 
-pub async fn resume(call: Call) -> Result<Response> {
+pub async fn resume(call: ApiRequest) -> Result<Response> {
     paused(call, false).await
 }
 
-pub async fn stats(call: Call) -> Result<Response> {
+pub async fn stats(call: ApiRequest) -> Result<Response> {
     let queue = call.queue()?;
-    Ok(long::work(stats_work_bytes(&queue), || {
-        answer::json(&queue.stats().to_json())
+    Ok(blocking::work(stats_work_bytes(&queue), || {
+        response::json(&queue.stats().to_json())
     }))
 }
 
-async fn paused(mut call: Call, paused: bool) -> Result<Response> {
+async fn paused(mut call: ApiRequest, paused: bool) -> Result<Response> {
     let body = call.small_body().await?;
-    let asked = Members::of_body(&body, &["what"])?;
+    let asked = JsonObject::of_body(&body, &["what"])?;
     let what = match asked.text("what")?.as_deref() {
         None | Some("both") => Pause::Both,
         Some("produce") => Pause::Produce,
@@ -108,14 +108,14 @@ async fn paused(mut call: Call, paused: bool) -> Result<Response> {
     };
     let queue = call.own_queue("pause")?;
     call.queues().pause(&queue, what, paused).await?;
-    Ok(answer::json(&json!({"paused": paused_of(&queue)})))
+    Ok(response::json(&json!({"paused": paused_of(&queue)})))
 }
 
-async fn made(call: &Call, name: &str, settings: QueueSettings) -> Result<Response> {
+async fn made(call: &ApiRequest, name: &str, settings: QueueSettings) -> Result<Response> {
     check_name(name).map_err(|error| Problem::invalid(format!("name: {error}")))?;
-    check_user_change(name, Change::Create)?;
+    check_user_change(name, QueueChange::Create)?;
     let queue = call.queues().create(name, settings).await?;
-    let mut response = answer::json_with(StatusCode::CREATED, &shown(&queue));
+    let mut response = response::json_with(StatusCode::CREATED, &shown(&queue));
     // Names of queues have only characters that headers can have.
     if let Ok(place) = HeaderValue::try_from(format!("{BASE}/queues/{name}")) {
         response.headers_mut().insert(header::LOCATION, place);
@@ -123,10 +123,10 @@ async fn made(call: &Call, name: &str, settings: QueueSettings) -> Result<Respon
     Ok(response)
 }
 
-async fn configured(call: &Call, name: &str, settings: QueueSettings) -> Result<Response> {
-    check_user_change(name, Change::Configure)?;
+async fn configured(call: &ApiRequest, name: &str, settings: QueueSettings) -> Result<Response> {
+    check_user_change(name, QueueChange::Configure)?;
     call.queues().configure(name, settings).await?;
-    Ok(answer::json(&shown(&call.queues().get(name)?)))
+    Ok(response::json(&shown(&call.queues().get(name)?)))
 }
 
 /// What all queues are listed with: nothing that each partition would have to be asked for.
@@ -192,7 +192,7 @@ fn merge(settings: &mut Value, change: Map<String, Value>, at: &[&str]) {
 /// A body as the reader of configurations takes it, so that settings are read in one way. It is JSON first: what else
 /// YAML has (anchors, tags, several documents) has no place in a request.
 pub fn mapping(body: &[u8]) -> Result<(Node, Diagnostics)> {
-    long::work(body.len(), || node(&Value::Object(object(body)?)))
+    blocking::work(body.len(), || node(&Value::Object(object(body)?)))
 }
 
 /// A body that is a JSON object; nothing at all is an empty one.
@@ -222,5 +222,5 @@ pub fn check(diags: &Diagnostics) -> Result<()> {
 
 /// A request that needs nothing but its address.
 pub fn nothing_in(body: &[u8]) -> Result<()> {
-    Members::of_body(body, &[]).map(drop)
+    JsonObject::of_body(body, &[]).map(drop)
 }

@@ -10,15 +10,15 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 use thalweg_queue::{Clock, NewMessage, Queue};
 
-use crate::answer;
-use crate::call::Call;
-use crate::json::Members;
+use crate::json::JsonObject;
 use crate::payload::{self, CONTENT_TYPE};
 use crate::problem::{Problem, Result};
-use crate::produce::{Said, count_too_large, message, place};
+use crate::produce::{MessageFields, count_too_large, message, place};
+use crate::request::ApiRequest;
+use crate::response;
 
 pub const LINES_MAX: usize = 10_000;
 pub const BATCH_BYTES_MAX: usize = 24 << 20;
@@ -38,13 +38,13 @@ const FIELDS: &[&str] = &[
     "properties",
 ];
 
-pub async fn produce(mut call: Call) -> Result<Response> {
+pub async fn produce(mut call: ApiRequest) -> Result<Response> {
     let atomic = call.flag("atomic", true)?;
     let queue = call.used_queue("produce to").await?;
     let body = call
         .body(BATCH_BYTES_MAX, "the most that a batch takes; send it in parts")
         .await?;
-    let read = long::work(body.len(), || read_all(&queue, &body, atomic))?;
+    let read = blocking::work(body.len(), || read_all(&queue, &body, atomic))?;
     match atomic {
         true => all(&queue, read).await,
         false => each(&queue, read).await,
@@ -52,10 +52,10 @@ pub async fn produce(mut call: Call) -> Result<Response> {
 }
 
 /// A message of each line, or what is wrong with it.
-type Lines = Vec<(usize, Result<NewMessage>)>;
+type BatchLines = Vec<(usize, Result<NewMessage>)>;
 
 /// If they are stored together, the first mistake is the last that is looked for.
-fn read_all(queue: &Queue, body: &[u8], together: bool) -> Result<Lines> {
+fn read_all(queue: &Queue, body: &[u8], together: bool) -> Result<BatchLines> {
     let limit = queue.settings().max_message_size;
     let mut read_lines = Vec::new();
     for (n, line) in lines(body)? {
@@ -88,16 +88,16 @@ fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>> {
     }
 }
 
-async fn all(queue: &Arc<Queue>, lines: Lines) -> Result<Response> {
+async fn all(queue: &Arc<Queue>, lines: BatchLines) -> Result<Response> {
     let messages: Result<Vec<NewMessage>> = lines.into_iter().map(|(_, message)| message).collect();
     let messages = messages.inspect_err(|problem| count_too_large(queue, problem))?;
     let produced = queue.produce_all(messages).await?;
     let places: Vec<Value> = produced.into_iter().map(|produced| place(queue, produced)).collect();
     let body = json!({"durability": queue.durability().name(), "messages": places});
-    Ok(answer::json_with(StatusCode::CREATED, &body))
+    Ok(response::json_with(StatusCode::CREATED, &body))
 }
 
-async fn each(queue: &Arc<Queue>, lines: Lines) -> Result<Response> {
+async fn each(queue: &Arc<Queue>, lines: BatchLines) -> Result<Response> {
     let results = stream::iter(lines).map(|(n, message)| async move {
         let produced = match message {
             Ok(message) => queue.produce(message).await.map_err(Problem::from),
@@ -115,7 +115,7 @@ async fn each(queue: &Arc<Queue>, lines: Lines) -> Result<Response> {
     });
     let results: Vec<Value> = results.buffered(AT_ONCE).collect().await;
     let body = json!({"durability": queue.durability().name(), "results": results});
-    Ok(answer::json(&body))
+    Ok(response::json(&body))
 }
 
 fn read(n: usize, line: &[u8], limit: u64, clock: &dyn Clock) -> Result<NewMessage> {
@@ -137,7 +137,7 @@ fn within(message: NewMessage, limit: u64) -> Result<NewMessage> {
 fn read_line(line: &[u8], clock: &dyn Clock) -> Result<NewMessage> {
     let text = std::str::from_utf8(line)
         .map_err(|error| Problem::invalid(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
-    let members = Members::of(text, String::new(), FIELDS)?;
+    let members = JsonObject::of(text, String::new(), FIELDS)?;
     let (payload, implied) = payload::read(&members)?;
     let mut properties = members.texts("properties")?;
     let content_type = members.text("content_type")?;
@@ -153,7 +153,7 @@ fn read_line(line: &[u8], clock: &dyn Clock) -> Result<NewMessage> {
     }
     let (delay, deliver_at) = (time(&members, "delay")?, time(&members, "deliver_at")?);
     let (ttl, dedup_id) = (time(&members, "ttl")?, members.text("dedup_id")?);
-    let said = Said {
+    let said = MessageFields {
         key: key(&members)?,
         delay: delay.as_deref(),
         deliver_at: deliver_at.as_deref(),
@@ -163,7 +163,7 @@ fn read_line(line: &[u8], clock: &dyn Clock) -> Result<NewMessage> {
     message(payload, properties, said, clock)
 }
 
-fn key(members: &Members<'_>) -> Result<Option<Bytes>> {
+fn key(members: &JsonObject<'_>) -> Result<Option<Bytes>> {
     match (members.text("key")?, members.bytes("key_base64")?) {
         (Some(_), Some(_)) => Err(Problem::invalid("key and key_base64: give one of them")),
         (Some(text), None) => Ok(Some(Bytes::from(text))),
@@ -172,7 +172,7 @@ fn key(members: &Members<'_>) -> Result<Option<Bytes>> {
 }
 
 /// A text, or a number of milliseconds.
-fn time(members: &Members<'_>, name: &str) -> Result<Option<String>> {
+fn time(members: &JsonObject<'_>, name: &str) -> Result<Option<String>> {
     match members.raw(name).map(|raw| raw.get()) {
         Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => Ok(Some(number.to_owned())),
         _ => members.text(name),

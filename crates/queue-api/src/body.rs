@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const READ_ON_MAX: Duration = Duration::from_secs(1);
 
 /// The bodies of all requests.
-pub struct Bodies {
+pub struct BodyBudget {
     room: Arc<Semaphore>,
     bytes_max: usize,
     patience: Duration,
@@ -31,16 +31,16 @@ pub struct Bodies {
 
 /// What a body takes, until it is dropped.
 #[derive(Default)]
-pub struct Room(Option<OwnedSemaphorePermit>);
+pub struct BodyPermit(Option<OwnedSemaphorePermit>);
 
-impl Bodies {
-    pub fn within(bytes_max: usize) -> Bodies {
-        Bodies::of(bytes_max, PATIENCE)
+impl BodyBudget {
+    pub fn within(bytes_max: usize) -> BodyBudget {
+        BodyBudget::of(bytes_max, PATIENCE)
     }
 
-    fn of(bytes_max: usize, patience: Duration) -> Bodies {
+    fn of(bytes_max: usize, patience: Duration) -> BodyBudget {
         let room = Arc::new(Semaphore::new(bytes_max / PERMIT_BYTES));
-        Bodies {
+        BodyBudget {
             room,
             bytes_max,
             patience,
@@ -54,14 +54,14 @@ impl Bodies {
         declared: Option<usize>,
         limit: usize,
         limit_of: &str,
-    ) -> Result<(Bytes, Room)> {
+    ) -> Result<(Bytes, BodyPermit)> {
         let mut chunks = body.into_data_stream();
         let too_large = || Problem::too_large(format!("the body has more than {limit} bytes, {limit_of}"));
         if declared.is_some_and(|length| length > limit) {
             read_on(&mut chunks).await;
             return Err(too_large());
         }
-        let (mut whole, mut room) = (Whole::default(), Room::default());
+        let (mut whole, mut room) = (BodyBuffer::default(), BodyPermit::default());
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| Problem::invalid("the body ends before it is whole; send it again"))?;
             let length = whole.len() + chunk.len();
@@ -81,7 +81,7 @@ impl Bodies {
     }
 
     /// For so many bytes in all.
-    async fn make_room(&self, room: &mut Room, bytes: usize) -> Result<()> {
+    async fn make_room(&self, room: &mut BodyPermit, bytes: usize) -> Result<()> {
         let missing = bytes.div_ceil(PERMIT_BYTES).saturating_sub(room.permits());
         if missing == 0 {
             return Ok(());
@@ -103,7 +103,7 @@ impl Bodies {
     }
 }
 
-impl Room {
+impl BodyPermit {
     fn permits(&self) -> usize {
         self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
@@ -117,12 +117,12 @@ async fn read_on(chunks: &mut BodyDataStream) {
 
 /// Chunks; a body of one is not copied.
 #[derive(Default)]
-struct Whole {
+struct BodyBuffer {
     first: Bytes,
     rest: BytesMut,
 }
 
-impl Whole {
+impl BodyBuffer {
     fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }
@@ -170,7 +170,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_announces_much_and_sends_nothing_takes_no_room() {
-        let bodies = Arc::new(Bodies::of(8 * KIB, LONG));
+        let bodies = Arc::new(BodyBudget::of(8 * KIB, LONG));
         let mut silent = Vec::new();
         for _ in 0..100 {
             let (sender, chunks) = body();
@@ -189,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_waits_for_room_and_gives_it_back_with_its_answer() {
-        let bodies = Arc::new(Bodies::of(8 * KIB, LONG));
+        let bodies = Arc::new(BodyBudget::of(8 * KIB, LONG));
         let (_, first) = bodies
             .read(vec![b'x'; 5 * KIB].into(), None, 8 * KIB, "")
             .await
@@ -214,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_bodies_that_wait_for_each_other_one_is_refused_and_the_other_goes_on() {
-        let bodies = Arc::new(Bodies::of(8 * KIB, Duration::from_millis(200)));
+        let bodies = Arc::new(BodyBudget::of(8 * KIB, Duration::from_millis(200)));
         let begin = || {
             let (sender, chunks) = body();
             let reading = bodies.clone();
@@ -253,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_beyond_its_limit_is_refused_announced_or_not() {
-        let bodies = Bodies::within(256 << 20);
+        let bodies = BodyBudget::within(256 << 20);
         for (declared, length) in [(Some(11), 0), (Some(10), 11), (None, 11)] {
             let refused = bodies
                 .read(vec![b'x'; length].into(), declared, 10, "the most here")

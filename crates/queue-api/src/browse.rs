@@ -2,27 +2,27 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 use thalweg_log::Offset;
 use thalweg_queue::{Message, MessageId, Queue, QueueError};
 
-use crate::answer;
-use crate::call::Call;
 use crate::payload;
 use crate::problem::Result;
+use crate::request::ApiRequest;
+use crate::response;
 
 const LIMIT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
 /// Payloads, keys and properties in one answer.
 const ANSWER_BYTES_MAX: usize = 24 << 20;
 
-pub async fn browse(call: Call) -> Result<Response> {
+pub async fn browse(call: ApiRequest) -> Result<Response> {
     let queue = call.queue()?;
     let partition = call.number("partition", 0..=u32::MAX.into())?;
     let partition = partition.and_then(|partition| u32::try_from(partition).ok());
     let from = call.number("from", 0..=Offset::MAX)?;
     let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT) as usize;
-    let mut page = Page::new(&queue);
+    let mut page = MessagePage::new(&queue);
     let partitions = match partition {
         Some(partition) => partition..partition.saturating_add(1),
         None => 0..queue.partition_count(),
@@ -46,7 +46,7 @@ pub async fn browse(call: Call) -> Result<Response> {
 }
 
 /// Messages as JSON, and where the next page begins.
-pub struct Page<'q> {
+pub struct MessagePage<'q> {
     queue: &'q Queue,
     out: String,
     count: usize,
@@ -54,9 +54,9 @@ pub struct Page<'q> {
     last: Option<Offset>,
 }
 
-impl<'q> Page<'q> {
-    pub fn new(queue: &'q Queue) -> Page<'q> {
-        Page {
+impl<'q> MessagePage<'q> {
+    pub fn new(queue: &'q Queue) -> MessagePage<'q> {
+        MessagePage {
             queue,
             out: "{\"messages\":[".to_owned(),
             count: 0,
@@ -78,7 +78,7 @@ impl<'q> Page<'q> {
     /// With their partitions. Other requests go on meanwhile.
     pub fn add_all(&mut self, messages: &[(u32, Message)]) {
         let bytes = messages.iter().map(|(_, message)| message.bytes()).sum();
-        long::work(bytes, || {
+        blocking::work(bytes, || {
             messages
                 .iter()
                 .for_each(|(partition, message)| self.add(*partition, message));
@@ -97,7 +97,7 @@ impl<'q> Page<'q> {
 
     pub fn finish(mut self) -> Response {
         self.out.push('}');
-        answer::raw(StatusCode::OK, self.out.into())
+        response::raw(StatusCode::OK, self.out.into())
     }
 
     pub fn push_raw(&mut self, text: &str) {
@@ -105,7 +105,7 @@ impl<'q> Page<'q> {
     }
 }
 
-pub async fn one(call: Call) -> Result<Response> {
+pub async fn one(call: ApiRequest) -> Result<Response> {
     let queue = call.queue()?;
     let id: MessageId = call.name("id").parse()?;
     let known = id.queue == *queue.name() && id.partition < queue.partition_count();
@@ -118,8 +118,8 @@ pub async fn one(call: Call) -> Result<Response> {
         return Err(QueueError::MessageNotFound { id }.into());
     };
     let mut out = String::new();
-    long::work(message.bytes(), || {
+    blocking::work(message.bytes(), || {
         payload::stored(&mut out, &queue, id.partition, &message);
     });
-    Ok(answer::raw(StatusCode::OK, out.into()))
+    Ok(response::raw(StatusCode::OK, out.into()))
 }

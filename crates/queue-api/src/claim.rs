@@ -13,16 +13,16 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::names::check_consumer;
-use thalweg_queue::{ClaimWant, Delivery, Group, Queue, Receipt};
+use thalweg_queue::{ClaimRequest, Delivery, Group, Queue, Receipt};
 
-use crate::answer;
-use crate::call::Call;
-use crate::json::Members;
+use crate::json::JsonObject;
 use crate::payload;
 use crate::problem::Result;
+use crate::request::ApiRequest;
+use crate::response;
 
 /// Whoever names none.
 pub const CONSUMER: &str = "default";
@@ -31,16 +31,16 @@ pub const VISIBILITY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1
 /// Payloads, keys and properties in one answer; more comes with the next claim.
 const ANSWER_BYTES_MAX: u64 = 24 << 20;
 
-pub async fn claim(mut call: Call) -> Result<Response> {
+pub async fn claim(mut call: ApiRequest) -> Result<Response> {
     let queue = call.used_queue("claim from").await?;
     let body = call.small_body().await?;
-    let asked = Members::of_body(&body, &["consumer", "max", "max_bytes", "wait", "visibility"])?;
+    let asked = JsonObject::of_body(&body, &["consumer", "max", "max_bytes", "wait", "visibility"])?;
     let consumer = asked.text("consumer")?.unwrap_or_else(|| CONSUMER.to_owned());
     check_consumer(&consumer)?;
     let max = asked
         .number("max", 1..=10_000)?
         .unwrap_or(queue.settings().claim_batch.into());
-    let want = ClaimWant {
+    let want = ClaimRequest {
         max: u32::try_from(max).unwrap_or(u32::MAX),
         max_bytes: asked
             .number("max_bytes", 1..=u64::MAX)?
@@ -55,16 +55,16 @@ pub async fn claim(mut call: Call) -> Result<Response> {
     let group = call.joined_group(&queue).await?;
     let deliveries = queue.claim(&group, &consumer, MemberKind::Http, want).await?;
     if deliveries.is_empty() {
-        return Ok(answer::nothing());
+        return Ok(response::nothing());
     }
     let bytes = deliveries.iter().map(|delivery| delivery.message.bytes()).sum();
-    let out = long::work(bytes, || text_of(&queue, &deliveries));
-    let unsent = Unsent::new(queue, group, (consumer, deliveries));
-    let body = Leaving {
+    let out = blocking::work(bytes, || text_of(&queue, &deliveries));
+    let unsent = UnsentLeases::new(queue, group, (consumer, deliveries));
+    let body = ClaimResponseBody {
         bytes: Some(Bytes::from(out)),
         unsent: Some(unsent),
     };
-    Ok(answer::raw(StatusCode::OK, Body::new(body)))
+    Ok(response::raw(StatusCode::OK, Body::new(body)))
 }
 
 fn text_of(queue: &Queue, deliveries: &[Delivery]) -> String {
@@ -80,17 +80,17 @@ fn text_of(queue: &Queue, deliveries: &[Delivery]) -> String {
 }
 
 /// Leases that are given back when this is dropped: the client has gone, so its membership ends, too.
-pub struct Unsent {
+pub struct UnsentLeases {
     queue: Arc<Queue>,
     group: Arc<Group>,
     consumer: String,
     receipts: Vec<Receipt>,
 }
 
-impl Unsent {
-    pub fn new(queue: Arc<Queue>, group: Arc<Group>, (consumer, deliveries): (String, Vec<Delivery>)) -> Unsent {
+impl UnsentLeases {
+    pub fn new(queue: Arc<Queue>, group: Arc<Group>, (consumer, deliveries): (String, Vec<Delivery>)) -> UnsentLeases {
         let receipts = deliveries.iter().map(|delivery| queue.receipt(delivery)).collect();
-        Unsent {
+        UnsentLeases {
             queue,
             group,
             consumer,
@@ -103,7 +103,7 @@ impl Unsent {
     }
 }
 
-impl Drop for Unsent {
+impl Drop for UnsentLeases {
     fn drop(&mut self) {
         if self.receipts.is_empty() {
             return;
@@ -116,12 +116,12 @@ impl Drop for Unsent {
 }
 
 /// A body that knows whether somebody took it.
-struct Leaving {
+struct ClaimResponseBody {
     bytes: Option<Bytes>,
-    unsent: Option<Unsent>,
+    unsent: Option<UnsentLeases>,
 }
 
-impl HttpBody for Leaving {
+impl HttpBody for ClaimResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -147,7 +147,7 @@ impl HttpBody for Leaving {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_log::disk::Folder;
+    use thalweg_log::disk::FolderDisk;
     use thalweg_log::{Durability, EmbeddedLog, LogOptions};
     use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
     use thalweg_queue::{NewMessage, Queues, QueuesOptions, SystemClock};
@@ -163,7 +163,7 @@ mod tests {
             spare: 1,
             ..LogOptions::default()
         };
-        let disk = Arc::new(Folder::open(folder.path()).unwrap());
+        let disk = Arc::new(FolderDisk::open(folder.path()).unwrap());
         let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let options = QueuesOptions {
             durability: Durability::Fsync,
@@ -184,9 +184,9 @@ mod tests {
             _folder: folder,
         };
         let claimed = answer.claim().await;
-        answer.body = Some(Leaving {
+        answer.body = Some(ClaimResponseBody {
             bytes: Some(Bytes::from_static(b"{}")),
-            unsent: Some(Unsent::new(
+            unsent: Some(UnsentLeases::new(
                 answer.queue.clone(),
                 answer.group.clone(),
                 ("c".to_owned(), claimed),
@@ -197,7 +197,7 @@ mod tests {
 
     /// An answer with one message that is on its way.
     struct OnItsWay {
-        body: Option<Leaving>,
+        body: Option<ClaimResponseBody>,
         queue: Arc<Queue>,
         group: Arc<Group>,
         _folder: tempfile::TempDir,
@@ -205,7 +205,7 @@ mod tests {
 
     impl OnItsWay {
         async fn claim(&self) -> Vec<Delivery> {
-            let want = ClaimWant::default();
+            let want = ClaimRequest::default();
             self.queue
                 .claim(&self.group, "c", MemberKind::Http, want)
                 .await

@@ -16,17 +16,17 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream;
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 use thalweg_log::Offset;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::names::check_consumer;
-use thalweg_queue::{Asking, ClaimWant, Delivery, Group, Queue, QueueError};
+use thalweg_queue::{ClaimRequest, ConsumerHandle, Delivery, Group, Queue, QueueError};
 
-use crate::call::{Call, Shared};
-use crate::claim::{CONSUMER, Unsent};
+use crate::claim::{CONSUMER, UnsentLeases};
 use crate::json::cut;
 use crate::payload;
 use crate::problem::{Problem, Result};
+use crate::request::{ApiRequest, ApiState};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const IN_FLIGHT_MAX: u64 = 1_000_000;
@@ -36,7 +36,7 @@ const CLAIM_BYTES: u64 = 1 << 20;
 /// Events are handed to the connection in pieces of about that.
 const PIECE_BYTES: usize = 64 << 10;
 
-pub async fn events(call: Call) -> Result<Response> {
+pub async fn events(call: ApiRequest) -> Result<Response> {
     let queue = call.used_queue("claim from").await?;
     let consumer = call.parameter("consumer").unwrap_or(CONSUMER).to_owned();
     check_consumer(&consumer)?;
@@ -51,7 +51,7 @@ pub async fn events(call: Call) -> Result<Response> {
     if let Some(last) = last.filter(|_| !group.is_work()) {
         go_on_behind(&asking, &last)?;
     }
-    let listener = Listener {
+    let listener = EventStream {
         shared: call.shared.clone(),
         queue,
         group,
@@ -88,7 +88,7 @@ fn may_consume(queue: &Queue, group: &Group) -> Result<()> {
 }
 
 /// `partition:offset,…` of messages that the client has.
-fn go_on_behind(asking: &Asking, last: &[u8]) -> Result<()> {
+fn go_on_behind(asking: &ConsumerHandle, last: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(last);
     let mut places = Vec::new();
     for place in text.split(',').map(str::trim) {
@@ -110,8 +110,8 @@ fn go_on_behind(asking: &Asking, last: &[u8]) -> Result<()> {
 }
 
 /// One client that listens.
-struct Listener {
-    shared: Arc<Shared>,
+struct EventStream {
+    shared: Arc<ApiState>,
     queue: Arc<Queue>,
     group: Arc<Group>,
     consumer: String,
@@ -123,10 +123,10 @@ struct Listener {
     first: Option<String>,
     ended: bool,
     /// It is a member for as long as it listens, also between claims.
-    asking: Asking,
+    asking: ConsumerHandle,
 }
 
-impl Listener {
+impl EventStream {
     /// The next piece; none at the end.
     async fn next(&mut self) -> Option<String> {
         if let Some(first) = self.first.take() {
@@ -142,7 +142,7 @@ impl Listener {
             let Some(room) = self.room().await else {
                 return Some(": all in flight\n\n".to_owned());
             };
-            let want = ClaimWant {
+            let want = ClaimRequest {
                 max: room.min(CLAIM),
                 max_bytes: CLAIM_BYTES,
                 wait: KEEP_ALIVE,
@@ -225,7 +225,7 @@ impl Listener {
             };
             // Writing to a String does not fail.
             let _ = write!(out, "event: message\nid: {id}\ndata: ");
-            long::work(delivery.message.bytes(), || {
+            blocking::work(delivery.message.bytes(), || {
                 payload::delivery(&mut out, &self.queue, &delivery);
             });
             out.push_str("\n\n");
@@ -252,7 +252,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for EventStream {
     fn drop(&mut self) {
         if self.ended {
             self.asking.answered();
@@ -260,7 +260,7 @@ impl Drop for Listener {
         let claimed: Vec<Delivery> = std::mem::take(&mut self.claimed).into();
         if self.group.is_work() {
             let unsent = (self.consumer.clone(), claimed);
-            return drop(Unsent::new(self.queue.clone(), self.group.clone(), unsent));
+            return drop(UnsentLeases::new(self.queue.clone(), self.group.clone(), unsent));
         }
         let unsent = claimed.iter().map(|delivery| delivery.partition);
         self.asking.read_again(self.sent.keys().copied().chain(unsent));

@@ -20,26 +20,26 @@ use crate::problem::{Problem, Result};
 const QUOTED_CHARS_MAX: usize = 60;
 
 /// The members of one object that are not read yet.
-pub struct Members<'a> {
+pub struct JsonObject<'a> {
     /// Where the object is: `nack[3].`, or nothing for the body itself.
     place: String,
     members: Vec<(String, &'a RawValue)>,
     known: &'static [&'static str],
 }
 
-impl<'a> Members<'a> {
+impl<'a> JsonObject<'a> {
     /// The body of a request, an object with these members; nothing at all is an empty one.
-    pub fn of_body(body: &'a [u8], known: &'static [&'static str]) -> Result<Members<'a>> {
+    pub fn of_body(body: &'a [u8], known: &'static [&'static str]) -> Result<JsonObject<'a>> {
         if body.trim_ascii().is_empty() {
-            return Members::of("{}", String::new(), known);
+            return JsonObject::of("{}", String::new(), known);
         }
         let text = std::str::from_utf8(body)
             .map_err(|error| Problem::invalid(format!("the body is not UTF-8 at byte {}", error.valid_up_to())))?;
-        Members::of(text, String::new(), known)
+        JsonObject::of(text, String::new(), known)
     }
 
-    pub fn of(text: &'a str, place: String, known: &'static [&'static str]) -> Result<Members<'a>> {
-        let pairs: Pairs<'a> = serde_json::from_str(text)
+    pub fn of(text: &'a str, place: String, known: &'static [&'static str]) -> Result<JsonObject<'a>> {
+        let pairs: JsonPairs<'a> = serde_json::from_str(text)
             .map_err(|error| Problem::invalid(format!("{place}expected a JSON object: {error}")))?;
         for (n, (name, _)) in pairs.0.iter().enumerate() {
             if !known.contains(&name.as_str()) {
@@ -50,7 +50,7 @@ impl<'a> Members<'a> {
                 return Err(Problem::invalid(format!("{place}{name}: given twice")));
             }
         }
-        Ok(Members {
+        Ok(JsonObject {
             place,
             members: pairs.0,
             known,
@@ -136,7 +136,7 @@ impl<'a> Members<'a> {
     /// Names with texts.
     pub fn texts(&self, name: &str) -> Result<Vec<(String, String)>> {
         let expected = "an object of texts";
-        let Some(pairs) = self.read::<Pairs<'a>>(name, expected)? else {
+        let Some(pairs) = self.read::<JsonPairs<'a>>(name, expected)? else {
             return Ok(Vec::new());
         };
         let text = |(key, raw): (String, &RawValue)| match serde_json::from_str(raw.get()) {
@@ -175,12 +175,12 @@ pub fn cut(text: &str) -> String {
 }
 
 /// All members of an object in their order, repeated ones, too.
-struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+struct JsonPairs<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Pairs<'a>, D::Error> {
-        struct PairsVisitor;
-        impl<'de> Visitor<'de> for PairsVisitor {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonPairs<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<JsonPairs<'a>, D::Error> {
+        struct JsonPairsVisitor;
+        impl<'de> Visitor<'de> for JsonPairsVisitor {
             type Value = Vec<(String, &'de RawValue)>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,7 +195,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
                 Ok(pairs)
             }
         }
-        from.deserialize_map(PairsVisitor).map(Pairs)
+        from.deserialize_map(JsonPairsVisitor).map(JsonPairs)
     }
 }
 
@@ -209,16 +209,16 @@ mod tests {
 
     #[test]
     fn an_unknown_member_is_told_with_the_nearest_one() {
-        let error = Members::of_body(br#"{"consumr": "a"}"#, KNOWN).err().unwrap();
+        let error = JsonObject::of_body(br#"{"consumr": "a"}"#, KNOWN).err().unwrap();
         assert_eq!(error.detail, "consumr: unknown field, did you mean \"consumer\"?");
-        let error = Members::of_body(br#"{"max": 1, "max": 2}"#, KNOWN).err().unwrap();
+        let error = JsonObject::of_body(br#"{"max": 1, "max": 2}"#, KNOWN).err().unwrap();
         assert_eq!(error.detail, "max: given twice");
     }
 
     #[test]
     fn nothing_and_null_are_not_given() {
         for body in ["", " \n", "{}", r#"{"max": null}"#] {
-            let members = Members::of_body(body.as_bytes(), KNOWN).unwrap();
+            let members = JsonObject::of_body(body.as_bytes(), KNOWN).unwrap();
             assert_eq!(members.number("max", 1..=9).unwrap(), None, "{body}");
         }
     }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_wrong_value_is_told_with_its_place_and_form() {
         let text = r#"{"max": 10, "wait": "soon"}"#;
-        let members = Members::of(text, "line 3: ".to_owned(), KNOWN).unwrap();
+        let members = JsonObject::of(text, "line 3: ".to_owned(), KNOWN).unwrap();
         let error = members.number("max", 1..=9).unwrap_err();
         assert_eq!(error.detail, "line 3: max: expected a whole number from 1 to 9, got 10");
         let error = members.duration("wait", Duration::ZERO..=Duration::MAX).unwrap_err();
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn durations_are_texts_with_a_unit_or_milliseconds() {
         for text in [r#"{"wait": "2s"}"#, r#"{"wait": 2000}"#, r#"{"wait": "2000"}"#] {
-            let members = Members::of_body(text.as_bytes(), KNOWN).unwrap();
+            let members = JsonObject::of_body(text.as_bytes(), KNOWN).unwrap();
             let wait = members.duration("wait", Duration::ZERO..=Duration::MAX).unwrap();
             assert_eq!(wait, Some(Duration::from_secs(2)), "{text}");
         }
@@ -245,8 +245,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_breaks_the_reader(text in "\\PC{0,60}", body in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = Members::of_body(&body, KNOWN);
-            if let Ok(members) = Members::of_body(text.as_bytes(), KNOWN) {
+            let _ = JsonObject::of_body(&body, KNOWN);
+            if let Ok(members) = JsonObject::of_body(text.as_bytes(), KNOWN) {
                 let _ = members.duration("wait", Duration::ZERO..=Duration::MAX);
             }
             let _ = duration(&text);

@@ -7,22 +7,22 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
-mod answer;
 mod batch;
 mod body;
 mod browse;
-mod call;
 mod claim;
-mod dead;
+mod dead_letters;
 mod events;
 mod examples;
 mod groups;
 mod json;
 mod openapi;
 mod payload;
-mod plain;
+mod portable_json;
 mod problem;
 mod produce;
+mod request;
+mod response;
 mod router;
 mod routes;
 mod schemas;
@@ -49,7 +49,7 @@ pub fn routes(queues: Queues) -> impl HttpRoutes {
 pub fn routes_within(queues: Queues, bodies_bytes_max: usize) -> impl HttpRoutes {
     let bodies_bytes_max = bodies_bytes_max.clamp(BODY_BYTES_MAX, BODIES_BYTES_MAX);
     QueueRoutes {
-        shared: call::Shared::new(queues, bodies_bytes_max),
+        shared: request::ApiState::new(queues, bodies_bytes_max),
     }
 }
 
@@ -61,7 +61,7 @@ pub fn message_json(queue: &Queue, partition: u32, message: &Message) -> String 
 }
 
 struct QueueRoutes {
-    shared: Arc<call::Shared>,
+    shared: Arc<request::ApiState>,
 }
 
 impl HttpRoutes for QueueRoutes {

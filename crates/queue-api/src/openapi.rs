@@ -7,17 +7,17 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use thalweg_telemetry::Access;
 
-use crate::answer;
-use crate::call::Call;
 use crate::examples;
 use crate::problem::Result;
-use crate::routes::{BASE, Body, ENDPOINTS, Endpoint};
+use crate::request::ApiRequest;
+use crate::response;
+use crate::routes::{BASE, ENDPOINTS, Endpoint, EndpointBody};
 use crate::schemas;
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
 
-pub async fn serve(_: Call) -> Result<Response> {
-    Ok(answer::raw(StatusCode::OK, DOCUMENT.as_str().into()))
+pub async fn serve(_: ApiRequest) -> Result<Response> {
+    Ok(response::raw(StatusCode::OK, DOCUMENT.as_str().into()))
 }
 
 fn document() -> Value {
@@ -91,19 +91,19 @@ fn role(endpoint: &Endpoint) -> &'static str {
     }
 }
 
-fn request_body(body: Body) -> Option<Value> {
+fn request_body(body: EndpointBody) -> Option<Value> {
     Some(match body {
-        Body::None => return None,
-        Body::Payload => json!({
+        EndpointBody::None => return None,
+        EndpointBody::Payload => json!({
             "description": "The payload, as it is. Its media type is kept as property content-type.",
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }),
-        Body::Lines(schema) => json!({
+        EndpointBody::Lines(schema) => json!({
             "description": format!("One JSON object per line, each as {schema}."),
             "required": true,
             "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
         }),
-        Body::Json(schema, required) => json!({
+        EndpointBody::Json(schema, required) => json!({
             "required": required,
             "content": {"application/json": {"schema": reference(schema)}},
         }),
@@ -128,7 +128,7 @@ fn responses(endpoint: &Endpoint) -> Value {
         }
         responses.insert(status.to_string(), response);
     }
-    let too_large = !matches!(endpoint.body, Body::None) && !endpoint.errors.contains(&"message_too_large");
+    let too_large = !matches!(endpoint.body, EndpointBody::None) && !endpoint.errors.contains(&"message_too_large");
     let too_large = too_large.then_some(&"message_too_large");
     let codes = endpoint.errors.iter().chain(too_large).chain(schemas::ANY_REQUEST);
     let mut by_status: Map<String, Value> = Map::new();

@@ -20,14 +20,14 @@ use thalweg_log::Micros;
 use thalweg_log::format::record::PropertiesRef;
 use thalweg_queue::{Clock, Delivery, Message, MessageId, Queue};
 
-use crate::json::Members;
-use crate::plain;
+use crate::json::JsonObject;
+use crate::portable_json;
 use crate::problem::{Problem, Result};
 
 pub const CONTENT_TYPE: &str = "content-type";
 
 /// The payload of a message in JSON.
-pub fn read(members: &Members<'_>) -> Result<(Bytes, Option<&'static str>)> {
+pub fn read(members: &JsonObject<'_>) -> Result<(Bytes, Option<&'static str>)> {
     let place = members.place();
     let forms = ["text", "json", "base64"];
     // A payload `null` is given, unlike other members that are null.
@@ -46,12 +46,12 @@ pub fn read(members: &Members<'_>) -> Result<(Bytes, Option<&'static str>)> {
     }
 }
 
-fn payload(members: &Members<'_>, form: &str) -> Result<(Bytes, Option<&'static str>)> {
+fn payload(members: &JsonObject<'_>, form: &str) -> Result<(Bytes, Option<&'static str>)> {
     match form {
         "json" => {
             let raw = members.raw_or_null("json");
             // Else it would come out as a text.
-            plain::check(raw).map_err(|why| {
+            portable_json::check(raw).map_err(|why| {
                 let place = members.place();
                 Problem::invalid(format!("{place}json: {why}; send it as text or base64"))
             })?;
@@ -129,20 +129,20 @@ fn content(out: &mut String, clock: &dyn Clock, message: &Message) {
 
 /// MQTT properties may repeat; an object has each name once, with its first value.
 fn unique(properties: PropertiesRef<'_>) -> impl Iterator<Item = (&str, &str)> {
-    let mut names = Names::default();
+    let mut names = NameSet::default();
     properties.iter().filter(move |(name, _)| names.insert(name))
 }
 
 /// Names that were met: most messages have a few, which are looked through, and a client may send thousands.
 #[derive(Default)]
-struct Names<'a> {
+struct NameSet<'a> {
     few: Vec<&'a str>,
     many: HashSet<&'a str>,
 }
 
 const FEW: usize = 16;
 
-impl<'a> Names<'a> {
+impl<'a> NameSet<'a> {
     /// False if it was there.
     fn insert(&mut self, name: &'a str) -> bool {
         if self.few.contains(&name) {
@@ -164,7 +164,7 @@ fn body(out: &mut String, payload: &[u8], content_type: &str) {
         .trim()
         .to_ascii_lowercase();
     match std::str::from_utf8(payload) {
-        Ok(payload) if is_json(&media_type) && plain::check(payload).is_ok() => {
+        Ok(payload) if is_json(&media_type) && portable_json::check(payload).is_ok() => {
             out.push_str("\"json\":");
             // In one line, for events; between tokens only, since in JSON a text has no ends of lines.
             out.extend(
@@ -264,7 +264,7 @@ mod tests {
             (r#""\ud800""#.to_owned(), false),
         ] {
             let message = format!("{{\"json\": {json}}}");
-            let members = Members::of(&message, String::new(), &["json"]).unwrap();
+            let members = JsonObject::of(&message, String::new(), &["json"]).unwrap();
             let payload = read(&members);
             assert_eq!(payload.is_ok(), taken, "{json:.60}");
             let Ok((payload, content_type)) = payload else {
@@ -317,7 +317,7 @@ mod tests {
             let value = shown(&payload, if json { "application/json" } else { "" });
             if value["json"].is_null() {
                 let text = serde_json::to_string(&value).unwrap();
-                let members = Members::of(&text, String::new(), &["text", "json", "base64"]).unwrap();
+                let members = JsonObject::of(&text, String::new(), &["text", "json", "base64"]).unwrap();
                 prop_assert_eq!(read(&members).unwrap().0, payload);
             } else {
                 prop_assert_eq!(&value["json"], &serde_json::from_slice::<Value>(&payload).unwrap());

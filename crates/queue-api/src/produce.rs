@@ -12,19 +12,19 @@ use thalweg_log::Micros;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::settings::MESSAGE_BYTES_MAX;
 use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
-use thalweg_queue::{Clock, MessageId, NewMessage, PROPERTIES_BYTES_MAX, Produced, Queue};
+use thalweg_queue::{Clock, MessageId, NewMessage, PROPERTIES_BYTES_MAX, ProduceResult, Queue};
 
-use crate::answer;
-use crate::call::Call;
 use crate::json::cut;
 use crate::payload::CONTENT_TYPE;
 use crate::problem::{Problem, Result};
+use crate::request::ApiRequest;
+use crate::response;
 
 const KEY_BYTES_MAX: usize = 64 << 10;
 const DEDUP_ID_BYTES_MAX: usize = 1 << 10;
 const PROPERTY_HEADER: &str = "x-prop-";
 
-pub async fn one(mut call: Call) -> Result<Response> {
+pub async fn one(mut call: ApiRequest) -> Result<Response> {
     let queue = call.used_queue("produce to").await?;
     let limit = queue.settings().max_message_size.min(MESSAGE_BYTES_MAX) as usize;
     let limit_of = format!("the most that queue {} takes (max_message_size)", queue.name());
@@ -39,7 +39,7 @@ pub async fn one(mut call: Call) -> Result<Response> {
         true => StatusCode::OK,
         false => StatusCode::CREATED,
     };
-    Ok(answer::json_with(status, &body))
+    Ok(response::json_with(status, &body))
 }
 
 /// What is refused here does not come to the queue, which counts the others.
@@ -50,7 +50,7 @@ pub fn count_too_large(queue: &Queue, problem: &Problem) {
 }
 
 /// Where a message went.
-pub fn place(queue: &Queue, produced: Produced) -> Value {
+pub fn place(queue: &Queue, produced: ProduceResult) -> Value {
     let id = MessageId {
         queue: queue.name().clone(),
         partition: produced.partition,
@@ -79,7 +79,7 @@ fn with_headers(payload: Bytes, headers: &HeaderMap, clock: &dyn Clock) -> Resul
     {
         properties.push((CONTENT_TYPE.to_owned(), content_type.to_owned()));
     }
-    let said = Said {
+    let said = MessageFields {
         key: headers.get("x-key").map(|key| Bytes::copy_from_slice(key.as_bytes())),
         delay: header_text(headers, "x-delay")?,
         deliver_at: header_text(headers, "x-deliver-at")?,
@@ -105,7 +105,7 @@ fn utf8<'h>(name: &str, value: &'h [u8]) -> Result<&'h str> {
 
 /// What a producer says of a message, by headers or in a line.
 #[derive(Default)]
-pub struct Said<'a> {
+pub struct MessageFields<'a> {
     pub key: Option<Bytes>,
     pub delay: Option<&'a str>,
     pub deliver_at: Option<&'a str>,
@@ -117,7 +117,7 @@ pub struct Said<'a> {
 pub fn message(
     payload: Bytes,
     properties: Vec<(String, String)>,
-    said: Said<'_>,
+    said: MessageFields<'_>,
     clock: &dyn Clock,
 ) -> Result<NewMessage> {
     let (not_before, deliver_at) = delayed(&said, clock)?;
@@ -151,7 +151,7 @@ pub fn message(
 }
 
 /// For so long, or up to a time that the wall clock shows.
-fn delayed(said: &Said<'_>, clock: &dyn Clock) -> Result<(Option<Micros>, Option<Micros>)> {
+fn delayed(said: &MessageFields<'_>, clock: &dyn Clock) -> Result<(Option<Micros>, Option<Micros>)> {
     let wrong = |error: thalweg_queue::times::TimeError| Problem::invalid(error.to_string());
     match (said.delay, said.deliver_at) {
         (None, None) => Ok((None, None)),

@@ -12,17 +12,17 @@ use axum::routing::{MethodFilter, on};
 use thalweg_config::nearest;
 use thalweg_telemetry::{Access, Mount};
 
-use crate::call::{Call, Shared};
 use crate::json::cut;
 use crate::problem::{Problem, Result};
+use crate::request::{ApiRequest, ApiState};
 use crate::routes::{BASE, ENDPOINTS, Endpoint};
 
 /// Those that share path and method, and so differ in what follows the colon.
-type Choice = Vec<&'static Endpoint>;
+type RouteEndpoints = Vec<&'static Endpoint>;
 
 /// All routes, by what they ask of the caller.
-pub fn mounts(shared: &Arc<Shared>) -> Vec<Mount> {
-    let mut routes: BTreeMap<(&'static str, &'static str), Choice> = BTreeMap::new();
+pub fn mounts(shared: &Arc<ApiState>) -> Vec<Mount> {
+    let mut routes: BTreeMap<(&'static str, &'static str), RouteEndpoints> = BTreeMap::new();
     for endpoint in ENDPOINTS {
         let place = (endpoint.route(), endpoint.method.as_str());
         routes.entry(place).or_default().push(endpoint);
@@ -43,7 +43,7 @@ pub fn mounts(shared: &Arc<Shared>) -> Vec<Mount> {
     mounts.into_iter().map(mount).collect()
 }
 
-fn add(router: Router, route: &str, choice: Choice, shared: Arc<Shared>) -> Router {
+fn add(router: Router, route: &str, choice: RouteEndpoints, shared: Arc<ApiState>) -> Router {
     let method = choice.first().map_or(Method::GET, |endpoint| endpoint.method.clone());
     let Ok(filter) = MethodFilter::try_from(method) else {
         return router;
@@ -74,8 +74,8 @@ fn add(router: Router, route: &str, choice: Choice, shared: Arc<Shared>) -> Rout
 
 /// The endpoint of a request, and its answer.
 async fn choose(
-    choice: &Choice,
-    shared: Arc<Shared>,
+    choice: &RouteEndpoints,
+    shared: Arc<ApiState>,
     mut names: Vec<(String, String)>,
     query: String,
     request: Request,
@@ -108,7 +108,7 @@ async fn choose(
         return Err(Problem::no_such_method("a stream of messages is opened with GET"));
     }
     let (parts, body) = request.into_parts();
-    let call = Call {
+    let call = ApiRequest {
         shared,
         names,
         query: parameters(endpoint, &query)?,

@@ -6,9 +6,9 @@ use axum::response::Response;
 use futures::future::BoxFuture;
 use thalweg_telemetry::Access;
 
-use crate::call::Call;
 use crate::problem::{Problem, Result};
-use crate::{admin, batch, browse, claim, dead, events, groups, openapi, produce, settle};
+use crate::request::ApiRequest;
+use crate::{admin, batch, browse, claim, dead_letters, events, groups, openapi, produce, settle};
 
 /// Before every path of the table.
 pub const BASE: &str = "/api/v1";
@@ -17,7 +17,7 @@ pub const BASE: &str = "/api/v1";
 pub const QUEUES: &str = "/api/v1/queues";
 pub const DOCUMENT: &str = "/api/v1/openapi.json";
 
-pub type Handler = fn(Call) -> BoxFuture<'static, Result<Response>>;
+pub type Handler = fn(ApiRequest) -> BoxFuture<'static, Result<Response>>;
 
 /// One kind of request.
 pub struct Endpoint {
@@ -31,7 +31,7 @@ pub struct Endpoint {
     pub query: &'static [&'static str],
     /// Names of headers with a meaning.
     pub headers: &'static [&'static str],
-    pub body: Body,
+    pub body: EndpointBody,
     /// Statuses when it goes well, each with the schema of its body.
     pub answers: &'static [(u16, &'static str)],
     /// Codes of errors beyond those that every request can have.
@@ -41,7 +41,7 @@ pub struct Endpoint {
 
 /// What a request carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum EndpointBody {
     None,
     /// Any bytes.
     Payload,
@@ -116,7 +116,7 @@ const GET: Endpoint = Endpoint {
     access: Access::Read,
     query: &[],
     headers: &[],
-    body: Body::None,
+    body: EndpointBody::None,
     answers: &[],
     errors: &[],
     handler: handler!(unserved),
@@ -142,7 +142,7 @@ const DELETE: Endpoint = Endpoint {
 };
 
 /// Stands where a row forgot its handler.
-async fn unserved(_: Call) -> Result<Response> {
+async fn unserved(_: ApiRequest) -> Result<Response> {
     Err(Problem::internal())
 }
 
@@ -154,7 +154,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Produce one message: the body is its payload. The answer comes when it is as durable as it says.",
         access: Access::ReadWrite,
         headers: &["X-Key", "X-Delay", "X-Deliver-At", "X-TTL", "X-Dedup-Id"],
-        body: Body::Payload,
+        body: EndpointBody::Payload,
         answers: &[(201, "Produced"), (200, "Produced")],
         errors: &[
             "queue_not_found",
@@ -172,7 +172,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Produce up to 10,000 messages, one JSON object per line: all or none, or with atomic=false each by itself.",
         access: Access::ReadWrite,
         query: &["atomic"],
-        body: Body::Lines("NewMessage"),
+        body: EndpointBody::Lines("NewMessage"),
         answers: &[(201, "ProducedAll"), (200, "ProducedEach")],
         errors: &[
             "queue_not_found",
@@ -208,7 +208,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "claim",
         about: "Claim messages for a consumer; waits for some if there are none. A group that is not there is made.",
         access: Access::Read,
-        body: Body::Json("Claim", false),
+        body: EndpointBody::Json("Claim", false),
         answers: &[(200, "Claimed"), (204, "")],
         errors: &["queue_not_found", "not_authorized", "paused", "offset_gap"],
         handler: handler!(claim::claim),
@@ -231,7 +231,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Say what became of messages: done, again later, never again, or not yet.",
         access: Access::Read,
         query: &["wait"],
-        body: Body::Json("Settle", true),
+        body: EndpointBody::Json("Settle", true),
         answers: &[(200, "Settled")],
         errors: &[
             "queue_not_found",
@@ -255,7 +255,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues",
         id: "createQueue",
         about: "Make a queue.",
-        body: Body::Json("NamedSettings", true),
+        body: EndpointBody::Json("NamedSettings", true),
         answers: &[(201, "Queue")],
         errors: &["not_authorized", "queue_exists", "durability_unavailable"],
         handler: handler!(admin::create),
@@ -274,7 +274,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}",
         id: "putQueue",
         about: "Make a queue, or give it these settings and defaults for all others.",
-        body: Body::Json("Settings", false),
+        body: EndpointBody::Json("Settings", false),
         answers: &[(200, "Queue"), (201, "Queue")],
         errors: &["not_authorized", "durability_unavailable"],
         handler: handler!(admin::put),
@@ -284,7 +284,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}",
         id: "patchQueue",
         about: "Change these settings of a queue; null is the default again.",
-        body: Body::Json("Settings", false),
+        body: EndpointBody::Json("Settings", false),
         answers: &[(200, "Queue")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::patch),
@@ -304,7 +304,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}:purge",
         id: "purgeQueue",
         about: "Drop all messages of a queue.",
-        body: Body::Json("Nothing", false),
+        body: EndpointBody::Json("Nothing", false),
         answers: &[(200, "Purged")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::purge),
@@ -314,7 +314,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}:pause",
         id: "pauseQueue",
         about: "Refuse producers, consumers or both until resumed.",
-        body: Body::Json("What", false),
+        body: EndpointBody::Json("What", false),
         answers: &[(200, "Paused")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::pause),
@@ -324,7 +324,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}:resume",
         id: "resumeQueue",
         about: "Undo pause.",
-        body: Body::Json("What", false),
+        body: EndpointBody::Json("What", false),
         answers: &[(200, "Paused")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::resume),
@@ -362,7 +362,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}/groups/{group}",
         id: "putGroup",
         about: "Declare a group; it does not expire.",
-        body: Body::Json("GroupSettings", false),
+        body: EndpointBody::Json("GroupSettings", false),
         answers: &[(200, "Group"), (201, "Group")],
         errors: &["queue_not_found", "not_authorized", "group_exists"],
         handler: handler!(groups::put),
@@ -382,7 +382,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "commit",
         about: "Set the committed offset of a stream group in one partition.",
         access: Access::Read,
-        body: Body::Json("Commit", true),
+        body: EndpointBody::Json("Commit", true),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::commit),
@@ -392,7 +392,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}/groups/{group}:seek",
         id: "seek",
         about: "Go on elsewhere: earliest, latest, offset:N or time:T.",
-        body: Body::Json("Seek", true),
+        body: EndpointBody::Json("Seek", true),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::seek),
@@ -402,7 +402,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}/groups/{group}:pause",
         id: "pauseGroup",
         about: "Refuse claims of a group until resumed.",
-        body: Body::Json("Nothing", false),
+        body: EndpointBody::Json("Nothing", false),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::pause),
@@ -412,7 +412,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         path: "/queues/{queue}/groups/{group}:resume",
         id: "resumeGroup",
         about: "Undo pause.",
-        body: Body::Json("Nothing", false),
+        body: EndpointBody::Json("Nothing", false),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::resume),
@@ -426,27 +426,27 @@ pub static ENDPOINTS: &[Endpoint] = &[
         query: &["group", "reason", "key", "since", "until", "property", "after", "limit"],
         answers: &[(200, "Messages")],
         errors: &["queue_not_found"],
-        handler: handler!(dead::list),
+        handler: handler!(dead_letters::list),
         ..GET
     },
     Endpoint {
         path: "/queues/{queue}/dlq:resend",
         id: "resendDeadLetters",
         about: "Send dead letters again, to the group in which they died or to another queue.",
-        body: Body::Json("Resend", true),
+        body: EndpointBody::Json("Resend", true),
         answers: &[(200, "Resent")],
         errors: &["queue_not_found", "message_not_found", "queue_full", "not_authorized"],
-        handler: handler!(dead::resend),
+        handler: handler!(dead_letters::resend),
         ..POST
     },
     Endpoint {
         path: "/queues/{queue}/dlq:purge",
         id: "purgeDeadLetters",
         about: "Throw dead letters away.",
-        body: Body::Json("Select", true),
+        body: EndpointBody::Json("Select", true),
         answers: &[(200, "Purged")],
         errors: &["queue_not_found", "message_not_found", "not_authorized"],
-        handler: handler!(dead::purge),
+        handler: handler!(dead_letters::purge),
         ..POST
     },
     // This document.

@@ -8,23 +8,23 @@ use std::time::Duration;
 use axum::response::Response;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use thalweg_kit::long;
+use thalweg_kit::blocking;
 use thalweg_queue::times::DELAY_MAX;
-use thalweg_queue::{REASON_BYTES_MAX, Receipt, Settled, Verdict};
+use thalweg_queue::{REASON_BYTES_MAX, Receipt, SettleAction, SettleResult};
 
 use crate::BODY_BYTES_MAX;
-use crate::answer;
-use crate::call::Call;
 use crate::claim::VISIBILITY;
-use crate::json::Members;
+use crate::json::JsonObject;
 use crate::problem::{Problem, Result};
+use crate::request::ApiRequest;
+use crate::response;
 
 const RECEIPTS_MAX: usize = 10_000;
 /// To settle one message takes as long as to look through so many bytes, about.
 const RECEIPT_WORK_BYTES: usize = 64;
 const LISTS: &[&str] = &["ack", "nack", "reject", "extend"];
 
-pub async fn settle(mut call: Call) -> Result<Response> {
+pub async fn settle(mut call: ApiRequest) -> Result<Response> {
     let wait = call.flag("wait", true)?;
     let queue = call.own_queue("settle messages of")?;
     let group = call.group(&queue)?;
@@ -35,31 +35,31 @@ pub async fn settle(mut call: Call) -> Result<Response> {
         )
         .await?;
     // Hundreds of thousands of receipts fit into a request, before it is refused for their number.
-    let verdicts = long::work(body.len(), || read(&body))?;
+    let verdicts = blocking::work(body.len(), || read(&body))?;
     // All of them are settled in the first step; what follows waits for the commit.
     let settling_work = verdicts.len() * RECEIPT_WORK_BYTES;
-    let outcome = long::begin(settling_work, queue.settle(&group, verdicts, wait)).await?;
+    let outcome = blocking::begin(settling_work, queue.settle(&group, verdicts, wait)).await?;
     if !group.is_work() {
         call.shared.stream_settled.notify_waiters();
     }
     let telling_work = outcome.failed.len() * RECEIPT_WORK_BYTES;
-    Ok(long::work(telling_work, || told(&outcome)))
+    Ok(blocking::work(telling_work, || told(&outcome)))
 }
 
-fn told(outcome: &Settled) -> Response {
+fn told(outcome: &SettleResult) -> Response {
     let failed: Vec<Value> = outcome
         .failed
         .iter()
         .map(|(receipt, error)| json!({"r": receipt.to_string(), "code": error.code(), "detail": error.to_string()}))
         .collect();
-    answer::json(&json!({"settled": outcome.settled, "failed": failed}))
+    response::json(&json!({"settled": outcome.settled, "failed": failed}))
 }
 
-fn read(body: &[u8]) -> Result<Vec<(Receipt, Verdict)>> {
-    let members = Members::of_body(body, LISTS)?;
+fn read(body: &[u8]) -> Result<Vec<(Receipt, SettleAction)>> {
+    let members = JsonObject::of_body(body, LISTS)?;
     let mut verdicts = Vec::new();
     for (n, text) in members.list::<String>("ack", "a list of receipts")?.iter().enumerate() {
-        verdicts.push((receipt(text, format_args!("ack[{n}]"))?, Verdict::Ack));
+        verdicts.push((receipt(text, format_args!("ack[{n}]"))?, SettleAction::Ack));
     }
     for name in ["nack", "reject", "extend"] {
         for (n, raw) in members.list::<&RawValue>(name, "a list of objects")?.iter().enumerate() {
@@ -76,7 +76,7 @@ fn read(body: &[u8]) -> Result<Vec<(Receipt, Verdict)>> {
     }
 }
 
-fn entry(list: &str, n: usize, raw: &RawValue) -> Result<(Receipt, Verdict)> {
+fn entry(list: &str, n: usize, raw: &RawValue) -> Result<(Receipt, SettleAction)> {
     let known: &'static [&'static str] = match list {
         "nack" => &["r", "receipt", "delay", "reason"],
         "reject" => &["r", "receipt", "reason"],
@@ -87,7 +87,7 @@ fn entry(list: &str, n: usize, raw: &RawValue) -> Result<(Receipt, Verdict)> {
     if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
         return Ok((receipt(&text, &place)?, verdict(list, None, None, None)));
     }
-    let entry = Members::of(raw.get(), format!("{place}."), known)?;
+    let entry = JsonObject::of(raw.get(), format!("{place}."), known)?;
     let text = match (entry.text("r")?, entry.text("receipt")?) {
         (Some(text), None) | (None, Some(text)) => text,
         (None, None) => return Err(entry.wrong("r", "a receipt")),
@@ -113,16 +113,16 @@ fn entry(list: &str, n: usize, raw: &RawValue) -> Result<(Receipt, Verdict)> {
     Ok((receipt, verdict(list, delay, reason, visibility)))
 }
 
-fn verdict(list: &str, delay: Option<Duration>, reason: Option<String>, visibility: Option<Duration>) -> Verdict {
+fn verdict(list: &str, delay: Option<Duration>, reason: Option<String>, visibility: Option<Duration>) -> SettleAction {
     match list {
-        "nack" => Verdict::Nack {
+        "nack" => SettleAction::Nack {
             delay,
             reason: reason.map(String::into_boxed_str),
         },
-        "reject" => Verdict::Reject {
+        "reject" => SettleAction::Reject {
             reason: reason.map(String::into_boxed_str),
         },
-        _ => Verdict::Extend { visibility },
+        _ => SettleAction::Extend { visibility },
     }
 }
 

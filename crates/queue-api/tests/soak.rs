@@ -14,12 +14,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use support::{Server, json_lines};
 use thalweg_log::LogOptions;
-use thalweg_log::disk::Folder;
-use thalweg_telemetry::alloc::{Counting, live};
+use thalweg_log::disk::FolderDisk;
+use thalweg_telemetry::alloc::{CountingAllocator, live};
 use thalweg_tests::soak::{Kind, covers, soak};
 
 #[global_allocator]
-static ALLOCATOR: Counting<System> = Counting(System);
+static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
 /// A queue that is always there.
 const KEPT: &str = "/queues/kept";
@@ -260,7 +260,7 @@ fn server(folder: &Path) -> Server {
         ..LogOptions::default()
     };
     // On a disk: what is removed from a disk in memory would be counted until its space is used again.
-    let server = Server::on_log(Arc::new(Folder::open(folder).unwrap()), false, options);
+    let server = Server::on_log(Arc::new(FolderDisk::open(folder).unwrap()), false, options);
     let kept =
         json!({"partitions": 2, "groups": [{"name": "g"}], "consumer_timeout": "1s", "visibility_timeout": "1s"});
     done(&server, "PUT", KEPT, &kept.to_string(), &[201]);

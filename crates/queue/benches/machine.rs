@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use thalweg_queue::machine::{Backoff, Machine, Ordering, Passed, Passing, Policy};
+use thalweg_queue::machine::{Backoff, DeliveryPolicy, LaneOrdering, MessageMeta, PassOutcome, WorkMachine};
 use thalweg_telemetry::alloc;
 
 const BATCH: u64 = 100;
@@ -16,8 +16,8 @@ const RUNS: usize = 7;
 const START: i64 = 1_700_000_000_000_000;
 
 #[global_allocator]
-static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
-    thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
+static ALLOCATOR: thalweg_telemetry::alloc::CountingAllocator<tikv_jemallocator::Jemalloc> =
+    thalweg_telemetry::alloc::CountingAllocator(tikv_jemallocator::Jemalloc);
 
 /// One way of using the machine.
 struct Load {
@@ -131,13 +131,13 @@ fn run(load: &Load) -> (f64, f64, f64) {
         jitter: 0.0,
         seed: 0,
     };
-    let policy = Policy {
-        ordering: Ordering::Partition,
+    let policy = DeliveryPolicy {
+        ordering: LaneOrdering::Partition,
         max_pending: 4_000_000,
         backoff,
-        ..Policy::default()
+        ..DeliveryPolicy::default()
     };
-    let mut machine = Machine::new(policy, 0);
+    let mut machine = WorkMachine::new(policy, 0);
     let mut leased: std::collections::VecDeque<(u64, u32)> =
         std::collections::VecDeque::with_capacity(2 * load.in_flight as usize + 2 * BATCH as usize);
     let mut journal = Vec::with_capacity(1 << 20);
@@ -193,7 +193,7 @@ struct Measured {
 impl Measured {
     fn claim(
         &mut self,
-        machine: &mut Machine,
+        machine: &mut WorkMachine,
         load: &Load,
         next: &mut u64,
         batch: u64,
@@ -207,7 +207,7 @@ impl Measured {
                 Some(lease) => lease,
                 None => {
                     let lane = (load.lane)(*next);
-                    let message = Passing {
+                    let message = MessageMeta {
                         offset: *next,
                         lane,
                         expires_at: Some(self.now + 604_800_000_000),
@@ -217,9 +217,9 @@ impl Measured {
                     };
                     *next += 1;
                     match machine.pass(&message, 1, 30_000_000, self.now) {
-                        Passed::Leased(lease) => lease,
-                        Passed::Taken => continue,
-                        Passed::Full(full) => panic!("full: {full:?}"),
+                        PassOutcome::Leased(lease) => lease,
+                        PassOutcome::Taken => continue,
+                        PassOutcome::Full(full) => panic!("full: {full:?}"),
                     }
                 }
             };
@@ -233,7 +233,7 @@ impl Measured {
 
     fn settle(
         &mut self,
-        machine: &mut Machine,
+        machine: &mut WorkMachine,
         load: &Load,
         batch: u64,
         leased: &mut std::collections::VecDeque<(u64, u32)>,

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use thalweg_kit::long::{self, LONG_BYTES};
+use thalweg_kit::blocking::{self, LONG_BYTES};
 use thalweg_log::{LogError, Micros, Offset, PartitionId};
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
+use crate::group_partition::{GroupPartitionInner, GroupState};
 use crate::ids::Receipt;
 use crate::message::Message;
-use crate::part::{Inner, State};
 use crate::queue::Queue;
-use crate::settle::Use;
-use crate::store::{Cursor, Next, Store};
+use crate::settle::ReceiptUse;
+use crate::store::{Cursor, MessageStore, NextMessage};
 
 /// Read at once, about.
 pub(crate) const LOOK_BYTES: usize = 8 << 20;
@@ -34,7 +34,7 @@ pub enum SeekTo {
 
 /// What [`Queue::browse_within`] found.
 #[derive(Debug)]
-pub struct Browsed {
+pub struct BrowsePage {
     /// With their partitions.
     pub messages: Vec<(u32, Message)>,
     /// Whether nothing is behind them.
@@ -48,7 +48,7 @@ impl Queue {
         let seeking = self.seeking.lock().await;
         let dropped = self.depth();
         let groups = self.groups();
-        long::work(LONG_BYTES, || self.purge_each(&groups))?;
+        blocking::work(LONG_BYTES, || self.purge_each(&groups))?;
         // Without groups nothing else says that they are gone.
         if groups.is_empty() {
             let ends: thalweg_log::Result<Vec<Offset>> = self.stores().iter().map(|store| store.next()).collect();
@@ -77,8 +77,8 @@ impl Queue {
                 group,
                 |_| true,
                 |inner, _, next| match &mut inner.state {
-                    State::Work(machine) => machine.purge(next),
-                    State::Stream(machine) => {
+                    GroupState::Work(machine) => machine.purge(next),
+                    GroupState::Stream(machine) => {
                         machine.commit(next);
                         0
                     }
@@ -100,7 +100,7 @@ impl Queue {
             group,
             |other| other == partition,
             |inner, _, next| {
-                if let State::Stream(machine) = &mut inner.state {
+                if let GroupState::Stream(machine) = &mut inner.state {
                     machine.commit(offset.min(next));
                 }
                 0
@@ -164,7 +164,7 @@ impl Queue {
         Ok(targets)
     }
 
-    fn goes_back(&self, group: &Group, meant: &Meant, targets: &[Offset]) -> bool {
+    fn goes_back(&self, group: &Group, meant: &PartitionSelection, targets: &[Offset]) -> bool {
         let mut parts = group
             .parts()
             .zip(targets)
@@ -177,26 +177,26 @@ impl Queue {
     fn seek_each(
         &self,
         group: &Group,
-        meant: &Meant,
+        meant: &PartitionSelection,
         targets: &[Offset],
         epoch: Option<u32>,
         back: &mut Vec<u32>,
     ) -> Result<u64> {
         let is_meant = |partition| is_meant(meant, partition);
-        let change = |inner: &mut Inner, partition: u32, next: Offset| {
+        let change = |inner: &mut GroupPartitionInner, partition: u32, next: Offset| {
             let target = targets
                 .get(partition as usize)
                 .map_or(next, |target| *target.min(&next));
             let is_back = target < inner.reads_at();
             match (&mut inner.state, epoch) {
                 (_, None) if is_back => back.push(partition),
-                (State::Stream(machine), epoch) => {
+                (GroupState::Stream(machine), epoch) => {
                     if let Some(epoch) = epoch.filter(|_| is_back) {
                         machine.set_epoch(epoch);
                     }
                     machine.seek(target);
                 }
-                (State::Work(machine), Some(epoch)) if is_back => {
+                (GroupState::Work(machine), Some(epoch)) if is_back => {
                     let is_behind = target > machine.cursor();
                     let dropped = match is_behind {
                         // Forward, but not beyond what was handed out behind the cursor after a seek back.
@@ -210,12 +210,12 @@ impl Queue {
                     return dropped;
                 }
                 // Also at the cursor: what becomes of a lease must not depend on whether anything is left to claim.
-                (State::Work(machine), _) => return machine.purge(target),
+                (GroupState::Work(machine), _) => return machine.purge(target),
             }
             0
         };
         // It may pass millions of messages.
-        long::work(LONG_BYTES, || self.change_each(group, is_meant, change))
+        blocking::work(LONG_BYTES, || self.change_each(group, is_meant, change))
     }
 
     pub(crate) fn state_ids(&self) -> Vec<PartitionId> {
@@ -229,7 +229,7 @@ impl Queue {
         &self,
         group: &Group,
         is_meant: impl Fn(u32) -> bool,
-        mut change: impl FnMut(&mut Inner, u32, Offset) -> u64,
+        mut change: impl FnMut(&mut GroupPartitionInner, u32, Offset) -> u64,
     ) -> Result<u64> {
         let (now, mut sum) = (self.clock.now(), 0);
         for ((partition, part), store) in group.parts().zip(self.stores()) {
@@ -279,13 +279,13 @@ impl Queue {
         from: Option<Offset>,
         limit: usize,
         bytes_max: usize,
-    ) -> Result<Browsed> {
+    ) -> Result<BrowsePage> {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
         self.shed_kept().await;
         let stores = self.stores();
-        let chosen: Vec<(u32, Arc<Store>)> = (0..)
+        let chosen: Vec<(u32, Arc<MessageStore>)> = (0..)
             .zip(stores)
             .filter(|(n, _)| partition.is_none_or(|only| only == *n))
             .collect();
@@ -316,7 +316,7 @@ impl Queue {
             }
             match unreadable.filter(|_| found.is_empty()) {
                 Some(error) => Err(error),
-                None => Ok(Browsed {
+                None => Ok(BrowsePage {
                     is_end: has_room(&found, bytes),
                     messages: found,
                 }),
@@ -334,15 +334,15 @@ impl Queue {
                 continue;
             };
             let mut inner = part.inner.lock();
-            if !self.is_current(group, &inner.state, receipt, Use::Again) {
+            if !self.is_current(group, &inner.state, receipt, ReceiptUse::Again) {
                 continue;
             }
             match &mut inner.state {
-                State::Work(machine) => {
+                GroupState::Work(machine) => {
                     machine.release(receipt.id.offset, receipt.delivery, unsent);
                 }
                 // What was read and not acked is read again.
-                State::Stream(machine) => {
+                GroupState::Stream(machine) => {
                     let _ = machine.nack(receipt.id.offset, 0, now);
                 }
             }
@@ -362,7 +362,7 @@ impl Queue {
         if let Some(index) = left {
             for (partition, part) in group.parts() {
                 let mut inner = part.inner.lock();
-                if let State::Work(machine) = &mut inner.state {
+                if let GroupState::Work(machine) = &mut inner.state {
                     machine.release_all(index);
                 }
                 if let Err(error) = self.after(group, partition, part, &mut inner, now) {
@@ -381,16 +381,16 @@ impl Queue {
 }
 
 /// Partitions, in their order; `None` are all.
-type Meant = Option<Vec<u32>>;
+type PartitionSelection = Option<Vec<u32>>;
 
-fn is_meant(meant: &Meant, partition: u32) -> bool {
+fn is_meant(meant: &PartitionSelection, partition: u32) -> bool {
     meant
         .as_ref()
         .is_none_or(|meant| meant.binary_search(&partition).is_ok())
 }
 
 /// The first message that was appended at `time` or later.
-async fn at_time(store: Arc<Store>, time: Micros) -> Result<Offset> {
+async fn at_time(store: Arc<MessageStore>, time: Micros) -> Result<Offset> {
     let found = tokio::task::spawn_blocking(move || {
         let mut from = store.offset_at(time)?.max(store.first()?);
         // The frame that may have it begins earlier.
@@ -411,7 +411,7 @@ async fn at_time(store: Arc<Store>, time: Micros) -> Result<Offset> {
 /// No more messages than that, nor, but for the last one, more bytes. Reads the disk if need be. Ends before what is damaged;
 /// who begins there gets the error.
 pub(crate) fn read_from(
-    store: &Store,
+    store: &MessageStore,
     from: Offset,
     limit: usize,
     mut bytes: usize,
@@ -419,18 +419,18 @@ pub(crate) fn read_from(
     let (mut cursor, mut at, mut found) = (Cursor::default(), from, Vec::new());
     while found.len() < limit && bytes > 0 {
         match store.at(&mut cursor, at) {
-            Ok(Next::Message(message, _)) => {
+            Ok(NextMessage::Message(message, _)) => {
                 at = message.offset + 1;
                 bytes = bytes.saturating_sub(message.bytes());
                 found.push(message);
             }
-            Ok(Next::Gap { to, .. }) => at = to,
-            Ok(Next::Load) => match store.load(at) {
+            Ok(NextMessage::Gap { to, .. }) => at = to,
+            Ok(NextMessage::Load) => match store.load(at) {
                 Ok(loaded) => cursor = loaded,
                 Err(_) if !found.is_empty() => break,
                 Err(error) => return Err(error),
             },
-            Ok(Next::End) => break,
+            Ok(NextMessage::End) => break,
             Err(_) if !found.is_empty() => break,
             Err(error) => return Err(error),
         }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use thalweg_log::line::Line;
+use thalweg_log::wait_queue::WaitQueue;
 
 use crate::budget;
 use crate::depth::Depth;
@@ -35,7 +35,7 @@ pub(crate) struct Admission {
     pub groups: Arc<Vec<Arc<Group>>>,
     depth: Depth,
     /// Producers that wait. Between two changes the first of them does not fit, or the queue is held still.
-    pub line: Line<Wanted>,
+    pub line: WaitQueue<AdmissionRequest>,
     /// Nobody may begin to store as long as somebody holds the queue still.
     pub held_still: u32,
     /// The queue is gone: nobody comes in any more.
@@ -46,13 +46,13 @@ pub(crate) struct Admission {
 
 /// What a producer wants to store together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct AdmissionRequest {
     pub count: u64,
     pub bytes: u64,
 }
 
 /// The key of a limit, and the limit.
-pub(crate) type Limit = (&'static str, u64);
+pub(crate) type AdmissionLimit = (&'static str, u64);
 
 /// The key of the limit that settling lifts, where the others ask for bytes to be freed.
 pub(crate) const MAX_DEPTH: &str = "max_depth";
@@ -75,7 +75,7 @@ impl Admission {
             settings,
             groups: Arc::default(),
             depth: Depth::default(),
-            line: Line::default(),
+            line: WaitQueue::default(),
             held_still: 0,
             is_closed: false,
             memory,
@@ -123,8 +123,8 @@ impl Admission {
     }
 
     /// The limit that so much more would break.
-    pub fn limit(&mut self, wanted: Wanted) -> Option<Limit> {
-        let Wanted { count, bytes } = wanted;
+    pub fn limit(&mut self, wanted: AdmissionRequest) -> Option<AdmissionLimit> {
+        let AdmissionRequest { count, bytes } = wanted;
         let (depth, most) = (self.settings.max_depth, self.settings.max_bytes);
         let total = self.total.load(Ordering::Relaxed);
         if depth > 0 && self.depth.is_beyond(depth, count, (&self.groups, total, self.retained)) {
@@ -139,8 +139,8 @@ impl Admission {
     }
 
     /// The limit that so much would break even if the queue were empty.
-    pub fn never(&self, wanted: Wanted) -> Option<Limit> {
-        let Wanted { count, bytes } = wanted;
+    pub fn never(&self, wanted: AdmissionRequest) -> Option<AdmissionLimit> {
+        let AdmissionRequest { count, bytes } = wanted;
         let memory = self.memory.as_ref().map_or(0, budget::Allowance::limit);
         [
             (MAX_DEPTH, count, self.settings.max_depth),
@@ -153,7 +153,7 @@ impl Admission {
     }
 
     /// Counts so much more, if it may come in now and nobody waits.
-    pub fn admit(&mut self, wanted: Wanted) -> bool {
+    pub fn admit(&mut self, wanted: AdmissionRequest) -> bool {
         self.let_in();
         let may = self.line.is_empty() && self.lets_in() && self.limit(wanted).is_none();
         if may {
@@ -177,8 +177,8 @@ impl Admission {
         }
     }
 
-    pub fn add(&mut self, wanted: Wanted) {
-        let Wanted { count, bytes } = wanted;
+    pub fn add(&mut self, wanted: AdmissionRequest) {
+        let AdmissionRequest { count, bytes } = wanted;
         self.bytes += bytes;
         self.storing_bytes += bytes;
         self.storing += count;
@@ -197,16 +197,16 @@ impl Admission {
     }
 
     /// What was added is stored.
-    pub fn done(&mut self, wanted: Wanted) {
-        let Wanted { count, bytes } = wanted;
+    pub fn done(&mut self, wanted: AdmissionRequest) {
+        let AdmissionRequest { count, bytes } = wanted;
         self.enqueued += count;
         self.storing_bytes -= bytes;
         self.storing -= count;
     }
 
     /// What was added is not stored.
-    pub fn undo(&mut self, wanted: Wanted) {
-        let Wanted { count, bytes } = wanted;
+    pub fn undo(&mut self, wanted: AdmissionRequest) {
+        let AdmissionRequest { count, bytes } = wanted;
         self.storing_bytes -= bytes;
         self.storing -= count;
         self.gone(count, bytes);

@@ -25,18 +25,18 @@ impl Budget {
     }
 
     /// Room for something as long as it lives, if there is so much.
-    pub fn reserve(self: &Arc<Budget>, bytes: u64) -> Option<Reserved> {
+    pub fn reserve(self: &Arc<Budget>, bytes: u64) -> Option<Reservation> {
         // Nothing fits also where too much is taken already.
-        (bytes == 0 || self.take(bytes)).then(|| Reserved {
+        (bytes == 0 || self.take(bytes)).then(|| Reservation {
             budget: self.clone(),
             bytes,
         })
     }
 
     /// The same of what is there already: it counts, whether there is room for it or not.
-    pub fn reserve_anyway(self: &Arc<Budget>, bytes: u64) -> Reserved {
+    pub fn reserve_anyway(self: &Arc<Budget>, bytes: u64) -> Reservation {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
-        Reserved {
+        Reservation {
             budget: self.clone(),
             bytes,
         }
@@ -56,18 +56,18 @@ impl Budget {
 
 /// Room that is given back when this goes.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
 }
 
-impl Reserved {
+impl Reservation {
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
     /// So much of it for something that lives on its own; what it lacks is taken whether there is room or not.
-    pub fn split(&mut self, bytes: u64) -> Reserved {
+    pub fn split(&mut self, bytes: u64) -> Reservation {
         let own = bytes.min(self.bytes);
         self.bytes -= own;
         let mut part = self.budget.reserve_anyway(bytes - own);
@@ -76,7 +76,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
     }

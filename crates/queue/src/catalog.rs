@@ -6,23 +6,23 @@
 //! there or its last partition is removed: so what a crash leaves half made or half removed is found and removed, and no
 //! number is ever given twice. What the marks say, and what holds where records are lost, is in `catalog/history.rs`.
 
+mod contents;
 mod entry;
-mod history;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use smol_str::SmolStr;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, Log, LogError, Micros, PartitionId, Records, Unit};
+use thalweg_log::{Durability, Log, LogError, Micros, PartitionId, Records, WriteBatch};
 use tokio::sync::Mutex;
 
 use crate::error::{QueueError, Result};
 use crate::queue::IDS;
-pub(crate) use entry::{Entry, GroupEntry};
-use history::History;
-pub(crate) use history::Mark;
+use contents::CatalogContents;
+pub(crate) use contents::CleanupMark;
+pub(crate) use entry::{GroupEntry, QueueEntry};
 
 /// The partition of the catalogue.
 pub(crate) const CATALOG: PartitionId = PartitionId::new(1, 0);
@@ -49,7 +49,7 @@ const TOGETHER: usize = 100;
 const WHOLE_MAX: usize = 24 << 20;
 
 pub(crate) struct Catalog {
-    state: Mutex<History>,
+    state: Mutex<CatalogContents>,
     /// Records that damage has taken from it.
     lost: u64,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     /// Reads it, or makes an empty one.
     pub async fn open(log: &dyn Log) -> Result<Catalog> {
-        let mut state = History::from(FIRST_ID);
+        let mut state = CatalogContents::from(FIRST_ID);
         match make(log).await {
             // With its first record it is, when there is room.
             Err(error @ LogError::DiskFull { .. }) => {
@@ -79,7 +79,7 @@ impl Catalog {
         self.lost
     }
 
-    pub async fn all(&self) -> Vec<(SmolStr, Entry)> {
+    pub async fn all(&self) -> Vec<(SmolStr, QueueEntry)> {
         let state = self.state.lock().await;
         state
             .queues
@@ -89,7 +89,7 @@ impl Catalog {
     }
 
     /// Numbers under which partitions may be left that no queue has, and why.
-    pub async fn marks(&self) -> BTreeMap<u32, Mark> {
+    pub async fn marks(&self) -> BTreeMap<u32, CleanupMark> {
         self.state.lock().await.marks.clone()
     }
 
@@ -100,7 +100,7 @@ impl Catalog {
     }
 
     /// The number of a new queue, never given before, with a mark until the queue is put. Durable when it returns.
-    pub async fn begin(&self, log: &dyn Log, mark: Mark, now: Micros) -> Result<u32> {
+    pub async fn begin(&self, log: &dyn Log, mark: CleanupMark, now: Micros) -> Result<u32> {
         let mut state = self.state.lock().await;
         let id = state.next_id;
         if id >= NUMBERS {
@@ -150,7 +150,7 @@ impl Catalog {
     }
 
     /// Keeps what is said of a queue. Durable when it returns.
-    pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: Entry, now: Micros) -> Result<()> {
+    pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: QueueEntry, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let changes = state.changes_of(name, &entry);
         state.change(log, &changes, now).await?;
@@ -160,7 +160,7 @@ impl Catalog {
     }
 
     /// The same of a change by which space may become free.
-    pub async fn put_freeing(&self, log: &dyn Log, name: &SmolStr, entry: Entry, now: Micros) -> Result<()> {
+    pub async fn put_freeing(&self, log: &dyn Log, name: &SmolStr, entry: QueueEntry, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let changes = state.changes_of(name, &entry);
         state.change_freeing(log, &changes, now).await?;
@@ -171,14 +171,21 @@ impl Catalog {
 
     /// A queue has another number from now on, under which all of its messages are; its partitions under the old one may go.
     /// One frame, or a crash in between would find the messages twice. Durable when it returns.
-    pub async fn renumber(&self, log: &dyn Log, name: &SmolStr, entry: Entry, old: u32, now: Micros) -> Result<()> {
+    pub async fn renumber(
+        &self,
+        log: &dyn Log,
+        name: &SmolStr,
+        entry: QueueEntry,
+        old: u32,
+        now: Micros,
+    ) -> Result<()> {
         let mut state = self.state.lock().await;
         let mut changes = state.changes_of(name, &entry);
-        changes.push(mark_of(old, Some(Mark::Removing)));
+        changes.push(mark_of(old, Some(CleanupMark::Removing)));
         // The old partitions make room.
         state.change_freeing(log, &changes, now).await?;
         state.put(name.clone(), entry);
-        state.marks.insert(old, Mark::Removing);
+        state.marks.insert(old, CleanupMark::Removing);
         Ok(())
     }
 
@@ -214,16 +221,16 @@ async fn make(log: &dyn Log) -> thalweg_log::Result<()> {
     }
 }
 
-fn mark_of(id: u32, mark: Option<Mark>) -> (String, String) {
-    (format!("{MARK}{id}"), Mark::text(mark).to_owned())
+fn mark_of(id: u32, mark: Option<CleanupMark>) -> (String, String) {
+    (format!("{MARK}{id}"), CleanupMark::text(mark).to_owned())
 }
 
-fn unit_of(changes: &[(String, String)], now: Micros) -> Result<Unit> {
+fn unit_of(changes: &[(String, String)], now: Micros) -> Result<WriteBatch> {
     let mut records = Records::new();
     for (key, value) in changes {
         push(&mut records, key, value, now)?;
     }
-    Ok(Unit::default().and_of(Kind::State, CATALOG, records))
+    Ok(WriteBatch::default().and_of(FrameKind::State, CATALOG, records))
 }
 
 fn push(records: &mut Records, key: &str, value: &str, now: Micros) -> Result<()> {
@@ -234,16 +241,16 @@ fn push(records: &mut Records, key: &str, value: &str, now: Micros) -> Result<()
     Ok(())
 }
 
-impl History {
+impl CatalogContents {
     async fn mark_removing(&mut self, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
-        self.change_freeing(log, &[mark_of(id, Some(Mark::Removing))], now)
+        self.change_freeing(log, &[mark_of(id, Some(CleanupMark::Removing))], now)
             .await?;
-        self.marks.insert(id, Mark::Removing);
+        self.marks.insert(id, CleanupMark::Removing);
         Ok(())
     }
 
     /// The entry of a queue, which ends the mark of its number.
-    fn changes_of(&self, name: &SmolStr, entry: &Entry) -> Vec<(String, String)> {
+    fn changes_of(&self, name: &SmolStr, entry: &QueueEntry) -> Vec<(String, String)> {
         let mut changes = vec![(name.to_string(), entry.to_json().to_string())];
         changes.extend(self.marks.contains_key(&entry.id).then(|| mark_of(entry.id, None)));
         changes
@@ -289,7 +296,7 @@ impl History {
             let (key, value) = mark_of(*id, Some(*mark));
             push(&mut all, &key, &value, now)?;
         }
-        let queues: Vec<(&SmolStr, &Entry)> = self.queues.iter().collect();
+        let queues: Vec<(&SmolStr, &QueueEntry)> = self.queues.iter().collect();
         for some in queues.chunks(TOGETHER) {
             let many = some.iter().map(|(name, entry)| (name.to_string(), entry.to_json()));
             let text = Value::Object(many.collect()).to_string();
@@ -299,7 +306,7 @@ impl History {
             }
             push(&mut all, MANY, &text, now)?;
         }
-        log.append(Unit::default().and_of(Kind::Checkpoint, CATALOG, all), None)
+        log.append(WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, all), None)
             .await?;
         Ok(())
     }

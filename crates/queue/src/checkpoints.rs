@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
 
+use crate::dead_letters::dropped_record;
 use crate::group::Group;
-use crate::letters::dropped_record;
+use crate::group_partition::{GroupPartition, LeasingMember, UnsavedState};
 use crate::maintenance::CHECKPOINT_AFTER;
-use crate::part::{Consumer, Part, Unsaved};
 use crate::queue::Queue;
 
 impl Queue {
@@ -30,11 +30,11 @@ impl Queue {
 
     /// Writes the whole state of every partition of which that is wanted for one group. Of all groups that there are: a start
     /// reads nothing that stands before a checkpoint, so a group that is not in it would begin anew.
-    pub(crate) fn checkpoint(&self, wanted: impl Fn(Unsaved) -> bool) {
+    pub(crate) fn checkpoint(&self, wanted: impl Fn(UnsavedState) -> bool) {
         for partition in 0..self.partition_count() {
             let _listed = self.listing.lock();
             let groups = self.groups();
-            let parts: Vec<(Arc<Group>, Arc<Part>)> = groups
+            let parts: Vec<(Arc<Group>, Arc<GroupPartition>)> = groups
                 .iter()
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
@@ -43,7 +43,7 @@ impl Queue {
                 _ => 0,
             };
             let whole = parts.iter().map(|(_, part)| part.inner.lock().unsaved);
-            let letters = Unsaved::of_letters(drops + self.sent_here.lock().unsaved(partition), whole);
+            let letters = UnsavedState::of_letters(drops + self.sent_here.lock().unsaved(partition), whole);
             if !wanted(letters) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }
@@ -76,7 +76,7 @@ impl Queue {
             inner.checkpoint(group.id, &[], &mut values);
             part.note_unsaved(&inner);
             // Under the lock, so that what changes next comes behind it.
-            self.log.journal(state, Kind::State, &mut |records| {
+            self.log.journal(state, FrameKind::State, &mut |records| {
                 values
                     .iter()
                     .try_for_each(|value| records.push(&RecordRef::of(now, value)))
@@ -87,7 +87,7 @@ impl Queue {
 
     /// All groups of a partition at one moment: nothing may be journaled between them. What has changed is stored before:
     /// if the whole is too large for the log, or the disk is full, a start reads it from there.
-    fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<Part>)]) -> thalweg_log::Result<()> {
+    fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<GroupPartition>)]) -> thalweg_log::Result<()> {
         let mut locked: Vec<_> = parts
             .iter()
             .map(|(group, part)| (group, part, part.inner.lock()))
@@ -98,7 +98,7 @@ impl Queue {
             inner.store(self.log.as_ref(), state, group.id, now)?;
             let members = group.members.lock();
             let holding = members.iter().filter(|member| member.leases > 0);
-            let holding: Vec<Consumer> = holding
+            let holding: Vec<LeasingMember> = holding
                 .map(|member| (member.index, SmolStr::new(member.id), member.kind))
                 .collect();
             drop(members);
@@ -120,7 +120,7 @@ impl Queue {
             None => 0,
         };
         values.extend(dropped.as_deref().map(dropped_record));
-        let written = self.log.journal(state, Kind::Checkpoint, &mut |records| {
+        let written = self.log.journal(state, FrameKind::Checkpoint, &mut |records| {
             values
                 .iter()
                 .try_for_each(|value| records.push(&RecordRef::of(now, value)))

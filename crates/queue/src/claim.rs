@@ -3,7 +3,7 @@
 //! A work group hands out leases; a stream group hands out what follows its position. Messages come from memory; when they
 //! have to be read from a disk, the claim lets go of all locks, has them read, and looks again.
 
-mod taker;
+mod work_claim;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,18 +15,18 @@ use tokio::time::Instant;
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
+use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState};
 use crate::ids::LeaseTag;
-use crate::members::{MemberKind, Share};
+use crate::members::{MemberKind, PartitionShare};
 use crate::message::Message;
-use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::queues::no_group;
 use crate::settings::RetentionMode;
 use crate::store::Cursor;
-use crate::streams::Reading;
+use crate::streams::StreamClaim;
 use crate::times::micros;
-use crate::waiting::Waiter;
-use taker::Taker;
+use crate::waiters::Waiter;
+use work_claim::WorkClaim;
 
 /// Messages of one claim.
 const CLAIM_MAX: u32 = 10_000;
@@ -36,7 +36,7 @@ const PASSED_AT_ONCE: usize = 4_000;
 
 /// What a consumer wants.
 #[derive(Clone, Copy, Debug)]
-pub struct ClaimWant {
+pub struct ClaimRequest {
     /// Messages; at least one.
     pub max: u32,
     /// Of payloads, keys and properties; one message at least is given, however large.
@@ -49,9 +49,9 @@ pub struct ClaimWant {
     pub max_in_flight: Option<u32>,
 }
 
-impl Default for ClaimWant {
-    fn default() -> ClaimWant {
-        ClaimWant {
+impl Default for ClaimRequest {
+    fn default() -> ClaimRequest {
+        ClaimRequest {
             max: 1,
             max_bytes: u64::MAX,
             wait: Duration::ZERO,
@@ -74,29 +74,29 @@ pub struct Delivery {
 }
 
 /// A consumer of a group, for as long as it asks.
-pub struct Asking {
+pub struct ConsumerHandle {
     pub(crate) queue: Arc<Queue>,
     pub(crate) group: Arc<Group>,
-    pub(crate) seat: Seat,
+    pub(crate) seat: ClaimantState,
     /// Otherwise whoever asks has left before.
     is_answered: bool,
 }
 
 /// A consumer's place in its group, and what it may take as far as it knows.
-pub(crate) struct Seat {
+pub(crate) struct ClaimantState {
     pub(crate) index: u32,
     kind: MemberKind,
     /// Of the membership, whose index others may get later.
     pub(crate) reader: u64,
     pub(crate) request: u64,
-    share: Share,
+    share: PartitionShare,
     /// Of the shares of which this is one.
     version: u64,
     /// Partitions of which what comes next cannot be read.
     unreadable: Vec<u32>,
 }
 
-impl Drop for Asking {
+impl Drop for ConsumerHandle {
     fn drop(&mut self) {
         let now = self.queue.clock.now();
         let mut members = self.group.members.lock();
@@ -109,7 +109,7 @@ impl Drop for Asking {
     }
 }
 
-impl Asking {
+impl ConsumerHandle {
     /// An answer goes to the consumer, so it may ask again: its membership lasts. Dropped without that, it ends.
     pub fn answered(&mut self) {
         self.is_answered = true;
@@ -117,7 +117,7 @@ impl Asking {
 
     /// What is ready now and in memory, added to `out`, without waiting. Returns how many leases more the consumer may
     /// take.
-    pub fn claim_now(&mut self, want: ClaimWant, out: &mut Vec<Delivery>) -> Result<u32> {
+    pub fn claim_now(&mut self, want: ClaimRequest, out: &mut Vec<Delivery>) -> Result<u32> {
         self.queue.may_consume(&self.group)?;
         if !self.queue.epoch.is_stored() {
             return Ok(0);
@@ -126,8 +126,8 @@ impl Asking {
         self.seat.kind = MemberKind::Pipeline;
         loop {
             let seat = ("", &mut self.seat);
-            let (room, first) = self.queue.try_claim(&self.group, seat, want, Looking::Quickly, out)?;
-            if first != First::Turn {
+            let (room, first) = self.queue.try_claim(&self.group, seat, want, ScanMode::Quickly, out)?;
+            if first != ClaimStep::Turn {
                 return Ok(room);
             }
         }
@@ -135,7 +135,7 @@ impl Asking {
 }
 
 /// What one look at a partition came to.
-pub(crate) enum Look {
+pub(crate) enum ScanOutcome {
     /// What there is was given.
     Done,
     /// The disk has to be read at this offset first.
@@ -148,7 +148,7 @@ pub(crate) enum Look {
 
 /// What a claim that got nothing has to do before it looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum First {
+pub(crate) enum ClaimStep {
     /// There is nothing for it.
     Nothing,
     /// The disk has to be read in this partition, at this offset.
@@ -165,7 +165,7 @@ impl Queue {
         group: &Arc<Group>,
         consumer: &str,
         kind: MemberKind,
-        want: ClaimWant,
+        want: ClaimRequest,
     ) -> Result<Vec<Delivery>> {
         self.may_consume(group)?;
         self.store_epoch().await?;
@@ -182,35 +182,35 @@ impl Queue {
         self: &Arc<Queue>,
         group: &Arc<Group>,
         consumer: &str,
-        seat: &mut Seat,
-        want: ClaimWant,
+        seat: &mut ClaimantState,
+        want: ClaimRequest,
     ) -> Result<Vec<Delivery>> {
         let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
         let mut out = Vec::new();
         // What is there goes out without the way through those who wait.
-        let (mut room, mut first) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
-        let mut listed: Option<OnList<'_>> = None;
+        let (mut room, mut first) = self.try_claim(group, (consumer, seat), want, ScanMode::Quickly, &mut out)?;
+        let mut listed: Option<WaiterRegistration<'_>> = None;
         let mut unreadable = None;
         loop {
             if !out.is_empty() {
                 return Ok(out);
             }
             match first {
-                First::Nothing => {}
-                First::Load(partition, from) => {
+                ClaimStep::Nothing => {}
+                ClaimStep::Load(partition, from) => {
                     if let Err(error) = self.load(group, partition, from).await {
                         // What other partitions have comes first.
                         seat.unreadable.push(partition);
                         unreadable = Some(error);
                     }
                 }
-                First::Turn => {
+                ClaimStep::Turn => {
                     tokio::task::yield_now().await;
                     self.may_consume(group)?;
                 }
             }
-            if first != First::Nothing {
-                (room, first) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
+            if first != ClaimStep::Nothing {
+                (room, first) = self.try_claim(group, (consumer, seat), want, ScanMode::Closely, &mut out)?;
                 continue;
             }
             if let Some(error) = unreadable.take() {
@@ -231,11 +231,11 @@ impl Queue {
             };
             // What comes from here on calls this claim, what was there before it finds.
             let full = room == 0;
-            let waiting = listed.insert(OnList::new(self, group, &seat.share, full));
+            let waiting = listed.insert(WaiterRegistration::new(self, group, &seat.share, full));
             let version = seat.version;
             self.may_consume(group)?;
-            (room, first) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
-            let found_nothing = out.is_empty() && first == First::Nothing;
+            (room, first) = self.try_claim(group, (consumer, seat), want, ScanMode::Closely, &mut out)?;
+            let found_nothing = out.is_empty() && first == ClaimStep::Nothing;
             // With another share it is for others' messages that it would be called; and what calls those that may take no
             // more calls nobody else.
             if found_nothing && seat.version == version && (room == 0) == full {
@@ -248,7 +248,7 @@ impl Queue {
             waiting.leave();
             if found_nothing {
                 self.may_consume(group)?;
-                (room, first) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
+                (room, first) = self.try_claim(group, (consumer, seat), want, ScanMode::Closely, &mut out)?;
             }
         }
     }
@@ -264,12 +264,12 @@ impl Queue {
     }
 
     /// Makes the consumer a member; it is asking until the answer is dropped.
-    pub fn ask(self: &Arc<Queue>, group: &Arc<Group>, consumer: &str, kind: MemberKind) -> Result<Asking> {
+    pub fn ask(self: &Arc<Queue>, group: &Arc<Group>, consumer: &str, kind: MemberKind) -> Result<ConsumerHandle> {
         let now = self.clock.now();
         let mut members = group.members.lock();
         let index = members.join(now, consumer, kind)?;
         let (reader, request) = members.request_begins(now, index);
-        let seat = Seat {
+        let seat = ClaimantState {
             index,
             kind,
             reader,
@@ -280,7 +280,7 @@ impl Queue {
         };
         drop(members);
         self.look_by(group);
-        Ok(Asking {
+        Ok(ConsumerHandle {
             queue: self.clone(),
             group: group.clone(),
             is_answered: false,
@@ -306,7 +306,7 @@ impl Queue {
         Err(QueueError::Paused { what: what.into() })
     }
 
-    fn too_many(&self, group: &Group, consumer: &str, want: ClaimWant) -> QueueError {
+    fn too_many(&self, group: &Group, consumer: &str, want: ClaimRequest) -> QueueError {
         QueueError::TooManyPending {
             queue: self.name().clone(),
             group: group.name().clone(),
@@ -323,11 +323,11 @@ impl Queue {
     pub(crate) fn try_claim(
         &self,
         group: &Group,
-        (consumer, seat): (&str, &mut Seat),
-        want: ClaimWant,
-        looking: Looking,
+        (consumer, seat): (&str, &mut ClaimantState),
+        want: ClaimRequest,
+        looking: ScanMode,
         out: &mut Vec<Delivery>,
-    ) -> Result<(u32, First)> {
+    ) -> Result<(u32, ClaimStep)> {
         seat.look(group);
         let defaults = &self.defaults;
         let most = defaults.max_in_flight.load(Ordering::Relaxed);
@@ -341,13 +341,13 @@ impl Queue {
             .visibility
             .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros);
         // In memory reading the clock is half of what a claim costs.
-        let roughly = looking == Looking::Quickly && self.is_in_memory() && visibility > 50 * ROUGHLY;
+        let roughly = looking == ScanMode::Quickly && self.is_in_memory() && visibility > 50 * ROUGHLY;
         let now = if roughly {
             self.clock.roughly_now()
         } else {
             self.clock.now()
         };
-        let wanted = Wanted {
+        let wanted = ClaimBudget {
             given,
             max: given + want.max.min(room).min(CLAIM_MAX) as usize,
             bytes: want.max_bytes,
@@ -365,7 +365,7 @@ impl Queue {
             looking,
             unreadable: &seat.unreadable,
             wanted,
-            first: First::Nothing,
+            first: ClaimStep::Nothing,
             out,
         };
         let mut looked = round.over(&seat.share);
@@ -376,7 +376,7 @@ impl Queue {
         }
         let (first, taken) = (round.first, out.len() - given);
         looked?;
-        Ok((room, if taken == 0 { first } else { First::Nothing }))
+        Ok((room, if taken == 0 { first } else { ClaimStep::Nothing }))
     }
 
     fn look(
@@ -384,16 +384,16 @@ impl Queue {
         group: &Group,
         partition: u32,
         consumer: (u32, &str, MemberKind),
-        looking: Looking,
-        wanted: &mut Wanted,
+        looking: ScanMode,
+        wanted: &mut ClaimBudget,
         out: &mut Vec<Delivery>,
-    ) -> Result<Look> {
+    ) -> Result<ScanOutcome> {
         let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) else {
-            return Ok(Look::Done);
+            return Ok(ScanOutcome::Done);
         };
         let latest = wanted.now + wanted.late;
-        if looking == Looking::Quickly && store.next_hint().is_some_and(|next| part.is_idle(next, latest)) {
-            return Ok(Look::Done);
+        if looking == ScanMode::Quickly && store.next_hint().is_some_and(|next| part.is_idle(next, latest)) {
+            return Ok(ScanOutcome::Done);
         }
         wanted.has_looked = true;
         let mut inner = part.inner.lock();
@@ -433,15 +433,15 @@ impl Queue {
         group: &Group,
         partition: u32,
         consumer: u32,
-        inner: &mut Inner,
-        wanted: &mut Wanted,
+        inner: &mut GroupPartitionInner,
+        wanted: &mut ClaimBudget,
         out: &mut Vec<Delivery>,
-    ) -> Result<Look> {
+    ) -> Result<ScanOutcome> {
         let Some(store) = self.store(partition) else {
-            return Ok(Look::Done);
+            return Ok(ScanOutcome::Done);
         };
         let room = inner.room_for(wanted.max.saturating_sub(out.len()));
-        let Inner {
+        let GroupPartitionInner {
             state, cursor, older, ..
         } = inner;
         let before = out.len();
@@ -452,10 +452,10 @@ impl Queue {
         };
         let dropped = self.has_letters.then(|| self.dropped.lock());
         match state {
-            State::Work(machine) => {
+            GroupState::Work(machine) => {
                 machine.advance(wanted.now);
                 tag.lease = machine.epoch().into();
-                let mut taker = Taker {
+                let mut taker = WorkClaim {
                     tag,
                     dropped: dropped.as_deref(),
                     group,
@@ -476,8 +476,8 @@ impl Queue {
                 }
                 look
             }
-            State::Stream(machine) => {
-                let mut reading = Reading {
+            GroupState::Stream(machine) => {
+                let mut reading = StreamClaim {
                     tag,
                     dropped: dropped.as_deref(),
                     group,
@@ -494,7 +494,7 @@ impl Queue {
 
     /// What a look has settled by itself makes room as what consumers settle does: it was not for the group, has expired or
     /// does not exist. `was` is what the group needed from, and what the part counted, before.
-    pub(crate) fn passed_over(&self, part: &Part, inner: &Inner, was: (Offset, i64)) {
+    pub(crate) fn passed_over(&self, part: &GroupPartition, inner: &GroupPartitionInner, was: (Offset, i64)) {
         if (part.wants(), inner.counted()) != was {
             self.has_room();
             self.trim_soon();
@@ -506,8 +506,8 @@ impl Queue {
         &self,
         group: &Group,
         partition: u32,
-        part: &Part,
-        inner: &mut Inner,
+        part: &GroupPartition,
+        inner: &mut GroupPartitionInner,
         now: Micros,
     ) -> Result<()> {
         let changed = self.changed(group, partition, part, inner, now);
@@ -520,15 +520,15 @@ impl Queue {
         &self,
         group: &Group,
         partition: u32,
-        part: &Part,
-        inner: &mut Inner,
+        part: &GroupPartition,
+        inner: &mut GroupPartitionInner,
         now: Micros,
     ) -> Result<()> {
         let stored = match self.is_in_memory() {
             true => Ok(()),
             false => inner.store(self.log.as_ref(), self.state_id(partition), group.id, now),
         };
-        if let State::Work(machine) = &mut inner.state {
+        if let GroupState::Work(machine) = &mut inner.state {
             let ends = machine.lease_ends();
             for consumer in ends.drain(..) {
                 if group.shared.end(consumer, 1) {
@@ -571,30 +571,30 @@ impl Queue {
     }
 }
 
-impl Inner {
+impl GroupPartitionInner {
     fn loaded(&mut self, from: Offset, cursor: Cursor, now: Micros) {
         self.frames_used = now;
         match &self.state {
             // The reading place is not lost for an old message.
-            State::Work(machine) if from < machine.cursor() => self.older = cursor,
+            GroupState::Work(machine) if from < machine.cursor() => self.older = cursor,
             _ => self.cursor = cursor,
         }
     }
 }
 
 /// What was taken has not left the process and does not: it is as if nobody had asked.
-fn take_back(inner: &mut Inner, given: impl DoubleEndedIterator<Item = Delivery>, now: Micros) {
+fn take_back(inner: &mut GroupPartitionInner, given: impl DoubleEndedIterator<Item = Delivery>, now: Micros) {
     for given in given.rev() {
         let offset = given.message.offset;
         match &mut inner.state {
-            State::Work(machine) => drop(machine.release(offset, given.delivery, true)),
-            State::Stream(machine) => drop(machine.nack(offset, 0, now)),
+            GroupState::Work(machine) => drop(machine.release(offset, given.delivery, true)),
+            GroupState::Stream(machine) => drop(machine.nack(offset, 0, now)),
         }
     }
 }
 
 /// A claim's place among those that wait. When it ends, the next is called if there is more.
-struct OnList<'a> {
+struct WaiterRegistration<'a> {
     queue: &'a Queue,
     group: &'a Group,
     waiter: Arc<Waiter>,
@@ -603,9 +603,9 @@ struct OnList<'a> {
     called_for: Option<u32>,
 }
 
-impl<'a> OnList<'a> {
-    fn new(queue: &'a Queue, group: &'a Group, share: &Share, full: bool) -> OnList<'a> {
-        OnList {
+impl<'a> WaiterRegistration<'a> {
+    fn new(queue: &'a Queue, group: &'a Group, share: &PartitionShare, full: bool) -> WaiterRegistration<'a> {
+        WaiterRegistration {
             queue,
             group,
             waiter: group.waiting.list(share, full),
@@ -627,7 +627,7 @@ impl<'a> OnList<'a> {
     }
 }
 
-impl Drop for OnList<'_> {
+impl Drop for WaiterRegistration<'_> {
     fn drop(&mut self) {
         self.leave();
         if let Some(partition) = self.called_for {
@@ -636,7 +636,7 @@ impl Drop for OnList<'_> {
     }
 }
 
-impl Seat {
+impl ClaimantState {
     /// Learns its share anew if shares have changed.
     fn look(&mut self, group: &Group) {
         let version = group.shared.version();
@@ -649,7 +649,7 @@ impl Seat {
 
 /// How closely a claim looks at partitions in which there seems to be nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looking {
+pub(crate) enum ScanMode {
     /// Leaves them out by what they say without a lock, which may be a moment old.
     Quickly,
     /// Into each. Whoever goes to sleep has to, under the lock under which messages are added.
@@ -664,17 +664,17 @@ struct Round<'a> {
     queue: &'a Queue,
     group: &'a Group,
     consumer: (u32, &'a str, MemberKind),
-    looking: Looking,
+    looking: ScanMode,
     unreadable: &'a [u32],
-    wanted: Wanted,
-    first: First,
+    wanted: ClaimBudget,
+    first: ClaimStep,
     out: &'a mut Vec<Delivery>,
 }
 
 impl Round<'_> {
     /// The consumer's own partitions, from one after the one where the last claim began, so that none starves; then those
     /// of others, where that is allowed.
-    fn over(&mut self, share: &Share) -> Result<()> {
+    fn over(&mut self, share: &PartitionShare) -> Result<()> {
         let own = share.own.len() as u32;
         let turn = match own {
             0 | 1 if !share.others => 0,
@@ -703,11 +703,11 @@ impl Round<'_> {
 
     /// Although a look at a partition was worth it.
     fn found_nothing(&self) -> bool {
-        self.wanted.has_looked && self.out.len() == self.wanted.given && self.first == First::Nothing
+        self.wanted.has_looked && self.out.len() == self.wanted.given && self.first == ClaimStep::Nothing
     }
 
     fn is_full(&self) -> bool {
-        self.out.len() >= self.wanted.max || self.wanted.bytes == 0 || self.first == First::Turn
+        self.out.len() >= self.wanted.max || self.wanted.bytes == 0 || self.first == ClaimStep::Turn
     }
 
     fn look_at(&mut self, partition: u32) -> Result<()> {
@@ -720,18 +720,18 @@ impl Round<'_> {
             self.out,
         )?;
         match look {
-            Look::Done => Ok(()),
-            Look::Load(from) => {
+            ScanOutcome::Done => Ok(()),
+            ScanOutcome::Load(from) => {
                 if !self.unreadable.contains(&partition) {
-                    self.first = First::Load(partition, from);
+                    self.first = ClaimStep::Load(partition, from);
                 }
                 Ok(())
             }
-            Look::More => {
-                self.first = First::Turn;
+            ScanOutcome::More => {
+                self.first = ClaimStep::Turn;
                 Ok(())
             }
-            Look::Gap(from, to) => Err(QueueError::OffsetGap {
+            ScanOutcome::Gap(from, to) => Err(QueueError::OffsetGap {
                 queue: self.queue.name().clone(),
                 partition,
                 from,
@@ -741,7 +741,7 @@ impl Round<'_> {
     }
 }
 
-pub(crate) struct Wanted {
+pub(crate) struct ClaimBudget {
     /// What the caller had before.
     pub given: usize,
     pub max: usize,
@@ -758,7 +758,7 @@ pub(crate) struct Wanted {
     pub reader: u64,
 }
 
-impl Wanted {
+impl ClaimBudget {
     pub fn take(&mut self, message: &Message) {
         self.bytes = self.bytes.saturating_sub(message.bytes() as u64);
     }

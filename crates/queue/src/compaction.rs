@@ -21,8 +21,8 @@ use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
 use crate::error::Result;
-use crate::machine::Sleepers;
-use crate::part::State;
+use crate::group_partition::GroupState;
+use crate::machine::DelayedMessageSet;
 use crate::queue::Queue;
 use crate::settings::{CompactionSettings, RetentionMode};
 use crate::times::micros;
@@ -38,14 +38,14 @@ const ONE_IN: u64 = 10;
 
 /// How far the runs of a partition have come, since the start of the process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct CompactionProgress {
     /// Before it every key stands once.
     clean: Offset,
     rewritten_at: Micros,
 }
 
 /// What a look at what is new has found.
-struct Notes {
+struct LatestKeyOffsets {
     /// By the numbers of keys.
     last: HashMap<u128, Offset>,
     /// It came so far.
@@ -55,19 +55,19 @@ struct Notes {
 }
 
 /// Which records of a partition may not go yet.
-struct Unsettled {
+struct UnsettledOffsets {
     /// From here on.
     from: Offset,
     /// And these before it.
     held: HashSet<Offset>,
     /// By group: those that are delayed for long. Millions take a few megabytes so.
-    asleep: Vec<Sleepers>,
+    asleep: Vec<DelayedMessageSet>,
 }
 
 /// A key as a number.
-struct Keys([RandomState; 2]);
+struct KeyHasher([RandomState; 2]);
 
-impl Keys {
+impl KeyHasher {
     fn number(&self, key: &[u8]) -> u128 {
         let [one, other] = &self.0;
         u128::from(one.hash_one(key)) << 64 | u128::from(other.hash_one(key))
@@ -84,8 +84,8 @@ impl Queue {
     }
 
     /// Runs over all partitions. Each takes as long as the pace allows, on a thread for that.
-    pub(crate) async fn compact(self: &Arc<Queue>, mut progress: OwnedMutexGuard<Vec<Progress>>) {
-        progress.resize(self.partition_count() as usize, Progress::default());
+    pub(crate) async fn compact(self: &Arc<Queue>, mut progress: OwnedMutexGuard<Vec<CompactionProgress>>) {
+        progress.resize(self.partition_count() as usize, CompactionProgress::default());
         for (partition, progress) in (0..).zip(progress.iter_mut()) {
             let (queue, before) = (self.clone(), *progress);
             let _turn = ONE_RUN.acquire().await;
@@ -100,14 +100,14 @@ impl Queue {
         self.count_bytes().await;
     }
 
-    fn compact_one(&self, partition: u32, progress: Progress) -> Result<Progress> {
+    fn compact_one(&self, partition: u32, progress: CompactionProgress) -> Result<CompactionProgress> {
         let settings = self.settings_now().compaction;
         let now = self.clock.now();
         let id = self.data_id(partition);
         let (bounds, unsettled) = (self.log.bounds(id)?, self.unsettled(partition));
         let end = self.log.offset_at(id, now - micros(settings.lag))?.min(bounds.next);
         let from = progress.clean.max(bounds.first);
-        let keys = Keys([RandomState::new(), RandomState::new()]);
+        let keys = KeyHasher([RandomState::new(), RandomState::new()]);
         // A file that has gone out of use stands in if the one that took its place is lost: what it has must stay deleted.
         let oldest = self.log.oldest_leftover(id)?.unwrap_or(Offset::MAX);
         let notes = self.note_keys(partition, from, end, &keys)?;
@@ -140,15 +140,15 @@ impl Queue {
         }
         let clean = reached.min(end).min(unsettled.first());
         tracing::debug!(queue = %self.name(), partition, records = notes.records, from, clean, "keys were compacted");
-        Ok(Progress {
+        Ok(CompactionProgress {
             clean: clean.max(progress.clean),
             rewritten_at: now,
         })
     }
 
     /// Where each key was last seen.
-    fn note_keys(&self, partition: u32, from: Offset, to: Offset, keys: &Keys) -> Result<Notes> {
-        let mut notes = Notes {
+    fn note_keys(&self, partition: u32, from: Offset, to: Offset, keys: &KeyHasher) -> Result<LatestKeyOffsets> {
+        let mut notes = LatestKeyOffsets {
             last: HashMap::new(),
             end: to,
             records: 0,
@@ -171,8 +171,8 @@ impl Queue {
     }
 
     /// What must stay because somebody has still to do with it.
-    fn unsettled(&self, partition: u32) -> Unsettled {
-        let mut unsettled = Unsettled {
+    fn unsettled(&self, partition: u32) -> UnsettledOffsets {
+        let mut unsettled = UnsettledOffsets {
             from: Offset::MAX,
             held: HashSet::new(),
             asleep: Vec::new(),
@@ -183,13 +183,13 @@ impl Queue {
                 continue;
             };
             match &part.inner.lock().state {
-                State::Work(machine) => {
+                GroupState::Work(machine) => {
                     unsettled.from = unsettled.from.min(machine.floor());
                     unsettled.held.extend(machine.held());
                     unsettled.asleep.push(machine.sleepers().clone());
                 }
-                State::Stream(machine) if protect => unsettled.from = unsettled.from.min(machine.committed()),
-                State::Stream(_) => {}
+                GroupState::Stream(machine) if protect => unsettled.from = unsettled.from.min(machine.committed()),
+                GroupState::Stream(_) => {}
             }
         }
         unsettled
@@ -202,13 +202,13 @@ impl Queue {
     }
 }
 
-impl Unsettled {
+impl UnsettledOffsets {
     fn holds(&self, offset: Offset) -> bool {
         offset >= self.from || self.held.contains(&offset) || self.asleep.iter().any(|asleep| asleep.contains(offset))
     }
 
     fn first(&self) -> Offset {
-        let asleep = self.asleep.iter().filter_map(Sleepers::first);
+        let asleep = self.asleep.iter().filter_map(DelayedMessageSet::first);
         self.held.iter().copied().chain(asleep).fold(self.from, Offset::min)
     }
 }

@@ -8,7 +8,7 @@
 //! kept, or when all queues together have no more memory for them (`queues.dedup_memory`). What is forgotten early is counted,
 //! since a repetition of it would be stored again. Each queue keeps a few whatever the others keep.
 
-mod kept;
+mod storage;
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -44,35 +44,35 @@ const SMALL: usize = 1024;
 
 /// Where a message lies in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct MessagePosition {
     pub partition: u32,
     pub offset: Offset,
 }
 
 /// Names the reservation of an id. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
+pub struct DedupTicket(u64);
 
 /// What is known of an id of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum DedupLookup {
     /// Not in the window. It is reserved until [`Dedup::stored`] or [`Dedup::failed`] says what became of its message.
-    First(Ticket),
+    First(DedupTicket),
     /// As the id at this place of the same batch.
     SameAs(usize),
     /// The first message with it is there.
-    Stored(Place),
+    Stored(MessagePosition),
 }
 
 /// An id of a batch is reserved for another one.
 #[derive(Clone, Debug)]
-pub struct Busy {
+pub struct DedupConflict {
     /// Its place in the batch.
     pub at: usize,
     known: Arc<Semaphore>,
 }
 
-impl Busy {
+impl DedupConflict {
     /// Returns when it is known what became of the message with that id.
     pub async fn is_over(self) {
         // Nobody ever gets a permit; closing it is the sign.
@@ -87,7 +87,7 @@ pub struct Dedup {
     ids_max: usize,
     id_bytes_max: usize,
     /// In the order in which they were stored; the front one has number `first`.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<DedupEntry>,
     first: u64,
     id_bytes: usize,
     /// Of those ids that have memory of their own.
@@ -105,11 +105,11 @@ pub struct Dedup {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct DedupEntry {
     id: SmolStr,
     since: Micros,
     /// `None`: the id is not this entry's any more, only the slot is left.
-    place: Option<Place>,
+    place: Option<MessagePosition>,
 }
 
 impl Dedup {
@@ -147,7 +147,7 @@ impl Dedup {
 
     /// Looks the ids of a batch up and reserves those that are not known, unless one is reserved for another batch. The look
     /// begins at `from`: who has waited for an id goes on there, and need not look at all of them for each that was busy.
-    pub fn reserve(&mut self, now: Micros, ids: &[&str], from: usize) -> Result<Vec<Seen>, Busy> {
+    pub fn reserve(&mut self, now: Micros, ids: &[&str], from: usize) -> Result<Vec<DedupLookup>, DedupConflict> {
         // Here only some: a window of a million ids may have passed, and others wait. Maintenance does the rest.
         self.forget_some(now, 64 + 2 * ids.len());
         let from = from.min(ids.len());
@@ -155,7 +155,7 @@ impl Dedup {
             let reserved = ids.get(at).and_then(|id| self.reserved.get_mut(*id));
             if let Some(known) = reserved {
                 let known = known.get_or_insert_with(|| Arc::new(Semaphore::new(0))).clone();
-                return Err(Busy { at, known });
+                return Err(DedupConflict { at, known });
             }
         }
         let mut own: HashMap<&str, usize> = HashMap::new();
@@ -163,16 +163,16 @@ impl Dedup {
         for (at, id) in ids.iter().copied().enumerate() {
             let first = *own.entry(id).or_insert(at);
             all.push(match self.place_of(now, id) {
-                _ if first != at => Seen::SameAs(first),
-                Some(place) => Seen::Stored(place),
-                None => Seen::First(self.reserve_one(id)),
+                _ if first != at => DedupLookup::SameAs(first),
+                Some(place) => DedupLookup::Stored(place),
+                None => DedupLookup::First(self.reserve_one(id)),
             });
         }
         Ok(all)
     }
 
-    fn reserve_one(&mut self, id: &str) -> Ticket {
-        let (id, ticket) = (SmolStr::new(id), Ticket(self.next_ticket));
+    fn reserve_one(&mut self, id: &str) -> DedupTicket {
+        let (id, ticket) = (SmolStr::new(id), DedupTicket(self.next_ticket));
         self.next_ticket += 1;
         self.tickets.insert(ticket.0, id.clone());
         self.reserved.insert(id, None);
@@ -181,24 +181,24 @@ impl Dedup {
 
     /// Whether an id is reserved under a ticket: nobody else stores a message with it.
     #[cfg(test)]
-    fn holds(&self, ticket: Ticket) -> bool {
+    fn holds(&self, ticket: DedupTicket) -> bool {
         self.tickets.contains_key(&ticket.0)
     }
 
     /// The message of the first with an id is committed there.
-    pub fn stored(&mut self, now: Micros, ticket: Ticket, place: Place) {
+    pub fn stored(&mut self, now: Micros, ticket: DedupTicket, place: MessagePosition) {
         if let Some(id) = self.free(ticket) {
             self.keep(now, id, place);
         }
     }
 
     /// The message of the first with an id was not stored: the next with it is the first.
-    pub fn failed(&mut self, ticket: Ticket) {
+    pub fn failed(&mut self, ticket: DedupTicket) {
         self.free(ticket);
     }
 
     /// Ends a reservation. Whoever waits for the id looks again.
-    fn free(&mut self, ticket: Ticket) -> Option<SmolStr> {
+    fn free(&mut self, ticket: DedupTicket) -> Option<SmolStr> {
         let id = self.tickets.remove(&ticket.0)?;
         if let Some(known) = self.reserved.remove(&id).flatten() {
             known.close();
@@ -207,7 +207,7 @@ impl Dedup {
     }
 
     /// An id found in the log at a start. Those of a window are to come in the order of their times.
-    pub fn restore(&mut self, since: Micros, id: &str, place: Place) {
+    pub fn restore(&mut self, since: Micros, id: &str, place: MessagePosition) {
         self.forget(since);
         if self.place_of(since, id).is_none() {
             self.keep(since, SmolStr::new(id), place);
@@ -263,7 +263,7 @@ impl Dedup {
     }
 
     /// Of the first message with an id, if that is in the window.
-    fn place_of(&mut self, now: Micros, id: &str) -> Option<Place> {
+    fn place_of(&mut self, now: Micros, id: &str) -> Option<MessagePosition> {
         let number = self.find(self.hasher.hash_one(id), id)?;
         let entry = entry_of(&self.entries, self.first, number)?;
         // A clock that was set back leaves old ids behind younger ones, where `forget` does not see them.
@@ -274,7 +274,7 @@ impl Dedup {
         None
     }
 
-    fn keep(&mut self, now: Micros, id: SmolStr, place: Place) {
+    fn keep(&mut self, now: Micros, id: SmolStr, place: MessagePosition) {
         if self.window == 0 {
             return;
         }
@@ -289,7 +289,7 @@ impl Dedup {
             // By a quarter, where it would double by itself.
             self.entries.reserve_exact(self.entries.len() / 4 + 16);
         }
-        self.entries.push_back(Entry {
+        self.entries.push_back(DedupEntry {
             id,
             since: now,
             place: Some(place),
@@ -367,7 +367,7 @@ fn heap_bytes(id: &SmolStr) -> u64 {
     }
 }
 
-fn entry_of(entries: &VecDeque<Entry>, first: u64, number: u64) -> Option<&Entry> {
+fn entry_of(entries: &VecDeque<DedupEntry>, first: u64, number: u64) -> Option<&DedupEntry> {
     entries.get(usize::try_from(number.checked_sub(first)?).ok()?)
 }
 

@@ -10,10 +10,10 @@ use crate::group::Group;
 
 #[derive(Default)]
 pub(crate) struct Depth {
-    known: Option<Known>,
+    known: Option<DepthSnapshot>,
 }
 
-struct Known {
+struct DepthSnapshot {
     depth: u64,
     /// Messages that were ever counted in at the time.
     total: u64,
@@ -41,7 +41,7 @@ impl Depth {
         let Some((group, depth)) = slowest(groups) else {
             return retained + more > most;
         };
-        self.known = Some(Known {
+        self.known = Some(DepthSnapshot {
             depth,
             total,
             slowest: group.clone(),

@@ -5,7 +5,7 @@
 //! nothing ticks. To one that expires behind others the cursor is walked over those that live: the group holds them as ready from
 //! then on, each with its own time. Disks are read outside of all locks.
 
-mod ages;
+mod early_expiry;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,17 +14,17 @@ use std::time::Duration;
 use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::MutexGuard;
 
-use crate::dedup::Place;
+use crate::dedup::MessagePosition;
 use crate::error::Result;
 use crate::group::Group;
-use crate::machine::Machine;
-use crate::message::{Life, NewMessage, not_before};
-use crate::part::{Inner, NEVER, Part, State};
+use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState, NEVER};
+use crate::machine::WorkMachine;
+use crate::message::{MessageLifetime, NewMessage, not_before};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
-use crate::store::{Cursor, Next, Store};
+use crate::store::{Cursor, MessageStore, NextMessage};
 use crate::times::{effective_ttl, micros};
-pub(crate) use ages::Ages;
+pub(crate) use early_expiry::EarlyExpiryIndex;
 
 /// Messages that are passed under one lock.
 const AT_ONCE: usize = 1000;
@@ -34,7 +34,7 @@ const TRY_AGAIN: Micros = 60_000_000;
 const GATHER: Micros = 100_000;
 
 /// What a walk over some messages came to.
-enum Walked {
+enum WalkOutcome {
     /// The one at the cursor may live so long.
     Until(Micros),
     More,
@@ -44,7 +44,7 @@ enum Walked {
 
 /// A look for what is too old that is worth taking at some time.
 #[derive(Debug, Default)]
-pub(crate) struct Aging {
+pub(crate) struct ExpiryCheck {
     /// Nothing is too old before that; at first that is not known.
     at: AtomicI64,
     /// Whoever looks. Who comes meanwhile waits, and finds it done.
@@ -52,14 +52,14 @@ pub(crate) struct Aging {
 }
 
 /// Somebody looks. If that is given up half-way, somebody else has to.
-struct Looking<'a> {
-    aging: &'a Aging,
+struct RunningExpiryCheck<'a> {
+    aging: &'a ExpiryCheck,
     queue: &'a Queue,
     next: Option<Micros>,
     _alone: MutexGuard<'a, ()>,
 }
 
-impl Drop for Looking<'_> {
+impl Drop for RunningExpiryCheck<'_> {
     fn drop(&mut self) {
         let next = self.next.unwrap_or(0);
         self.aging.at.fetch_min(next, Ordering::AcqRel);
@@ -67,7 +67,7 @@ impl Drop for Looking<'_> {
     }
 }
 
-impl Aging {
+impl ExpiryCheck {
     pub fn at(&self) -> Micros {
         self.at.load(Ordering::Acquire)
     }
@@ -80,7 +80,7 @@ impl Aging {
     }
 
     /// Begins to look if it is time.
-    async fn look<'a>(&'a self, queue: &'a Queue) -> Option<Looking<'a>> {
+    async fn look<'a>(&'a self, queue: &'a Queue) -> Option<RunningExpiryCheck<'a>> {
         if queue.clock.now() < self.at() && self.looking.try_lock().is_ok() {
             return None;
         }
@@ -90,7 +90,7 @@ impl Aging {
         }
         // Whoever comes up meanwhile lowers it again.
         self.at.store(NEVER, Ordering::Release);
-        Some(Looking {
+        Some(RunningExpiryCheck {
             aging: self,
             queue,
             next: None,
@@ -127,17 +127,17 @@ impl Queue {
     }
 
     /// Walks the cursor of a group over what has expired. Returns when to come again.
-    async fn walk(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &Part) -> Micros {
+    async fn walk(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) -> Micros {
         loop {
             let walked = match self.walk_some(group, partition, part) {
-                Ok(Walked::Load(from)) => self.look_ahead(group, partition, part, from).await,
+                Ok(WalkOutcome::Load(from)) => self.look_ahead(group, partition, part, from).await,
                 walked => walked,
             };
             self.move_out(group, partition).await;
             match walked {
-                Ok(Walked::Until(due)) => return due,
+                Ok(WalkOutcome::Until(due)) => return due,
                 // Of one thread others have their turn, too.
-                Ok(Walked::More | Walked::Load(_)) => tokio::task::yield_now().await,
+                Ok(WalkOutcome::More | WalkOutcome::Load(_)) => tokio::task::yield_now().await,
                 Err(error) => {
                     tracing::warn!(
                         queue = %self.name(), group = %group.name(), partition, %error,
@@ -149,17 +149,17 @@ impl Queue {
         }
     }
 
-    fn walk_some(&self, group: &Group, partition: u32, part: &Part) -> Result<Walked> {
+    fn walk_some(&self, group: &Group, partition: u32, part: &GroupPartition) -> Result<WalkOutcome> {
         let Some(store) = self.store(partition) else {
-            return Ok(Walked::Until(NEVER));
+            return Ok(WalkOutcome::Until(NEVER));
         };
         let now = self.clock.now();
         let mut inner = part.inner.lock();
-        let Inner {
+        let GroupPartitionInner {
             state, cursor, head, ..
         } = &mut *inner;
-        let State::Work(machine) = state else {
-            return Ok(Walked::Until(NEVER));
+        let GroupState::Work(machine) = state else {
+            return Ok(WalkOutcome::Until(NEVER));
         };
         let walk = Walk {
             group,
@@ -176,12 +176,18 @@ impl Queue {
     }
 
     /// Reads the message at the cursor from the disk, and what follows it only if that is to go.
-    async fn look_ahead(&self, group: &Group, partition: u32, part: &Part, from: Offset) -> Result<Walked> {
+    async fn look_ahead(
+        &self,
+        group: &Group,
+        partition: u32,
+        part: &GroupPartition,
+        from: Offset,
+    ) -> Result<WalkOutcome> {
         let Some(store) = self.store(partition).cloned() else {
-            return Ok(Walked::Until(NEVER));
+            return Ok(WalkOutcome::Until(NEVER));
         };
         let look = move || match store.at(&mut store.load_some(from, 1)?, from)? {
-            Next::Message(message, _) => Ok(message.expires_at().unwrap_or(NEVER)),
+            NextMessage::Message(message, _) => Ok(message.expires_at().unwrap_or(NEVER)),
             _ => Ok(Micros::MIN),
         };
         let until = tokio::task::spawn_blocking(look)
@@ -194,7 +200,7 @@ impl Queue {
         } else {
             self.load(group, partition, from).await?;
         }
-        Ok(Walked::More)
+        Ok(WalkOutcome::More)
     }
 
     /// A message is kept from now on: it may have to go when its time has come.
@@ -222,28 +228,28 @@ impl Queue {
 /// A walk of the cursor of one group over some messages.
 struct Walk<'a> {
     group: &'a Group,
-    store: &'a Store,
-    ages: Option<&'a Ages>,
+    store: &'a MessageStore,
+    ages: Option<&'a EarlyExpiryIndex>,
     now: Micros,
 }
 
 impl Walk<'_> {
     fn go_on(
         &self,
-        machine: &mut Machine,
+        machine: &mut WorkMachine,
         cursor: &mut Cursor,
         head: &mut Option<(Offset, Micros)>,
-    ) -> thalweg_log::Result<Walked> {
+    ) -> thalweg_log::Result<WalkOutcome> {
         let now = self.now;
         for _ in 0..AT_ONCE {
             let at = machine.cursor();
             let passes = self.ages.is_some_and(|ages| ages.is_due(at, now));
             let known = head.filter(|(offset, until)| *offset == at && *until > now && !passes);
             if let Some((_, until)) = known {
-                return Ok(Walked::Until(self.next_look(at, until)));
+                return Ok(WalkOutcome::Until(self.next_look(at, until)));
             }
             match self.store.at(cursor, at)? {
-                Next::Message(message, hint) => {
+                NextMessage::Message(message, hint) => {
                     let group = self.group;
                     let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
                     if machine.walk(&passing, now) || (passes && machine.pass_by(&passing, now)) {
@@ -253,18 +259,18 @@ impl Walk<'_> {
                     *head = Some((machine.cursor(), until));
                     // One that has expired, or behind which one has, stands where the window ends.
                     let is_stuck = until <= now || passes;
-                    return Ok(Walked::Until(match is_stuck {
+                    return Ok(WalkOutcome::Until(match is_stuck {
                         true => now + TRY_AGAIN,
                         false => self.next_look(at, until),
                     }));
                 }
-                Next::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
-                Next::Gap { .. } => return Ok(Walked::Until(now + TRY_AGAIN)),
-                Next::Load => return Ok(Walked::Load(at)),
-                Next::End => return Ok(Walked::Until(NEVER)),
+                NextMessage::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
+                NextMessage::Gap { .. } => return Ok(WalkOutcome::Until(now + TRY_AGAIN)),
+                NextMessage::Load => return Ok(WalkOutcome::Load(at)),
+                NextMessage::End => return Ok(WalkOutcome::Until(NEVER)),
             }
         }
-        Ok(Walked::More)
+        Ok(WalkOutcome::More)
     }
 
     /// When the message at the cursor expires, or the first behind it.
@@ -275,12 +281,12 @@ impl Walk<'_> {
 }
 
 impl Queue {
-    pub(crate) fn ages(&self, partition: u32) -> Option<&Ages> {
+    pub(crate) fn ages(&self, partition: u32) -> Option<&EarlyExpiryIndex> {
         self.ages.get(partition as usize)
     }
 
     /// A message was stored, and has its place.
-    pub(crate) fn note_age(&self, place: Place, life: Life, ttl: Duration, now: Micros) {
+    pub(crate) fn note_age(&self, place: MessagePosition, life: MessageLifetime, ttl: Duration, now: Micros) {
         let Some(ages) = self.ages(place.partition) else { return };
         let ttl = effective_ttl(ttl, life.ttl);
         let begins = life.not_before.map_or(now, |at| at.max(now));

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::members::{Members, Shared, Sharing};
-use crate::part::Part;
+use crate::group_partition::GroupPartition;
+use crate::members::{MemberLeases, Members, Sharing};
 use crate::settings::{self, GroupMode, GroupSettings, QueueSettings};
-use crate::waiting::Waiting;
+use crate::waiters::WaiterList;
 
 /// One group of a queue. Every group sees every message.
 pub struct Group {
@@ -20,8 +20,8 @@ pub struct Group {
     pub(crate) declared: AtomicBool,
     pub(crate) members: Mutex<Members>,
     /// Of the members, without their lock.
-    pub(crate) shared: Arc<Shared>,
-    parts: boxcar::Vec<Arc<Part>>,
+    pub(crate) shared: Arc<MemberLeases>,
+    parts: boxcar::Vec<Arc<GroupPartition>>,
     /// All messages that were ever counted into the queue, since the start of the process.
     total: Arc<AtomicU64>,
     /// Of that number, what is not in this group's backlog: it came before, or it is settled.
@@ -29,7 +29,7 @@ pub struct Group {
     pub(crate) paused: AtomicBool,
     /// Whoever has it still gets nothing more.
     pub(crate) removed: AtomicBool,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: WaiterList,
     /// Where the next claim begins to look.
     pub(crate) turn: AtomicUsize,
     pub(crate) counters: GroupCounters,
@@ -51,7 +51,7 @@ impl Group {
         settings: GroupSettings,
         declared: bool,
         members: Members,
-        parts: Vec<Arc<Part>>,
+        parts: Vec<Arc<GroupPartition>>,
         (total, backlog): (Arc<AtomicU64>, u64),
     ) -> Group {
         let settled = total.load(Ordering::SeqCst) as i64 - backlog as i64;
@@ -66,7 +66,7 @@ impl Group {
             settled: AtomicI64::new(settled),
             paused: AtomicBool::new(false),
             removed: AtomicBool::new(false),
-            waiting: Waiting::default(),
+            waiting: WaiterList::default(),
             turn: AtomicUsize::new(0),
             counters: GroupCounters::default(),
         }
@@ -126,17 +126,17 @@ impl Group {
         self.parts.count()
     }
 
-    pub(crate) fn part(&self, partition: u32) -> Option<&Arc<Part>> {
+    pub(crate) fn part(&self, partition: u32) -> Option<&Arc<GroupPartition>> {
         self.parts.get(partition as usize)
     }
 
     /// With their partitions.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (u32, &Arc<Part>)> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u32, &Arc<GroupPartition>)> {
         (0..).zip(self.parts.iter().map(|(_, part)| part))
     }
 
     /// Of the next partition. One caller at a time.
-    pub(crate) fn add_part(&self, part: Part) {
+    pub(crate) fn add_part(&self, part: GroupPartition) {
         self.parts.push(Arc::new(part));
     }
 
@@ -149,8 +149,8 @@ impl Group {
 /// How the members of a group share its partitions.
 pub(crate) fn sharing(queue: &QueueSettings, mode: GroupMode) -> Sharing {
     match (mode, queue.ordering) {
-        (GroupMode::Stream, _) | (_, settings::Ordering::Strict) => Sharing::Exclusive,
-        (_, settings::Ordering::Partition) => Sharing::Owned,
-        (_, settings::Ordering::None) => Sharing::Preferred,
+        (GroupMode::Stream, _) | (_, settings::QueueOrdering::Strict) => Sharing::Exclusive,
+        (_, settings::QueueOrdering::Partition) => Sharing::Owned,
+        (_, settings::QueueOrdering::None) => Sharing::Preferred,
     }
 }

@@ -1,9 +1,9 @@
 //! How long messages wait before they are handed out for the first time: since they were appended, or since they were due.
 //!
-//! Claims count under the lock of the partition that they hold anyway ([`Waits`]); whoever wants to know joins these with
+//! Claims count under the lock of the partition that they hold anyway ([`LatencySamples`]); whoever wants to know joins these with
 //! what is known ([`Latency`]). So a claim touches nothing that others touch.
 
-use thalweg_log::{Histogram, Micros, Observed};
+use thalweg_log::{Histogram, HistogramSnapshot, Micros};
 
 use crate::claim::Delivery;
 
@@ -27,12 +27,12 @@ impl Default for Latency {
 
 /// Of one partition and group, since they were last joined.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct LatencySamples {
     counts: [u64; BUCKETS],
     sum: u64,
 }
 
-impl Waits {
+impl LatencySamples {
     /// Counts those of a claim that were never handed out before.
     pub fn observe(&mut self, latency: &Latency, now: Micros, given: &[Delivery]) {
         for delivery in given.iter().filter(|delivery| delivery.delivery == 1) {
@@ -49,15 +49,15 @@ impl Waits {
 
 impl Latency {
     /// Adds what was counted apart, which begins anew.
-    pub fn join(&self, waits: &mut Waits) {
-        let Waits { counts, sum } = std::mem::take(waits);
+    pub fn join(&self, waits: &mut LatencySamples) {
+        let LatencySamples { counts, sum } = std::mem::take(waits);
         for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
             self.histogram.add(bucket, count, 0);
         }
         self.histogram.add(0, 0, sum);
     }
 
-    pub fn observed(&self) -> Observed {
+    pub fn observed(&self) -> HistogramSnapshot {
         self.histogram.observed()
     }
 }
@@ -101,7 +101,7 @@ mod tests {
             // Of a clock that went back.
             given(1, 9000, None),
         ];
-        let mut waits = Waits::default();
+        let mut waits = LatencySamples::default();
         waits.observe(&latency, 2000, &all);
         assert_eq!(latency.observed().count(), 0, "not yet");
         latency.join(&mut waits);

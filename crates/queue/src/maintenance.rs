@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use thalweg_log::Micros;
 
 use crate::group::Group;
-use crate::keeper::SLEEP_MAX;
-use crate::part::NEVER;
+use crate::group_partition::NEVER;
 use crate::queue::Queue;
 use crate::settings::RetentionMode;
+use crate::timers::SLEEP_MAX;
 use crate::times::micros;
 
 /// What was settled is let go so long after.
@@ -25,7 +25,7 @@ const FRAMES_IDLE: Micros = 10_000_000;
 const TRIM_IDS_EVERY: Micros = 60_000_000;
 
 /// When the task did what.
-struct Times {
+struct MaintenanceTimes {
     checkpoint: Micros,
     compaction: Micros,
     ids: Micros,
@@ -58,7 +58,7 @@ impl Queue {
     /// The task of a queue; ends when the queue is removed.
     pub(crate) async fn maintain(self: Arc<Queue>) {
         let now = self.clock.now();
-        let mut times = Times {
+        let mut times = MaintenanceTimes {
             checkpoint: now,
             compaction: now,
             ids: now,
@@ -77,7 +77,7 @@ impl Queue {
     }
 
     /// Has keys compacted, apart from all else, as that may take long. Returns when it is due next.
-    fn compact_by_and_by(self: &Arc<Queue>, times: &mut Times) -> Micros {
+    fn compact_by_and_by(self: &Arc<Queue>, times: &mut MaintenanceTimes) -> Micros {
         if !self.is_compacted() {
             return NEVER;
         }
@@ -111,7 +111,7 @@ impl Queue {
     }
 
     /// Does what is due and returns when the next is.
-    async fn maintain_now(self: &Arc<Queue>, times: &mut Times) -> Micros {
+    async fn maintain_now(self: &Arc<Queue>, times: &mut MaintenanceTimes) -> Micros {
         let now = self.clock.now();
         let mut due = now + SLEEP_MAX;
         let parts = std::mem::take(&mut *self.keeper.for_maintenance.lock());
@@ -208,7 +208,12 @@ impl Queue {
         NEVER
     }
 
-    async fn checkpoint_if_due(self: &Arc<Queue>, groups: &[Arc<Group>], times: &mut Times, now: Micros) -> Micros {
+    async fn checkpoint_if_due(
+        self: &Arc<Queue>,
+        groups: &[Arc<Group>],
+        times: &mut MaintenanceTimes,
+        now: Micros,
+    ) -> Micros {
         let letters = self.unsaved_drops.load(Ordering::Relaxed);
         let letters = letters.max(self.sent_here.lock().most_unsaved());
         let unsaved = self.most_records(groups).max(letters);

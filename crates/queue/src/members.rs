@@ -16,8 +16,8 @@
 //! member left behind, and what the first member of a group finds, may be taken by those who are here (an assignment at
 //! once for the first one was the other way; it would make two rebalances of two members that start together).
 
+mod leases;
 mod member;
-mod shared;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -31,10 +31,10 @@ use thalweg_log::Micros;
 use crate::assignment::range_of;
 use crate::error::QueueError;
 use crate::times::micros;
-use member::{Member, State};
+use member::{Member, MemberState};
 
+pub use leases::MemberLeases;
 pub use member::{MemberKind, MemberView};
-pub use shared::Shared;
 
 /// As many as connections of a process.
 pub const MEMBERS_MAX: usize = 100_000;
@@ -58,7 +58,7 @@ pub enum Sharing {
 
 /// What a call of [`Members::tick`] came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ticked {
+pub struct TickOutcome {
     /// Numbers of HTTP members whose grace has ended. They hold no lease.
     pub left: Vec<u32>,
     /// The generation was raised: parked claims have to look at their partitions again.
@@ -67,7 +67,7 @@ pub struct Ticked {
 
 /// From where one member may take, as long as [`Shared::version`] stays the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct PartitionShare {
     /// Otherwise it takes nothing.
     pub here: bool,
     /// Its own partitions.
@@ -97,7 +97,7 @@ pub struct Members {
     empty_since: Option<Micros>,
     /// What a restart would find of `empty_since`.
     kept: Option<Micros>,
-    shared: Arc<Shared>,
+    shared: Arc<MemberLeases>,
     /// Of memberships and requests, each with a number of its own.
     numbers: u64,
 }
@@ -124,7 +124,7 @@ impl Members {
     }
 
     /// How many leases everybody has, and whether shares have changed: for those without the group's lock.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<MemberLeases> {
         &self.shared
     }
 
@@ -140,8 +140,8 @@ impl Members {
         };
         member.kind = kind;
         member.last_seen = member.last_seen.max(now);
-        if member.state != State::Here {
-            member.state = State::Here;
+        if member.state != MemberState::Here {
+            member.state = MemberState::Here;
             self.arrived(now, index);
         }
         self.tell_idle(index);
@@ -165,8 +165,8 @@ impl Members {
         self.shared.take(index, leases);
         if let Some(member) = self.member_mut(index) {
             member.state = match kind {
-                MemberKind::Http => State::Here,
-                _ => State::Away,
+                MemberKind::Http => MemberState::Here,
+                _ => MemberState::Away,
             };
         }
         if kind == MemberKind::Http {
@@ -188,8 +188,8 @@ impl Members {
             self.remove(now, index);
             return false;
         }
-        if member.state == State::Here {
-            member.state = State::Away;
+        if member.state == MemberState::Here {
+            member.state = MemberState::Away;
             self.tell_idle(index);
             self.departed(now, index);
         }
@@ -201,7 +201,7 @@ impl Members {
         let Some(member) = self.member_mut(index) else {
             return;
         };
-        if std::mem::replace(&mut member.state, State::Gone) == State::Here {
+        if std::mem::replace(&mut member.state, MemberState::Gone) == MemberState::Here {
             self.departed(now, index);
         }
         self.tell_idle(index);
@@ -247,7 +247,7 @@ impl Members {
 
     /// After a change of a member and before its leases are looked at.
     fn tell_idle(&self, index: u32) {
-        let busy = |member: &Member| member.state == State::Here && !member.is_idle();
+        let busy = |member: &Member| member.state == MemberState::Here && !member.is_idle();
         self.shared.set_idle(index, !self.member(index).is_some_and(busy));
     }
 
@@ -273,14 +273,14 @@ impl Members {
 
     /// Leases that the member may take yet.
     pub fn room(&self, index: u32, max_in_flight: u32) -> u32 {
-        let held = self.member(index).filter(|member| member.state == State::Here);
+        let held = self.member(index).filter(|member| member.state == MemberState::Here);
         held.map_or(0, |_| max_in_flight.saturating_sub(self.shared.held(index)))
     }
 
     /// From where the member may take now.
-    pub fn share(&self, index: u32) -> Share {
-        let member = self.member(index).filter(|member| member.state == State::Here);
-        member.map_or_else(Share::default, |member| Share {
+    pub fn share(&self, index: u32) -> PartitionShare {
+        let member = self.member(index).filter(|member| member.state == MemberState::Here);
+        member.map_or_else(PartitionShare::default, |member| PartitionShare {
             here: true,
             own: member.assigned.clone(),
             others: self.sharing == Sharing::Preferred || self.unowned > 0,
@@ -293,8 +293,8 @@ impl Members {
     }
 
     /// Ends graces and makes the rebalance that is due.
-    pub fn tick(&mut self, now: Micros) -> Ticked {
-        let mut ticked = Ticked::default();
+    pub fn tick(&mut self, now: Micros) -> TickOutcome {
+        let mut ticked = TickOutcome::default();
         if self.idle_check_at.is_some_and(|at| at <= now) {
             ticked.left = self.end_graces(now);
         }
@@ -328,7 +328,10 @@ impl Members {
         let Some(owner) = self.owners.get(partition as usize) else {
             return false;
         };
-        if !self.member(index).is_some_and(|member| member.state == State::Here) {
+        if !self
+            .member(index)
+            .is_some_and(|member| member.state == MemberState::Here)
+        {
             return false;
         }
         match self.sharing {
@@ -481,7 +484,7 @@ impl Members {
 
     /// Whether it was: who is gone and has no leases.
     fn forget_if_done(&mut self, now: Micros, index: u32) -> bool {
-        let gone = |member: &Member| member.state == State::Gone;
+        let gone = |member: &Member| member.state == MemberState::Gone;
         if !self.member(index).is_some_and(gone) || self.shared.held(index) > 0 {
             return false;
         }

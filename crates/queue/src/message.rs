@@ -9,7 +9,7 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Micros, Offset};
 
 use crate::hash::lane_hash;
-use crate::machine::Passing;
+use crate::machine::MessageMeta;
 
 /// Bytes of names and values of the properties that producers may give, together. What a dead letter has on top has room in the log.
 pub const PROPERTIES_BYTES_MAX: usize = 64 << 10;
@@ -42,14 +42,14 @@ pub struct NewMessage {
 
 /// What a message says of how long it lives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Life {
+pub(crate) struct MessageLifetime {
     pub ttl: Option<Duration>,
     pub not_before: Option<Micros>,
 }
 
 impl NewMessage {
-    pub(crate) fn life(&self, clock: &dyn Clock) -> Life {
-        Life {
+    pub(crate) fn life(&self, clock: &dyn Clock) -> MessageLifetime {
+        MessageLifetime {
             ttl: self.ttl,
             not_before: not_before(self.not_before, self.deliver_at, clock),
         }
@@ -121,8 +121,8 @@ impl Message {
     }
 
     /// What a group has to know before it can hand it out. `hint` is where it was found.
-    pub fn passing(&self, group: &str, filter: Option<&str>, hint: u32) -> Passing {
-        Passing {
+    pub fn passing(&self, group: &str, filter: Option<&str>, hint: u32) -> MessageMeta {
+        MessageMeta {
             offset: self.offset,
             lane: self.key.as_deref().map(|key| lane_hash(key).get()),
             expires_at: self.expires_at(),

@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::QueueError;
-use crate::machine::Reason;
-use crate::queue::Counters;
+use crate::machine::RemovalReason;
+use crate::queue::QueueCounters;
 
-const REASONS: [Reason; 5] = [
-    Reason::MaxRetries,
-    Reason::Timeout,
-    Reason::Rejected,
-    Reason::Expired,
-    Reason::Overflow,
+const REASONS: [RemovalReason; 5] = [
+    RemovalReason::MaxRetries,
+    RemovalReason::Timeout,
+    RemovalReason::Rejected,
+    RemovalReason::Expired,
+    RemovalReason::Overflow,
 ];
 
 /// Codes of errors of the log; what is none of them is counted as the last.
@@ -28,14 +28,14 @@ const CODES: [&str; 8] = [
 
 /// Messages by the reason for which they left.
 #[derive(Debug, Default)]
-pub struct ByReason([AtomicU64; REASONS.len()]);
+pub struct ReasonCounters([AtomicU64; REASONS.len()]);
 
-impl ByReason {
-    pub fn count(&self, reason: Reason) {
+impl ReasonCounters {
+    pub fn count(&self, reason: RemovalReason) {
         self.add(reason, 1);
     }
 
-    pub fn add(&self, reason: Reason, count: u64) {
+    pub fn add(&self, reason: RemovalReason, count: u64) {
         if let Some(counter) = self.0.get(reason as usize) {
             counter.fetch_add(count, Relaxed);
         }
@@ -44,15 +44,15 @@ impl ByReason {
     /// Each reason by its name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.0.iter().map(|counter| counter.load(Relaxed));
-        REASONS.into_iter().map(Reason::name).zip(counts)
+        REASONS.into_iter().map(RemovalReason::name).zip(counts)
     }
 }
 
 /// Refusals by the log, by code.
 #[derive(Debug, Default)]
-pub struct ByCode([AtomicU64; CODES.len()]);
+pub struct ErrorCodeCounters([AtomicU64; CODES.len()]);
 
-impl ByCode {
+impl ErrorCodeCounters {
     pub fn count(&self, error: &QueueError) {
         let at = CODES.iter().position(|code| *code == error.code());
         if let Some(counter) = self.0.get(at.unwrap_or(CODES.len() - 1)) {
@@ -61,7 +61,7 @@ impl ByCode {
     }
 }
 
-impl Counters {
+impl QueueCounters {
     /// Messages that were dropped and are no dead letters, by reason.
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let asked = [("purge", &self.purged), ("seek", &self.passed_over)];
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_reason_and_code_has_a_counter_of_its_own() {
-        let reasons = ByReason::default();
+        let reasons = ReasonCounters::default();
         for (n, reason) in (1..).zip(REASONS) {
             (0..n).for_each(|_| reasons.count(reason));
         }
@@ -108,7 +108,7 @@ mod tests {
             ("overflow", 5),
         ];
         assert_eq!(reasons.all().collect::<Vec<_>>(), expected);
-        let counters = Counters::default();
+        let counters = QueueCounters::default();
         counters.refused_too_large.fetch_add(1, Relaxed);
         counters.refused_by_log.count(&QueueError::Log(LogError::TooLarge {
             what: "x",

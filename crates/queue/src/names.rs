@@ -96,7 +96,7 @@ impl NameKind {
 
 /// What a user wants to do to a queue as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum QueueChange {
     Create,
     Configure,
     Delete,
@@ -105,17 +105,19 @@ pub enum Change {
 /// Whether a user may do this to a queue of this name. The process itself does not ask. Dead letters are an ordinary queue
 /// once they exist, so users may configure and delete them; that they begin with the first dead message keeps a user
 /// from taking the name with settings in which dead messages do not fit.
-pub fn check_user_change(queue: &str, change: Change) -> Result<(), QueueError> {
+pub fn check_user_change(queue: &str, change: QueueChange) -> Result<(), QueueError> {
     let reason = match (NameKind::of(queue), change) {
-        (NameKind::Ordinary, _) | (NameKind::DeadLetter, Change::Configure | Change::Delete) => return Ok(()),
-        (NameKind::DeadLetter, Change::Create) => "names beginning with dlq. are made for dead letters when they occur",
+        (NameKind::Ordinary, _) | (NameKind::DeadLetter, QueueChange::Configure | QueueChange::Delete) => return Ok(()),
+        (NameKind::DeadLetter, QueueChange::Create) => {
+            "names beginning with dlq. are made for dead letters when they occur"
+        }
         (NameKind::Lake, _) => "names beginning with lake. belong to the lake, which makes and configures them",
         (NameKind::Buffer, _) => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
     };
     let verb = match change {
-        Change::Create => "create",
-        Change::Configure => "change",
-        Change::Delete => "delete",
+        QueueChange::Create => "create",
+        QueueChange::Configure => "change",
+        QueueChange::Delete => "delete",
     };
     Err(QueueError::NotAuthorized {
         action: format!("{verb} queue {queue}").into(),
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn users_do_not_create_reserved_queues_and_never_touch_those_of_the_lake() {
-        use Change::{Configure, Create, Delete};
+        use QueueChange::{Configure, Create, Delete};
         for (queue, change, allowed) in [
             ("pumps", Create, true),
             ("dlq", Create, true),

@@ -20,16 +20,16 @@ use std::sync::atomic::Ordering;
 
 use thalweg_log::{Micros, Offset};
 
-use crate::admission::{MAX_DEPTH, Wanted};
+use crate::admission::{AdmissionRequest, MAX_DEPTH};
 use crate::group::Group;
-use crate::machine::{Passed, Passing, Reason};
-use crate::part::{Inner, State};
+use crate::group_partition::{GroupPartitionInner, GroupState};
+use crate::machine::{MessageMeta, PassOutcome, RemovalReason};
 use crate::queue::Queue;
 use crate::settings::RetentionMode;
-use crate::store::Next;
+use crate::store::NextMessage;
 
 /// What became of a message that was to be dropped.
-enum Drop {
+enum DropOutcome {
     Done,
     /// It has to leave for the dead letters.
     Leaving,
@@ -39,7 +39,7 @@ enum Drop {
 }
 
 /// Partitions by the time of the oldest message that they could drop.
-type Oldest = BinaryHeap<Reverse<(Micros, u32)>>;
+type PartitionsByAge = BinaryHeap<Reverse<(Micros, u32)>>;
 
 /// A queue in memory drops so many at a time before others get their turn on the thread.
 const PIECE: u64 = 256;
@@ -49,13 +49,13 @@ const PIECE: u64 = 256;
 enum Goal {
     Messages(u64),
     /// Until this fits in.
-    RoomFor(Wanted),
+    RoomFor(AdmissionRequest),
 }
 
 /// A search through what is kept, for all groups.
 struct Search {
     goal: Goal,
-    oldest: Oldest,
+    oldest: PartitionsByAge,
     groups: Vec<Arc<Group>>,
     dropped: u64,
 }
@@ -76,7 +76,7 @@ enum Stop {
 }
 
 /// What became of the first message of a partition.
-enum First {
+enum HeadOutcome {
     Gone,
     Stays,
     Leaving(Arc<Group>, Offset),
@@ -88,7 +88,7 @@ struct GroupDrops {
     wanted: u64,
     /// What the group had settled before: what leaves for the dead letters may be moved out by somebody else, at once.
     settled_before: i64,
-    oldest: Oldest,
+    oldest: PartitionsByAge,
     gone: u64,
     /// Partitions whose messages are to leave for the dead letters, once for each.
     leaving: Vec<u32>,
@@ -103,11 +103,11 @@ impl GroupDrops {
 impl Queue {
     /// Makes room for so much more by dropping the oldest messages that nobody has. False, and nothing more to hope for, if
     /// that is not enough.
-    pub(crate) async fn make_room(self: &Arc<Queue>, wanted: Wanted) -> bool {
+    pub(crate) async fn make_room(self: &Arc<Queue>, wanted: AdmissionRequest) -> bool {
         // One at a time: what leaves for the dead letters counts until it is there, and must not be made up for twice.
         let _making = self.making_room.lock().await;
         let over = self.admission.lock().limit(wanted);
-        let Wanted { count, bytes } = wanted;
+        let AdmissionRequest { count, bytes } = wanted;
         let settings = self.settings();
         match over {
             None => true,
@@ -137,7 +137,7 @@ impl Queue {
         enough
     }
 
-    async fn make_room_in_bytes(self: &Arc<Queue>, wanted: Wanted) -> bool {
+    async fn make_room_in_bytes(self: &Arc<Queue>, wanted: AdmissionRequest) -> bool {
         self.trim_beside().await;
         self.drop_kept(Goal::RoomFor(wanted), self.work_groups()).await
     }
@@ -173,7 +173,7 @@ impl Queue {
             group: group.clone(),
             wanted: count,
             settled_before: group.backlog_settled(),
-            oldest: Oldest::new(),
+            oldest: PartitionsByAge::new(),
             gone: 0,
             leaving: Vec::new(),
         };
@@ -209,11 +209,11 @@ impl Queue {
         {
             let group = &drops.group;
             match self.drop_one(group, partition, None, to_dlq) {
-                Drop::Done => drops.gone += 1,
-                Drop::Leaving => drops.leaving.push(partition),
-                Drop::Nothing => continue,
-                Drop::Load(from) if self.load_to_drop(group, partition, from) => {}
-                Drop::Load(_) => continue,
+                DropOutcome::Done => drops.gone += 1,
+                DropOutcome::Leaving => drops.leaving.push(partition),
+                DropOutcome::Nothing => continue,
+                DropOutcome::Load(from) if self.load_to_drop(group, partition, from) => {}
+                DropOutcome::Load(_) => continue,
             }
             drops.oldest.extend(self.oldest_unleased(group, partition));
         }
@@ -236,67 +236,69 @@ impl Queue {
     fn oldest_unleased(&self, group: &Group, partition: u32) -> Option<Reverse<(Micros, u32)>> {
         let (part, store) = (group.part(partition)?, self.store(partition)?);
         let offset = match &mut part.inner.lock().state {
-            State::Work(machine) => {
+            GroupState::Work(machine) => {
                 let at_cursor = Some(machine.cursor()).filter(|cursor| store.next().is_ok_and(|next| *cursor < next));
                 machine.oldest_unleased().into_iter().chain(at_cursor).min()?
             }
-            State::Stream(machine) => Some(machine.needed()).filter(|at| store.next().is_ok_and(|next| *at < next))?,
+            GroupState::Stream(machine) => {
+                Some(machine.needed()).filter(|at| store.next().is_ok_and(|next| *at < next))?
+            }
         };
         // What has no time any more goes first.
         Some(Reverse((store.time_of(offset).unwrap_or_default(), partition)))
     }
 
     /// Drops a message that no consumer of the group has: the one at an offset, or the oldest of a partition.
-    fn drop_one(&self, group: &Group, partition: u32, wanted: Option<Offset>, to_dlq: bool) -> Drop {
+    fn drop_one(&self, group: &Group, partition: u32, wanted: Option<Offset>, to_dlq: bool) -> DropOutcome {
         let now = self.clock.now();
         let (Some(part), Some(store)) = (group.part(partition), self.store(partition)) else {
-            return Drop::Nothing;
+            return DropOutcome::Nothing;
         };
         let mut inner = part.inner.lock();
-        let Inner { state, cursor, .. } = &mut *inner;
+        let GroupPartitionInner { state, cursor, .. } = &mut *inner;
         let machine = match state {
-            State::Work(machine) => machine,
-            State::Stream(machine) => {
+            GroupState::Work(machine) => machine,
+            GroupState::Stream(machine) => {
                 // It may have committed that meanwhile.
                 if !store.next().is_ok_and(|next| machine.needed() < next) {
-                    return Drop::Nothing;
+                    return DropOutcome::Nothing;
                 }
                 machine.begins_at(machine.needed() + 1);
                 let _ = self.after(group, partition, part, &mut inner, now);
                 self.count_dropped(group, 1);
-                return Drop::Done;
+                return DropOutcome::Done;
             }
         };
         if wanted.is_some_and(|offset| machine.is_settled(offset)) {
-            return Drop::Done;
+            return DropOutcome::Done;
         }
         let passed = wanted.or_else(|| machine.oldest_unleased());
         let at = wanted.unwrap_or(machine.cursor());
         let dropped = match passed.filter(|offset| *offset < machine.cursor()) {
             Some(offset) => machine.drop_at(offset, to_dlq, now),
             None => match store.at(cursor, at) {
-                Ok(Next::Message(message, hint)) if wanted.is_none_or(|offset| offset == message.offset) => {
+                Ok(NextMessage::Message(message, hint)) if wanted.is_none_or(|offset| offset == message.offset) => {
                     let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
                     match passing.skip {
                         true => machine.walk(&passing, now),
-                        false => machine.discard(&passing, to_dlq, now) == Passed::Taken,
+                        false => machine.discard(&passing, to_dlq, now) == PassOutcome::Taken,
                     }
                 }
-                Ok(Next::Load) if to_dlq => return Drop::Load(at),
-                Ok(Next::Gap { to, lost }) if wanted.is_none() => machine.pass_gap(to, lost, now) > at,
-                Ok(Next::End) | Err(_) if wanted.is_none() => machine.drop_oldest(to_dlq, now).is_some(),
+                Ok(NextMessage::Load) if to_dlq => return DropOutcome::Load(at),
+                Ok(NextMessage::Gap { to, lost }) if wanted.is_none() => machine.pass_gap(to, lost, now) > at,
+                Ok(NextMessage::End) | Err(_) if wanted.is_none() => machine.drop_oldest(to_dlq, now).is_some(),
                 // Not read, or compaction has left nothing there.
-                _ => machine.discard(&Passing::unread(at), false, now) == Passed::Taken,
+                _ => machine.discard(&MessageMeta::unread(at), false, now) == PassOutcome::Taken,
             },
         };
         let leaving = to_dlq && machine.has_ending();
         let _ = self.after(group, partition, part, &mut inner, now);
         match (dropped, leaving) {
-            (false, _) => Drop::Nothing,
-            (true, true) => Drop::Leaving,
+            (false, _) => DropOutcome::Nothing,
+            (true, true) => DropOutcome::Leaving,
             (true, false) => {
                 self.count_dropped(group, 1);
-                Drop::Done
+                DropOutcome::Done
             }
         }
     }
@@ -312,14 +314,14 @@ impl Queue {
 
     fn count_dropped(&self, group: &Group, count: u64) {
         group.counters.dropped.fetch_add(count, Ordering::Relaxed);
-        self.counters.dropped.add(Reason::Overflow, count);
+        self.counters.dropped.add(RemovalReason::Overflow, count);
     }
 }
 
 /// Of what is kept, for all groups.
 impl Queue {
     /// Partitions by their oldest messages.
-    fn oldest_kept(&self) -> Oldest {
+    fn oldest_kept(&self) -> PartitionsByAge {
         let partitions = 0..self.partition_count();
         partitions.filter_map(|partition| self.oldest_of(partition)).collect()
     }
@@ -334,7 +336,7 @@ impl Queue {
     async fn drop_kept(self: &Arc<Queue>, goal: Goal, groups: Vec<Arc<Group>>) -> bool {
         let mut search = Search {
             goal,
-            oldest: Oldest::new(),
+            oldest: PartitionsByAge::new(),
             groups,
             dropped: 0,
         };
@@ -383,12 +385,12 @@ impl Queue {
                 return (search, Stop::Nothing);
             };
             match self.drop_first(partition, &search.groups) {
-                First::Gone => {
+                HeadOutcome::Gone => {
                     search.dropped += 1;
                     search.oldest.extend(self.oldest_of(partition));
                 }
-                First::Stays => {}
-                First::Leaving(group, offset) => {
+                HeadOutcome::Stays => {}
+                HeadOutcome::Leaving(group, offset) => {
                     let stop = Stop::Leaving {
                         group,
                         partition,
@@ -401,12 +403,12 @@ impl Queue {
         }
     }
 
-    fn drop_first(&self, partition: u32, groups: &[Arc<Group>]) -> First {
+    fn drop_first(&self, partition: u32, groups: &[Arc<Group>]) -> HeadOutcome {
         let Some(store) = self.store(partition) else {
-            return First::Stays;
+            return HeadOutcome::Stays;
         };
         let (Ok(first), Ok(next)) = (store.first(), store.next()) else {
-            return First::Stays;
+            return HeadOutcome::Stays;
         };
         let needed = |group: &Arc<Group>| match group.is_work() {
             true => !self.could_drop(group, partition, first),
@@ -419,32 +421,32 @@ impl Queue {
         let all = self.groups();
         let mut asked = all.iter().filter(|group| group.is_work() || streams_count);
         if first >= next || asked.any(needed) {
-            return First::Stays;
+            return HeadOutcome::Stays;
         }
         for group in groups {
             match self.drop_at(group, partition, first) {
-                Drop::Done => {}
-                Drop::Leaving => return First::Leaving(group.clone(), first),
-                Drop::Load(_) | Drop::Nothing => return First::Stays,
+                DropOutcome::Done => {}
+                DropOutcome::Leaving => return HeadOutcome::Leaving(group.clone(), first),
+                DropOutcome::Load(_) | DropOutcome::Nothing => return HeadOutcome::Stays,
             }
         }
         if groups.is_empty() {
-            self.counters.dropped.add(Reason::Overflow, 1);
+            self.counters.dropped.add(RemovalReason::Overflow, 1);
         }
         self.trim_store(partition, first + 1);
-        First::Gone
+        HeadOutcome::Gone
     }
 
     fn is_settled(&self, group: &Group, partition: u32, offset: Offset) -> bool {
         let state = group.part(partition).map(|part| part.inner.lock());
-        matches!(state.as_deref(), Some(Inner { state: State::Work(machine), .. }) if machine.is_settled(offset))
+        matches!(state.as_deref(), Some(GroupPartitionInner { state: GroupState::Work(machine), .. }) if machine.is_settled(offset))
     }
 
     /// Whether a message is settled, or could be dropped because no consumer of the group has it.
     fn could_drop(&self, group: &Group, partition: u32, offset: Offset) -> bool {
         match group.part(partition).map(|part| part.inner.lock()).as_deref() {
-            Some(Inner {
-                state: State::Work(machine),
+            Some(GroupPartitionInner {
+                state: GroupState::Work(machine),
                 ..
             }) => machine.can_drop(offset),
             _ => false,
@@ -452,11 +454,11 @@ impl Queue {
     }
 
     /// Drops the first message of a partition for a group, if it has not settled it.
-    fn drop_at(&self, group: &Group, partition: u32, offset: Offset) -> Drop {
+    fn drop_at(&self, group: &Group, partition: u32, offset: Offset) -> DropOutcome {
         let to_dlq = self.overflow_to_dlq();
         loop {
             match self.drop_one(group, partition, Some(offset), to_dlq) {
-                Drop::Load(from) if self.load_to_drop(group, partition, from) => {}
+                DropOutcome::Load(from) if self.load_to_drop(group, partition, from) => {}
                 dropped => return dropped,
             }
         }
@@ -467,11 +469,11 @@ impl Group {
     /// Messages that no consumer has and that are not on their way out.
     fn unleased(&self) -> u64 {
         let taken = self.parts().map(|(_, part)| match &part.inner.lock().state {
-            State::Work(machine) => {
+            GroupState::Work(machine) => {
                 let counts = machine.counts();
                 counts.leased + counts.ending
             }
-            State::Stream(_) => 0,
+            GroupState::Stream(_) => 0,
         });
         self.backlog().saturating_sub(taken.sum())
     }

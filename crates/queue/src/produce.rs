@@ -12,34 +12,34 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hashbrown::HashMap;
-use thalweg_kit::long;
-use thalweg_log::format::frame::Kind;
+use thalweg_kit::blocking;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, Unit};
+use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, WriteBatch};
 
-use crate::admission::Wanted;
-use crate::answer::Answer;
-use crate::dedup::{Place, Seen, Ticket};
+use crate::admission::AdmissionRequest;
+use crate::batch_entry::BatchEntry;
+use crate::dead_letters::{LetterArrival, ResentLetters};
+use crate::dedup::{DedupLookup, DedupTicket, MessagePosition};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
-use crate::letters::{Arriving, Sent};
 use crate::message::{DEDUP_ID, NewMessage};
 use crate::queue::Queue;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, MessageStore};
 use crate::times::effective_ttl;
 
 /// Where a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Produced {
+pub struct ProduceResult {
     pub partition: u32,
     pub offset: Offset,
     /// A message with this dedup-id is there already; this one was not stored.
     pub repeated: bool,
 }
 
-impl Produced {
-    fn of(place: Place) -> Produced {
-        Produced {
+impl ProduceResult {
+    fn of(place: MessagePosition) -> ProduceResult {
+        ProduceResult {
             partition: place.partition,
             offset: place.offset,
             repeated: false,
@@ -48,57 +48,57 @@ impl Produced {
 }
 
 /// A record of state that goes with messages.
-pub(crate) type Fact = (PartitionId, Vec<u8>);
+pub(crate) type AttachedRecord = (PartitionId, Vec<u8>);
 
 /// What else happens when messages are stored.
 #[derive(Default)]
-pub(crate) struct Along {
+pub(crate) struct CommitExtras {
     /// Stored in the same commit; of a queue in memory, right behind it.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<AttachedRecord>,
     /// Those that the messages are, where their own queue may be on another disk.
-    pub sent: Option<Sent>,
+    pub sent: Option<ResentLetters>,
     /// Done as soon as they are stored, whoever waits for it.
     pub stored: Option<BoxFuture<'static, ()>>,
 }
 
 /// A call of [`Queue::produce`]. To be awaited, if the message is not there already.
 #[must_use = "a message of a durable queue is stored only when this is awaited"]
-pub struct Producing<'a> {
-    state: State<'a>,
+pub struct ProduceFuture<'a> {
+    state: ProduceState<'a>,
 }
 
-enum State<'a> {
-    Done(Result<Produced>),
-    Begun(BoxFuture<'a, Result<Produced>>),
+enum ProduceState<'a> {
+    Done(Result<ProduceResult>),
+    Begun(BoxFuture<'a, Result<ProduceResult>>),
     Over,
 }
 
-impl Future for Producing<'_> {
-    type Output = Result<Produced>;
+impl Future for ProduceFuture<'_> {
+    type Output = Result<ProduceResult>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Produced>> {
-        if let State::Begun(future) = &mut self.state {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<ProduceResult>> {
+        if let ProduceState::Begun(future) = &mut self.state {
             let produced = std::task::ready!(future.as_mut().poll(context));
-            self.state = State::Over;
+            self.state = ProduceState::Over;
             return Poll::Ready(produced);
         }
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Done(produced) => Poll::Ready(produced),
-            State::Begun(_) | State::Over => Poll::Pending,
+        match std::mem::replace(&mut self.state, ProduceState::Over) {
+            ProduceState::Done(produced) => Poll::Ready(produced),
+            ProduceState::Begun(_) | ProduceState::Over => Poll::Pending,
         }
     }
 }
 
 /// Goes on in the background when it is dropped before its end.
-pub(crate) struct Detached<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+pub(crate) struct DetachedFuture<T: Send + 'static>(Option<BoxFuture<'static, T>>);
 
-impl<T: Send + 'static> Detached<T> {
-    pub fn new(future: impl Future<Output = T> + Send + 'static) -> Detached<T> {
-        Detached(Some(Box::pin(future)))
+impl<T: Send + 'static> DetachedFuture<T> {
+    pub fn new(future: impl Future<Output = T> + Send + 'static) -> DetachedFuture<T> {
+        DetachedFuture(Some(Box::pin(future)))
     }
 }
 
-impl<T: Send + 'static> Future for Detached<T> {
+impl<T: Send + 'static> Future for DetachedFuture<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -111,7 +111,7 @@ impl<T: Send + 'static> Future for Detached<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Detached<T> {
+impl<T: Send + 'static> Drop for DetachedFuture<T> {
     fn drop(&mut self) {
         // Without a runtime the process is about to end, and with it all that was counted.
         if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
@@ -121,12 +121,12 @@ impl<T: Send + 'static> Drop for Detached<T> {
 }
 
 /// Dedup-ids that are reserved for messages which are not stored yet; let go if they never are.
-struct Tickets<'a> {
+struct DedupReservations<'a> {
     queue: &'a Queue,
-    tickets: Vec<Ticket>,
+    tickets: Vec<DedupTicket>,
 }
 
-impl Drop for Tickets<'_> {
+impl Drop for DedupReservations<'_> {
     fn drop(&mut self) {
         if !self.tickets.is_empty() {
             let mut dedup = self.queue.dedup.lock();
@@ -137,22 +137,22 @@ impl Drop for Tickets<'_> {
 
 impl Queue {
     /// Stores a message; done when it is as durable as the queue promises. In memory that is when this returns.
-    pub fn produce(self: &Arc<Queue>, message: NewMessage) -> Producing<'_> {
+    pub fn produce(self: &Arc<Queue>, message: NewMessage) -> ProduceFuture<'_> {
         let state = match self.try_produce(message) {
-            Ok(produced) => State::Done(produced),
-            Err(message) => State::Begun(Box::pin(self.produce_one(message))),
+            Ok(produced) => ProduceState::Done(produced),
+            Err(message) => ProduceState::Begun(Box::pin(self.produce_one(message))),
         };
-        Producing { state }
+        ProduceFuture { state }
     }
 
-    async fn produce_one(self: &Arc<Queue>, message: NewMessage) -> Result<Produced> {
+    async fn produce_one(self: &Arc<Queue>, message: NewMessage) -> Result<ProduceResult> {
         if self.is_in_memory() || message.dedup_id.is_some() {
             let mut produced = self.produce_all(vec![message]).await?;
             return produced.pop().ok_or_else(|| QueueError::invalid("no message"));
         }
         self.may_produce(std::slice::from_ref(&message))?;
         let ttl = self.settings_now().ttl;
-        let wanted = Wanted {
+        let wanted = AdmissionRequest {
             count: 1,
             bytes: self.size_of(&message, ttl),
         };
@@ -160,12 +160,12 @@ impl Queue {
             self.admit(wanted).await?;
         }
         let queue = self.clone();
-        Detached::new(async move {
+        DetachedFuture::new(async move {
             let stored = queue.append_one(&message, ttl).await;
             queue.finished(wanted, stored)
         })
         .await
-        .map(Produced::of)
+        .map(ProduceResult::of)
     }
 
     /// What a message counts for: the bytes of its record, or, in memory, of payload, key and properties.
@@ -177,16 +177,16 @@ impl Queue {
         }
     }
 
-    async fn append_one(&self, message: &NewMessage, ttl: Duration) -> Result<Place> {
+    async fn append_one(&self, message: &NewMessage, ttl: Duration) -> Result<MessagePosition> {
         let partition = self.partition_for(message.key.as_deref());
         let now = self.clock.now();
-        let records = long::work(message.bytes(), || {
+        let records = blocking::work(message.bytes(), || {
             let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
             records.push(&record_of(message, ttl, now)).map(|()| records)
         })?;
-        let unit = Unit::of(self.data_id(partition), records);
+        let unit = WriteBatch::of(self.data_id(partition), records);
         let appended = self.log.append(unit, None).await?;
-        let place = Place {
+        let place = MessagePosition {
             partition,
             offset: appended.offsets.first().copied().unwrap_or_default(),
         };
@@ -204,26 +204,26 @@ impl Queue {
     }
 
     /// Stores messages together or not at all. Those without a key stay together in one partition.
-    pub async fn produce_all(self: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<Vec<Produced>> {
-        self.produce_with(messages, Along::default()).await
+    pub async fn produce_all(self: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<Vec<ProduceResult>> {
+        self.produce_with(messages, CommitExtras::default()).await
     }
 
     /// The same, with what goes along.
     pub(crate) async fn produce_with(
         self: &Arc<Queue>,
         messages: Vec<NewMessage>,
-        along: Along,
-    ) -> Result<Vec<Produced>> {
+        along: CommitExtras,
+    ) -> Result<Vec<ProduceResult>> {
         self.may_produce(&messages)?;
         let (mut messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
         if messages.is_empty() {
             let nowhere = std::iter::empty();
-            Answer::settle(&mut answers, nowhere, &mut self.dedup.lock(), self.clock.now());
-            return Ok(answers.into_iter().map(Answer::produced).collect());
+            BatchEntry::settle(&mut answers, nowhere, &mut self.dedup.lock(), self.clock.now());
+            return Ok(answers.into_iter().map(BatchEntry::produced).collect());
         }
         messages.iter_mut().for_each(keep_dedup_id);
         let ttl = self.settings_now().ttl;
-        let wanted = Wanted {
+        let wanted = AdmissionRequest {
             count: messages.len() as u64,
             bytes: messages.iter().map(|message| self.size_of(message, ttl)).sum(),
         };
@@ -232,14 +232,14 @@ impl Queue {
         }
         let own = std::mem::take(&mut tickets.tickets);
         let (queue, mut along) = (self.clone(), along);
-        Detached::new(async move {
-            let mut tickets = Tickets {
+        DetachedFuture::new(async move {
+            let mut tickets = DedupReservations {
                 queue: &queue,
                 tickets: own,
             };
             let placed = queue.place(messages);
             let sent = along.sent.take();
-            let arriving = sent.map(|sent| Arriving::begin(&queue, sent, &placed));
+            let arriving = sent.map(|sent| LetterArrival::begin(&queue, sent, &placed));
             let arriving = match arriving.transpose() {
                 Ok(arriving) => arriving,
                 Err(error) => {
@@ -247,7 +247,7 @@ impl Queue {
                     return Err(error);
                 }
             };
-            along.facts.extend(arriving.as_ref().map(Arriving::fact));
+            along.facts.extend(arriving.as_ref().map(LetterArrival::fact));
             let stored = match queue.is_in_memory() {
                 true => Ok(queue.store_in_memory(placed, ttl)),
                 false => queue.store_in_log(placed, ttl, &along.facts).await,
@@ -270,15 +270,15 @@ impl Queue {
             queue.stored(wanted, is_there);
             let places = queue.counting_refusal(stored)?.into_iter();
             tickets.tickets.clear();
-            Answer::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
-            Ok(answers.into_iter().map(Answer::produced).collect())
+            BatchEntry::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
+            Ok(answers.into_iter().map(BatchEntry::produced).collect())
         })
         .await
     }
 
     /// What happens when messages are stored. They are, so what cannot be stored now goes with a later block. Whether
     /// that is stored, too.
-    async fn goes_along(&self, along: Along) -> bool {
+    async fn goes_along(&self, along: CommitExtras) -> bool {
         let states: Vec<PartitionId> = along.facts.iter().map(|(id, _)| *id).collect();
         let journaled = along
             .facts
@@ -300,11 +300,12 @@ impl Queue {
 
     fn journal_fact(&self, id: PartitionId, value: &[u8]) -> thalweg_log::Result<()> {
         let now = self.clock.now();
-        self.log
-            .journal(id, Kind::State, &mut |records| records.push(&RecordRef::of(now, value)))
+        self.log.journal(id, FrameKind::State, &mut |records| {
+            records.push(&RecordRef::of(now, value))
+        })
     }
 
-    fn finished<T>(&self, wanted: Wanted, stored: Result<T>) -> Result<T> {
+    fn finished<T>(&self, wanted: AdmissionRequest, stored: Result<T>) -> Result<T> {
         self.stored(wanted, stored.is_ok());
         self.counting_refusal(stored)
     }
@@ -345,24 +346,27 @@ impl Queue {
 
     /// Leaves out those whose dedup-id was seen. Waits while one of them is being stored for another batch, and holds none of
     /// its own meanwhile.
-    async fn without_repeated(&self, messages: Vec<NewMessage>) -> Result<(Vec<NewMessage>, Vec<Answer>, Tickets<'_>)> {
-        let mut tickets = Tickets {
+    async fn without_repeated(
+        &self,
+        messages: Vec<NewMessage>,
+    ) -> Result<(Vec<NewMessage>, Vec<BatchEntry>, DedupReservations<'_>)> {
+        let mut tickets = DedupReservations {
             queue: self,
             tickets: Vec::new(),
         };
         let window = self.settings_now().dedup_window;
         if window.is_zero() || messages.iter().all(|message| message.dedup_id.is_none()) {
-            let answers = messages.iter().map(|_| Answer::New(None)).collect();
+            let answers = messages.iter().map(|_| BatchEntry::New(None)).collect();
             return Ok((messages, answers, tickets));
         }
         let (places, seen) = self.reserve_ids(&messages).await;
-        let mut answers = vec![Answer::New(None); messages.len()];
+        let mut answers = vec![BatchEntry::New(None); messages.len()];
         for (at, seen) in places.iter().zip(seen) {
-            if let Seen::First(ticket) = seen {
+            if let DedupLookup::First(ticket) = seen {
                 tickets.tickets.push(ticket);
             }
-            let answer = Answer::of(seen, &places);
-            if matches!(answer, Answer::Repeated(_)) {
+            let answer = BatchEntry::of(seen, &places);
+            if matches!(answer, BatchEntry::Repeated(_)) {
                 self.counters.repeated.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(known) = answers.get_mut(*at) {
@@ -370,12 +374,12 @@ impl Queue {
             }
         }
         let new = messages.into_iter().zip(&answers);
-        let left = new.filter_map(|(message, answer)| matches!(answer, Answer::New(_)).then_some(message));
+        let left = new.filter_map(|(message, answer)| matches!(answer, BatchEntry::New(_)).then_some(message));
         Ok((left.collect(), answers, tickets))
     }
 
     /// Reserves the dedup-ids of a batch, all at once. Returns where in the batch each id is, and what is known of it.
-    async fn reserve_ids(&self, messages: &[NewMessage]) -> (Vec<usize>, Vec<Seen>) {
+    async fn reserve_ids(&self, messages: &[NewMessage]) -> (Vec<usize>, Vec<DedupLookup>) {
         let with_ids = messages.iter().enumerate();
         let with_ids = with_ids.filter_map(|(at, message)| Some((at, message.dedup_id.as_deref()?)));
         let (places, ids): (Vec<usize>, Vec<&str>) = with_ids.unzip();
@@ -414,27 +418,29 @@ impl Queue {
         &self,
         messages: Vec<(u32, NewMessage)>,
         ttl: Duration,
-        facts: &[Fact],
-    ) -> Result<Vec<Place>> {
+        facts: &[AttachedRecord],
+    ) -> Result<Vec<MessagePosition>> {
         let now = self.clock.now();
         let bytes = messages.iter().map(|(_, message)| message.bytes()).sum();
-        let (parts, stored_at) = long::work(bytes, || records_of(&messages, ttl, now))?;
+        let (parts, stored_at) = blocking::work(bytes, || records_of(&messages, ttl, now))?;
         let partitions: Vec<u32> = parts.iter().map(|(partition, _)| *partition).collect();
-        let unit = parts.into_iter().fold(Unit::default(), |unit, (partition, records)| {
-            unit.and(self.data_id(partition), records)
-        });
+        let unit = parts
+            .into_iter()
+            .fold(WriteBatch::default(), |unit, (partition, records)| {
+                unit.and(self.data_id(partition), records)
+            });
         let mut unit = unit;
         for (id, value) in facts {
             let mut records = Records::new();
             records.push(&RecordRef::of(now, value))?;
-            unit = unit.and_of(Kind::State, *id, records);
+            unit = unit.and_of(FrameKind::State, *id, records);
         }
         let appended = self.log.append(unit, None).await?;
-        let place = |(at, n): &(usize, u64)| Place {
+        let place = |(at, n): &(usize, u64)| MessagePosition {
             partition: partitions.get(*at).copied().unwrap_or_default(),
             offset: appended.offsets.get(*at).copied().unwrap_or_default() + n,
         };
-        let places: Vec<Place> = stored_at.iter().map(place).collect();
+        let places: Vec<MessagePosition> = stored_at.iter().map(place).collect();
         let settings = self.settings_now();
         for (place, (_, message)) in places.iter().zip(&messages) {
             self.note_age(*place, message.life(self.clock.as_ref()), ttl, now);
@@ -453,7 +459,7 @@ impl Queue {
         Ok(places)
     }
 
-    fn store_in_memory(&self, messages: Vec<(u32, NewMessage)>, ttl: Duration) -> Vec<Place> {
+    fn store_in_memory(&self, messages: Vec<(u32, NewMessage)>, ttl: Duration) -> Vec<MessagePosition> {
         let now = self.clock.now();
         let mut places = Vec::with_capacity(messages.len());
         let settings = self.settings_now();
@@ -462,7 +468,7 @@ impl Queue {
                 self.lives(&message, &settings, ttl, now);
                 let life = message.life(self.clock.as_ref());
                 let offset = store.append(message, ttl, now);
-                let place = Place { partition, offset };
+                let place = MessagePosition { partition, offset };
                 self.note_age(place, life, ttl, now);
                 places.push(place);
             }
@@ -478,7 +484,7 @@ impl Queue {
 
     fn memory(&self, partition: u32) -> Option<&MemoryStore> {
         match self.store(partition).map(Arc::as_ref) {
-            Some(Store::Memory(store)) => Some(store),
+            Some(MessageStore::Memory(store)) => Some(store),
             _ => None,
         }
     }
@@ -489,7 +495,7 @@ impl Queue {
         clippy::result_large_err,
         reason = "the message goes back as it came; a box would be an allocation"
     )]
-    pub fn try_produce(&self, message: NewMessage) -> std::result::Result<Result<Produced>, NewMessage> {
+    pub fn try_produce(&self, message: NewMessage) -> std::result::Result<Result<ProduceResult>, NewMessage> {
         if !self.is_in_memory() || message.dedup_id.is_some() {
             return Err(message);
         }
@@ -503,7 +509,7 @@ impl Queue {
         if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings.max_message_size) {
             return Ok(Err(error));
         }
-        let wanted = Wanted { count: 1, bytes };
+        let wanted = AdmissionRequest { count: 1, bytes };
         if !admission.admit(wanted) {
             return Err(message);
         }
@@ -513,14 +519,14 @@ impl Queue {
         let over = admission.is_over_policy();
         let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings.ttl);
         let offset = store.append(message, ttl, now);
-        self.note_age(Place { partition, offset }, life, ttl, now);
+        self.note_age(MessagePosition { partition, offset }, life, ttl, now);
         let groups = admission.groups.iter();
         groups.for_each(|group| group.waiting.call_for(partition));
         drop(admission);
         if over {
             self.trim_soon();
         }
-        Ok(Ok(Produced {
+        Ok(Ok(ProduceResult {
             partition,
             offset,
             repeated: false,
@@ -559,9 +565,9 @@ pub(crate) fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
 }
 
 /// Messages as records, by partition, and where each one is: in which of these, and at which place there.
-type Parts = (Vec<(u32, Records)>, Vec<(usize, u64)>);
+type PartitionedRecords = (Vec<(u32, Records)>, Vec<(usize, u64)>);
 
-fn records_of(messages: &[(u32, NewMessage)], ttl: Duration, now: Micros) -> thalweg_log::Result<Parts> {
+fn records_of(messages: &[(u32, NewMessage)], ttl: Duration, now: Micros) -> thalweg_log::Result<PartitionedRecords> {
     // Found in one step: a batch may have thousands of messages for a thousand partitions.
     let mut known: HashMap<u32, usize> = HashMap::new();
     let mut sizes: Vec<(u32, usize)> = Vec::new();

@@ -11,31 +11,31 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
-use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, PartitionId};
+use thalweg_log::{Durability, HistogramSnapshot, Log, Micros, Offset, PartitionId, PartitionListener};
 
 use crate::admission::Admission;
+use crate::backpressure::AdmissionSignals;
 use crate::budget::{self, Budget};
 use crate::claim::Delivery;
-use crate::compaction::Progress;
+use crate::compaction::CompactionProgress;
+use crate::dead_letters::ReceivedLetters;
 use crate::dedup::Dedup;
 use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
-use crate::expiry::Ages;
+use crate::expiry::EarlyExpiryIndex;
 use crate::group::{Group, sharing};
+use crate::group_partition::GroupState;
 use crate::ids::{MessageId, Receipt};
-use crate::keeper::Keeper;
 use crate::latency::Latency;
-use crate::letters::SentHere;
-use crate::machine::{self, Backoff, Policy};
-use crate::metrics::{ByCode, ByReason};
+use crate::machine::{self, Backoff, DeliveryPolicy};
+use crate::metrics::{ErrorCodeCounters, ReasonCounters};
 use crate::names::NameKind;
-use crate::part::State;
-use crate::queues::{Home, no_group};
-use crate::ranges::Ranges;
-use crate::room::Room;
+use crate::offset_ranges::OffsetRanges;
+use crate::queues::{QueueRegistry, no_group};
 use crate::settings::{self, QueueSettings};
 use crate::stats::Rates;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, MessageStore};
+use crate::timers::QueueTasks;
 use crate::times::micros;
 
 /// Marks the partition in which the state of the groups of another is kept.
@@ -56,10 +56,10 @@ pub struct Queue {
     pub(crate) clock: Arc<dyn Clock>,
     durability: Durability,
     settings: ArcSwap<QueueSettings>,
-    pub(crate) defaults: Defaults,
-    stores: boxcar::Vec<Arc<Store>>,
+    pub(crate) defaults: ClaimDefaults,
+    stores: boxcar::Vec<Arc<MessageStore>>,
     /// By partition.
-    pub(crate) ages: boxcar::Vec<Ages>,
+    pub(crate) ages: boxcar::Vec<EarlyExpiryIndex>,
     /// Messages may expire before others that were stored earlier.
     pub(crate) expires_early: AtomicBool,
     /// The catalogue says so.
@@ -72,7 +72,7 @@ pub struct Queue {
     pub(crate) next_group: AtomicU32,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
-    pub(crate) room: Room,
+    pub(crate) room: AdmissionSignals,
     /// For what groups know of messages.
     pub(crate) state_budget: Arc<Budget>,
     /// Whoever lets go of messages that lie in the log, which may have to read a disk: no task of a queue in the log takes it.
@@ -85,40 +85,40 @@ pub struct Queue {
     pub(crate) turn: AtomicUsize,
     /// Whoever has groups go on elsewhere: of two, the one that is stored last is the one that counts.
     pub(crate) seeking: tokio::sync::Mutex<()>,
-    pub(crate) paused: Paused,
-    pub(crate) counters: Counters,
+    pub(crate) paused: PauseFlags,
+    pub(crate) counters: QueueCounters,
     pub(crate) latency: Latency,
     pub(crate) rates: Mutex<Rates>,
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: QueueTasks,
     /// Its messages are dead letters of another queue.
     pub(crate) has_letters: bool,
     /// Dead letters that are gone from the middle.
-    pub(crate) dropped: Mutex<Ranges>,
+    pub(crate) dropped: Mutex<OffsetRanges>,
     /// Records of such since the last checkpoint.
     pub(crate) unsaved_drops: AtomicU32,
     /// Of those that are being stored: no checkpoint of them is written meanwhile.
     pub(crate) drops_under_way: AtomicU32,
     /// Dead letters of other queues that were sent here.
-    pub(crate) sent_here: Mutex<SentHere>,
+    pub(crate) sent_here: Mutex<ReceivedLetters>,
     /// Whoever sends dead letters of this queue again, or throws them away.
     pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
     pub(crate) removed: AtomicBool,
     /// How far keys are compacted, by partition; whoever compacts holds it.
-    pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<Progress>>>,
+    pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<CompactionProgress>>>,
     /// The set of queues that it belongs to.
-    pub(crate) home: Weak<Home>,
+    pub(crate) home: Weak<QueueRegistry>,
 }
 
 /// Of the settings, what every claim asks for.
 #[derive(Debug)]
-pub(crate) struct Defaults {
+pub(crate) struct ClaimDefaults {
     pub visibility: AtomicI64,
     pub max_in_flight: AtomicU32,
 }
 
-impl Defaults {
-    fn of(settings: &QueueSettings) -> Defaults {
-        let defaults = Defaults {
+impl ClaimDefaults {
+    fn of(settings: &QueueSettings) -> ClaimDefaults {
+        let defaults = ClaimDefaults {
             visibility: AtomicI64::new(0),
             max_in_flight: AtomicU32::new(0),
         };
@@ -134,28 +134,28 @@ impl Defaults {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Paused {
+pub(crate) struct PauseFlags {
     pub produce: AtomicBool,
     pub consume: AtomicBool,
 }
 
 /// Since the start of the process.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct QueueCounters {
     pub refused_full: AtomicU64,
     pub refused_paused: AtomicU64,
     pub refused_too_large: AtomicU64,
-    pub refused_by_log: ByCode,
+    pub refused_by_log: ErrorCodeCounters,
     pub repeated: AtomicU64,
     /// Moved to the dead letters, and dropped without that.
-    pub dead: ByReason,
-    pub(crate) dropped: ByReason,
+    pub dead: ReasonCounters,
+    pub(crate) dropped: ReasonCounters,
     /// Dropped because somebody asked for it: by a purge, and by a seek forward.
     pub(crate) purged: AtomicU64,
     pub(crate) passed_over: AtomicU64,
 }
 
-pub(crate) struct Parts {
+pub(crate) struct QueueParts {
     pub id: u32,
     pub epoch: Arc<Epoch>,
     pub name: SmolStr,
@@ -163,7 +163,7 @@ pub(crate) struct Parts {
     pub clock: Arc<dyn Clock>,
     pub durability: Durability,
     pub settings: QueueSettings,
-    pub home: Weak<Home>,
+    pub home: Weak<QueueRegistry>,
     /// What a queue in memory takes room from.
     pub memory: Arc<Budget>,
     /// What its dedup-ids take room from.
@@ -173,7 +173,7 @@ pub(crate) struct Parts {
 }
 
 impl Queue {
-    pub(crate) fn new(parts: Parts) -> Queue {
+    pub(crate) fn new(parts: QueueParts) -> Queue {
         let dedup = Dedup::new(parts.settings.dedup_window, parts.dedup);
         let settings = Arc::new(parts.settings);
         let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
@@ -185,7 +185,7 @@ impl Queue {
             log: parts.log,
             clock: parts.clock,
             durability: parts.durability,
-            defaults: Defaults::of(&settings),
+            defaults: ClaimDefaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
             stores: boxcar::Vec::new(),
             ages: boxcar::Vec::new(),
@@ -196,18 +196,18 @@ impl Queue {
             next_group: AtomicU32::new(1),
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
-            room: Room::default(),
+            room: AdmissionSignals::default(),
             trimming: Mutex::default(),
             oldest: Mutex::default(),
             state_budget: parts.state,
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             seeking: tokio::sync::Mutex::default(),
-            paused: Paused::default(),
-            counters: Counters::default(),
+            paused: PauseFlags::default(),
+            counters: QueueCounters::default(),
             latency: Latency::default(),
             rates: Mutex::default(),
-            keeper: Keeper::new(),
+            keeper: QueueTasks::new(),
             has_letters,
             dropped: Mutex::default(),
             unsaved_drops: AtomicU32::new(0),
@@ -241,18 +241,18 @@ impl Queue {
         self.stores.count() as u32
     }
 
-    pub(crate) fn store(&self, partition: u32) -> Option<&Arc<Store>> {
+    pub(crate) fn store(&self, partition: u32) -> Option<&Arc<MessageStore>> {
         self.stores.get(partition as usize)
     }
 
     /// By partition.
-    pub(crate) fn stores(&self) -> Vec<Arc<Store>> {
+    pub(crate) fn stores(&self) -> Vec<Arc<MessageStore>> {
         self.stores.iter().map(|(_, store)| store.clone()).collect()
     }
 
     /// One more partition, from now on. One caller at a time.
-    pub(crate) fn add_store(&self, store: Store) {
-        self.ages.push(Ages::default());
+    pub(crate) fn add_store(&self, store: MessageStore) {
+        self.ages.push(EarlyExpiryIndex::default());
         self.stores.push(Arc::new(store));
     }
 
@@ -297,7 +297,7 @@ impl Queue {
     }
 
     /// How long messages waited for their first delivery, in microseconds.
-    pub fn latency(&self) -> Observed {
+    pub fn latency(&self) -> HistogramSnapshot {
         self.groups_now().iter().for_each(|group| self.join_waits(group));
         self.latency.observed()
     }
@@ -318,7 +318,7 @@ impl Queue {
         self.look_for_old_now();
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &QueueCounters {
         &self.counters
     }
 
@@ -381,16 +381,16 @@ impl Queue {
     }
 
     /// How a partition keeps its messages.
-    pub(crate) fn new_store(&self, partition: u32) -> Store {
+    pub(crate) fn new_store(&self, partition: u32) -> MessageStore {
         if self.is_in_memory() {
             // Offsets go on from those of earlier processes, so that ids of their messages name none of this one; and they are
             // exact in JSON, where numbers are doubles.
-            return Store::Memory(MemoryStore::starting_at(
+            return MessageStore::Memory(MemoryStore::starting_at(
                 self.clock.now().max(0) as Offset,
                 self.clock.clone(),
             ));
         }
-        Store::Log {
+        MessageStore::Log {
             log: self.log.clone(),
             id: self.data_id(partition),
             clock: self.clock.clone(),
@@ -449,8 +449,8 @@ impl Queue {
             .for_each(|group| group.waiting.call_for(partition));
     }
 
-    pub(crate) fn listener(self: &Arc<Queue>, partition: u32) -> Arc<dyn Listener> {
-        Arc::new(Grown {
+    pub(crate) fn listener(self: &Arc<Queue>, partition: u32) -> Arc<dyn PartitionListener> {
+        Arc::new(GrowthListener {
             queue: Arc::downgrade(self),
             partition,
         })
@@ -471,14 +471,14 @@ impl Queue {
     }
 
     /// What the machines of its work groups go by.
-    pub(crate) fn policy(&self, partition: u32) -> Policy {
+    pub(crate) fn policy(&self, partition: u32) -> DeliveryPolicy {
         let settings = self.settings.load();
         let retry = &settings.retry;
-        Policy {
+        DeliveryPolicy {
             ordering: match settings.ordering {
-                settings::Ordering::None => machine::Ordering::None,
-                settings::Ordering::Partition => machine::Ordering::Partition,
-                settings::Ordering::Strict => machine::Ordering::Strict,
+                settings::QueueOrdering::None => machine::LaneOrdering::None,
+                settings::QueueOrdering::Partition => machine::LaneOrdering::Partition,
+                settings::QueueOrdering::Strict => machine::LaneOrdering::Strict,
             },
             lane_window: u16::try_from(settings.lane_window).unwrap_or(u16::MAX),
             max_pending: settings.max_pending,
@@ -515,8 +515,8 @@ impl Queue {
             for (partition, part) in group.parts() {
                 let mut inner = part.inner.lock();
                 match &mut inner.state {
-                    State::Work(machine) => machine.set_policy(self.policy(partition)),
-                    State::Stream(machine) => machine.set_max_pending(settings.max_pending),
+                    GroupState::Work(machine) => machine.set_policy(self.policy(partition)),
+                    GroupState::Stream(machine) => machine.set_max_pending(settings.max_pending),
                 }
                 // A wider window may let messages be roused that are due already.
                 part.note_due(&inner);
@@ -564,12 +564,12 @@ pub(crate) fn is_foreign(id: PartitionId) -> bool {
 }
 
 /// Hears of what is stored in one partition. The log keeps it, and the queue keeps the log: so it does not keep the queue.
-struct Grown {
+struct GrowthListener {
     queue: Weak<Queue>,
     partition: u32,
 }
 
-impl Listener for Grown {
+impl PartitionListener for GrowthListener {
     fn grown(&self, _next: Offset) {
         if let Some(queue) = self.queue.upgrade() {
             queue.grown_in(self.partition);

@@ -1,8 +1,8 @@
 //! All queues of a process, on one log: found again at the start, made, changed and removed.
 
-mod changes;
-mod home;
-mod of_queue;
+mod change_locks;
+mod registry;
+mod registry_access;
 mod start;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,12 @@ use crate::catalog::Catalog;
 use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
-use crate::leftovers;
-use crate::produce::Detached;
+use crate::produce::DetachedFuture;
 use crate::queue::Queue;
+use crate::reconcile;
 use crate::settings::{GroupSettings, QueueSettings};
-use changes::Changes;
-pub(crate) use home::{Home, new_state};
+use change_locks::ChangeLocks;
+pub(crate) use registry::{QueueRegistry, new_state};
 use start::finish_when_there_is_room;
 
 /// Of all queues.
@@ -45,7 +45,7 @@ pub struct QueuesOptions {
 /// left: it holds as a whole, or it was never begun.
 #[derive(Clone)]
 pub struct Queues {
-    pub(crate) home: Arc<Home>,
+    pub(crate) home: Arc<QueueRegistry>,
 }
 
 impl Queues {
@@ -61,9 +61,9 @@ impl Queues {
                  are found as found-<number>, and a setting, a pause or a deletion may be as it was before"
             );
         }
-        let left = leftovers::settle(&catalog, log.as_ref(), now).await?;
+        let left = reconcile::settle(&catalog, log.as_ref(), now).await?;
         let epoch = Arc::new(Epoch::new(catalog.next_epoch(now).await));
-        let home = Arc::new(Home {
+        let home = Arc::new(QueueRegistry {
             log,
             clock,
             memory: Budget::new(options.memory_bytes),
@@ -75,7 +75,7 @@ impl Queues {
             queues: RwLock::default(),
             set_aside: RwLock::default(),
             closing: AtomicBool::new(false),
-            changes: Changes::default(),
+            changes: ChangeLocks::default(),
             listener: OnceLock::new(),
         });
         if let Err(error) = home.store_epoch().await {
@@ -105,7 +105,7 @@ impl Queues {
     pub async fn get_or_create(&self, name: &str) -> Result<Arc<Queue>> {
         match self.get(name) {
             Err(QueueError::QueueNotFound { .. }) if self.home.options.auto_create => {
-                crate::names::check_user_change(name, crate::names::Change::Create)?;
+                crate::names::check_user_change(name, crate::names::QueueChange::Create)?;
                 match self.create(name, QueueSettings::default()).await {
                     Err(QueueError::QueueExists { .. }) => self.get(name),
                     made => made,
@@ -118,7 +118,7 @@ impl Queues {
     /// A new queue. Durable when this returns.
     pub async fn create(&self, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
         let (home, name) = (self.home.clone(), SmolStr::new(name));
-        Detached::new(async move {
+        DetachedFuture::new(async move {
             let _changes = home.changes.of(&name).await;
             home.create(&name, settings).await
         })
@@ -128,7 +128,7 @@ impl Queues {
     /// Changes what may be changed. Durable when this returns.
     pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
         let (queues, name) = (self.clone(), SmolStr::new(name));
-        Detached::new(async move { queues.configure_now(&name, settings).await }).await
+        DetachedFuture::new(async move { queues.configure_now(&name, settings).await }).await
     }
 
     async fn configure_now(&self, name: &str, settings: QueueSettings) -> Result<()> {
@@ -182,7 +182,7 @@ impl Queues {
     /// A queue goes with all that is in it; one that is not empty only by `force`. Durable when this returns.
     pub async fn remove(&self, name: &str, force: bool) -> Result<()> {
         let (queues, name) = (self.clone(), SmolStr::new(name));
-        Detached::new(async move { queues.remove_now(&name, force).await }).await
+        DetachedFuture::new(async move { queues.remove_now(&name, force).await }).await
     }
 
     async fn remove_now(&self, name: &str, force: bool) -> Result<()> {
@@ -207,7 +207,7 @@ impl Queues {
             return same(queue, group, &settings);
         }
         let (home, queue) = (self.home.clone(), queue.clone());
-        Detached::new(async move {
+        DetachedFuture::new(async move {
             let _changes = home.changes.of(queue.name()).await;
             if let Some(group) = queue.known_group(&settings.name) {
                 return same(&queue, group, &settings);
@@ -220,7 +220,7 @@ impl Queues {
     /// A group that does not expire: a new one, or one that a consumer has made. Durable when this returns.
     pub async fn create_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         let (queues, queue) = (self.clone(), queue.clone());
-        Detached::new(async move { queues.create_group_now(&queue, settings).await }).await
+        DetachedFuture::new(async move { queues.create_group_now(&queue, settings).await }).await
     }
 
     async fn create_group_now(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
@@ -246,7 +246,7 @@ impl Queues {
     /// A group goes with what it has settled and not settled. Durable when this returns.
     pub async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
         let (home, queue, name) = (self.home.clone(), queue.clone(), SmolStr::new(name));
-        Detached::new(async move {
+        DetachedFuture::new(async move {
             let _changes = home.changes.of(queue.name()).await;
             home.remove_group(&queue, &name).await
         })
@@ -256,7 +256,7 @@ impl Queues {
     /// Keeps who is paused. Durable when this returns.
     pub async fn pause(&self, queue: &Arc<Queue>, what: Pause, paused: bool) -> Result<()> {
         let (home, queue) = (self.home.clone(), queue.clone());
-        Detached::new(async move {
+        DetachedFuture::new(async move {
             let _changes = home.changes.of(queue.name()).await;
             let mut entry = queue.entry();
             let (produce, consume) = match &what {

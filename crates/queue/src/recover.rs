@@ -1,29 +1,29 @@
 //! The groups of a queue as they were: from the state partitions, since their last checkpoint.
 
-mod cut;
+mod interrupted_moves;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smol_str::{SmolStr, format_smolstr};
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadWant};
+use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadOptions};
 
-use crate::catalog::{Entry, GroupEntry};
-use crate::dead::ended_record;
+use crate::catalog::{GroupEntry, QueueEntry};
+use crate::dead_letter_move::ended_record;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
-use crate::machine::{Restoring, StreamMachine};
+use crate::group_partition::{GroupPartition, GroupState, StateRecord, parse_record, part_bytes};
+use crate::machine::{MachineRecovery, StreamMachine};
 use crate::members::{MemberKind, Members};
-use crate::part::{Part, State, StateRecord, parse_record, part_bytes};
 use crate::queue::Queue;
 use crate::queues::new_state;
 use crate::settings::{GroupMode, GroupSettings};
-use crate::store::{Cursor, Next, Store};
+use crate::store::{Cursor, MessageStore, NextMessage};
 use crate::times::micros;
-use cut::Letters;
+use interrupted_moves::InterruptedMoves;
 
 const READ_BYTES: usize = 1 << 20;
 /// After a start whoever uses a group has so long to come back, before it expires.
@@ -31,7 +31,7 @@ const COME_BACK: Micros = 60_000_000;
 
 /// What the state partition of one partition says of one group.
 #[derive(Default)]
-struct Told {
+struct StoredGroupState {
     checkpoint: Option<Vec<u8>>,
     /// When it was written.
     checkpoint_at: Option<Micros>,
@@ -46,7 +46,7 @@ struct Told {
 /// anything is handed out. If the catalogue `has_lost` records, groups that only the state partitions know are among them.
 pub(crate) async fn recover(
     queue: &Arc<Queue>,
-    entry: &Entry,
+    entry: &QueueEntry,
     dead: Option<PartitionId>,
     has_lost: bool,
 ) -> Result<Vec<Group>> {
@@ -55,7 +55,12 @@ pub(crate) async fn recover(
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 
-fn recover_blocking(queue: &Queue, mut entry: Entry, dead: Option<PartitionId>, has_lost: bool) -> Result<Vec<Group>> {
+fn recover_blocking(
+    queue: &Queue,
+    mut entry: QueueEntry,
+    dead: Option<PartitionId>,
+    has_lost: bool,
+) -> Result<Vec<Group>> {
     let mut told = Vec::new();
     for partition in 0..queue.partition_count() {
         told.push(match queue.is_in_memory() {
@@ -78,9 +83,9 @@ fn recover_blocking(queue: &Queue, mut entry: Entry, dead: Option<PartitionId>, 
     }
     let letters = match dead {
         Some(dead) if !queue.is_in_memory() && !queue.log.caps().atomic_units => {
-            Letters::read(queue, dead, oldest_checkpoint(&entry, &told))
+            InterruptedMoves::read(queue, dead, oldest_checkpoint(&entry, &told))
         }
-        _ => Letters::default(),
+        _ => InterruptedMoves::default(),
     };
     entry
         .groups
@@ -91,7 +96,7 @@ fn recover_blocking(queue: &Queue, mut entry: Entry, dead: Option<PartitionId>, 
 
 /// Groups that were made after what is left of the catalogue was written. They keep their messages, as `found-<number>`: a
 /// group that is declared anew begins with what is there.
-fn found_groups(queue: &Queue, entry: &mut Entry, told: &[BTreeMap<u32, Told>]) {
+fn found_groups(queue: &Queue, entry: &mut QueueEntry, told: &[BTreeMap<u32, StoredGroupState>]) {
     let mut found: BTreeMap<u32, GroupMode> = BTreeMap::new();
     for (id, told) in told.iter().flatten().filter(|(id, _)| **id >= entry.next_group) {
         let mode = told.checkpoint.as_deref().and_then(mode_of).unwrap_or(GroupMode::Work);
@@ -123,11 +128,11 @@ fn mode_of(checkpoint: &[u8]) -> Option<GroupMode> {
     if StreamMachine::restore(checkpoint, 1).is_ok() {
         return Some(GroupMode::Stream);
     }
-    Restoring::new(0, Some(checkpoint)).ok().map(|_| GroupMode::Work)
+    MachineRecovery::new(0, Some(checkpoint)).ok().map(|_| GroupMode::Work)
 }
 
 /// Of any group in any partition.
-fn oldest_checkpoint(entry: &Entry, told: &[BTreeMap<u32, Told>]) -> Micros {
+fn oldest_checkpoint(entry: &QueueEntry, told: &[BTreeMap<u32, StoredGroupState>]) -> Micros {
     let groups = entry
         .groups
         .iter()
@@ -136,8 +141,8 @@ fn oldest_checkpoint(entry: &Entry, told: &[BTreeMap<u32, Told>]) -> Micros {
     times.min().unwrap_or_default()
 }
 
-fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
-    let mut told: BTreeMap<u32, Told> = BTreeMap::new();
+fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, StoredGroupState>> {
+    let mut told: BTreeMap<u32, StoredGroupState> = BTreeMap::new();
     let id = queue.state_id(partition);
     let from = queue.log.last_checkpoint(id)?.unwrap_or(queue.log.bounds(id)?.first);
     let read = each_record(queue.log.as_ref(), id, from, |record| {
@@ -157,7 +162,7 @@ pub(crate) fn each_record(
     mut take: impl FnMut(&RecordRef<'_>) -> Option<()>,
 ) -> Result<Option<()>> {
     loop {
-        let want = ReadWant {
+        let want = ReadOptions {
             bytes: READ_BYTES,
             synced: false,
         };
@@ -180,7 +185,7 @@ pub(crate) fn each_record(
     }
 }
 
-impl Told {
+impl StoredGroupState {
     fn take(&mut self, record: StateRecord<'_>, time: Micros) {
         match record {
             StateRecord::Changes(bytes) => self.changes.extend_from_slice(bytes),
@@ -196,7 +201,12 @@ impl Told {
     }
 }
 
-fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>], letters: &Letters) -> Result<Group> {
+fn group_of(
+    queue: &Queue,
+    entry: &GroupEntry,
+    told: &mut [BTreeMap<u32, StoredGroupState>],
+    letters: &InterruptedMoves,
+) -> Result<Group> {
     let settings = queue.settings();
     let now = queue.clock.now();
     let stores = queue.stores();
@@ -210,7 +220,7 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
     for ((partition, store), told) in (0..).zip(&stores).zip(told) {
         let told = told.remove(&entry.id).unwrap_or_default();
         let mut state = state_of(queue, entry, partition, store, &told, letters)?;
-        if let State::Work(machine) = &state {
+        if let GroupState::Work(machine) = &state {
             // Those whose leases run on.
             for (index, leases) in machine.leases_by_consumer() {
                 if let Some((kind, id)) = told.consumers.get(&index) {
@@ -226,12 +236,12 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
                 }
             }
         }
-        if let State::Stream(machine) = &mut state {
+        if let GroupState::Stream(machine) = &mut state {
             machine.begins_at(store.first()?);
         }
         // What is stored is never refused.
         let room = queue.state_budget.reserve_anyway(part_bytes(entry.settings.mode));
-        let part = Part::new(state, room);
+        let part = GroupPartition::new(state, room);
         backlog += part.inner.lock().backlog(store.next()?);
         parts.push(Arc::new(part));
     }
@@ -255,11 +265,11 @@ fn state_of(
     queue: &Queue,
     entry: &GroupEntry,
     partition: u32,
-    store: &Store,
-    told: &Told,
-    letters: &Letters,
-) -> Result<State> {
-    let bad = |error: crate::machine::Damaged| damaged(queue, partition, &error.to_string());
+    store: &MessageStore,
+    told: &StoredGroupState,
+    letters: &InterruptedMoves,
+) -> Result<GroupState> {
+    let bad = |error: crate::machine::DamagedState| damaged(queue, partition, &error.to_string());
     if queue.is_in_memory() {
         return Ok(new_state(queue, &entry.settings, partition, store.first()?));
     }
@@ -272,9 +282,9 @@ fn state_of(
             false => StreamMachine::restore(&all, max_pending).map_err(bad)?,
         };
         machine.set_epoch(queue.epoch.number());
-        return Ok(State::Stream(Box::new(machine)));
+        return Ok(GroupState::Stream(Box::new(machine)));
     }
-    let mut restoring = Restoring::new(store.first()?, told.checkpoint.as_deref()).map_err(bad)?;
+    let mut restoring = MachineRecovery::new(store.first()?, told.checkpoint.as_deref()).map_err(bad)?;
     restoring.apply(&told.changes).map_err(bad)?;
     let name = &entry.settings.name;
     let left = letters.settle((name, partition), store, told.checkpoint_at, &mut restoring)?;
@@ -284,7 +294,7 @@ fn state_of(
         let value = ended_record(entry.id, offset, terminal);
         queue
             .log
-            .journal(queue.state_id(partition), Kind::State, &mut |records| {
+            .journal(queue.state_id(partition), FrameKind::State, &mut |records| {
                 records.push(&RecordRef::of(queue.clock.now(), &value))
             })?;
     }
@@ -297,23 +307,23 @@ fn state_of(
     let can_return = |index: u32| told.consumers.get(&index).is_some_and(|(kind, _)| kind.can_return());
     let mut machine = restoring.finish(queue.policy(partition), queue.clock.now(), can_return);
     machine.set_epoch(queue.epoch.number());
-    Ok(State::Work(Box::new(machine)))
+    Ok(GroupState::Work(Box::new(machine)))
 }
 
 /// What a group has to know of a message that was handed out.
 fn passing(
-    store: &Store,
+    store: &MessageStore,
     cursor: &mut Cursor,
     offset: Offset,
     entry: &GroupEntry,
-) -> Result<Option<crate::machine::Passing>> {
+) -> Result<Option<crate::machine::MessageMeta>> {
     let mut next = store.at(cursor, offset)?;
-    if matches!(next, Next::Load) {
+    if matches!(next, NextMessage::Load) {
         *cursor = store.load(offset)?;
         next = store.at(cursor, offset)?;
     }
     Ok(match next {
-        Next::Message(message, hint) if message.offset == offset => {
+        NextMessage::Message(message, hint) if message.offset == offset => {
             Some(message.passing(&entry.settings.name, entry.settings.filter.as_deref(), hint))
         }
         _ => None,

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
 use crate::group::Group;
-use crate::part::{NEVER, Part, State};
+use crate::group_partition::{GroupPartition, GroupState, NEVER};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
-use crate::store::{Cursor, Next, Span, Store};
+use crate::store::{Cursor, MessageStore, NextMessage, StoredSpan};
 use crate::times::micros;
 
 /// What cannot be read is tried again so much later.
@@ -23,7 +23,7 @@ const TRY_AGAIN: Micros = 60_000_000;
 const FREE_AFTER: u64 = 256;
 
 /// What a look at all that is kept came to.
-struct Cuts {
+struct TrimPlan {
     /// By partition: what stands before it may go.
     below: Vec<Offset>,
     /// When the next has to go, by age alone.
@@ -89,7 +89,7 @@ impl Queue {
     /// Lets go of what stands before `below`, and counts it, but for dead letters that were sent again or thrown away: they
     /// were counted then. Returns whether anything went. What goes may have to be looked up on a disk, under the lock
     /// `trimming` alone: producers must not wait for that, and no task may.
-    fn trim_counted(&self, store: &Store, below: Offset) -> LogResult<bool> {
+    fn trim_counted(&self, store: &MessageStore, below: Offset) -> LogResult<bool> {
         let _trimming = self.trimming.lock();
         let going = store.weigh(below)?;
         if going.count == 0 {
@@ -114,7 +114,7 @@ impl Queue {
                 continue;
             };
             let mut inner = part.inner.lock();
-            if let State::Stream(machine) = &mut inner.state {
+            if let GroupState::Stream(machine) = &mut inner.state {
                 machine.begins_at(first);
             }
             let _ = self.after(group, partition, part, &mut inner, self.clock.now());
@@ -147,9 +147,9 @@ impl Queue {
 
     /// What all groups have settled of a queue in memory goes as soon as it is worth it, so that its memory is used again
     /// while the processor still has it at hand.
-    pub(crate) fn free_memory(&self, partition: u32, part: &Part) {
+    pub(crate) fn free_memory(&self, partition: u32, part: &GroupPartition) {
         let Some(store) = self.store(partition) else { return };
-        let Store::Memory(memory) = store.as_ref() else {
+        let MessageStore::Memory(memory) = store.as_ref() else {
             return;
         };
         let enough = part.wants() >= memory.first_hint() + FREE_AFTER;
@@ -203,11 +203,11 @@ impl Queue {
         needed(&groups, partition, |group| group.is_work() || streams).unwrap_or(Offset::MAX)
     }
 
-    fn cuts(&self, settings: &QueueSettings) -> LogResult<Cuts> {
+    fn cuts(&self, settings: &QueueSettings) -> LogResult<TrimPlan> {
         let (stores, now) = (self.stores(), self.clock.now());
         let mut heads = Vec::with_capacity(stores.len());
         for (partition, store) in (0..).zip(&stores) {
-            heads.push(Head::of(partition, store, self.protected(partition))?);
+            heads.push(PartitionHead::of(partition, store, self.protected(partition))?);
         }
         let mut due = NEVER;
         let retention = &settings.retention;
@@ -217,7 +217,7 @@ impl Queue {
                 admission.bytes.saturating_sub(admission.storing_bytes)
             };
             let kept: u64 = heads.iter().map(|head| head.end - head.at).sum();
-            let mut over = Over {
+            let mut over = LimitExcess {
                 messages: beyond(kept, retention.max_messages),
                 bytes: beyond(stored, retention.max_bytes),
                 before: match retention.max_age.is_zero() {
@@ -249,7 +249,7 @@ impl Queue {
                 due = due.min(now + TRY_AGAIN);
             }
         }
-        Ok(Cuts {
+        Ok(TrimPlan {
             below: heads.iter().map(|head| head.at).collect(),
             due,
         })
@@ -271,16 +271,16 @@ pub(crate) fn needed(groups: &[Arc<Group>], partition: u32, which: impl Fn(&Grou
 }
 
 /// By how much the queue is over its limits.
-struct Over {
+struct LimitExcess {
     messages: u64,
     bytes: u64,
     /// What was appended before it is too old.
     before: Micros,
 }
 
-impl Over {
+impl LimitExcess {
     /// How many of the messages of a span have to go.
-    fn of(&self, span: &Span) -> u64 {
+    fn of(&self, span: &StoredSpan) -> u64 {
         let messages = span.next - span.first;
         if span.last_time < self.before {
             return messages;
@@ -296,23 +296,23 @@ impl Over {
 }
 
 /// One partition, from its oldest message on.
-struct Head<'a> {
+struct PartitionHead<'a> {
     partition: u32,
-    store: &'a Store,
+    store: &'a MessageStore,
     /// What stands before it goes.
     at: Offset,
     /// What stands from there on stays in any case.
     limit: Offset,
     end: Offset,
     /// What begins there.
-    span: Option<Span>,
+    span: Option<StoredSpan>,
     /// Why it is not known what begins there. The other partitions go on.
     unreadable: Option<LogError>,
 }
 
-impl<'a> Head<'a> {
-    fn of(partition: u32, store: &'a Store, limit: Offset) -> LogResult<Head<'a>> {
-        let mut head = Head {
+impl<'a> PartitionHead<'a> {
+    fn of(partition: u32, store: &'a MessageStore, limit: Offset) -> LogResult<PartitionHead<'a>> {
+        let mut head = PartitionHead {
             partition,
             store,
             at: store.first()?,
@@ -360,13 +360,13 @@ impl<'a> Head<'a> {
         let mut cursor = Cursor::default();
         while self.at < self.end {
             match self.store.at(&mut cursor, self.at)? {
-                Next::Message(message, _) => match message.expires_at() {
+                NextMessage::Message(message, _) => match message.expires_at() {
                     Some(at) if at <= now => self.at = message.offset + 1,
                     at => return Ok(at.unwrap_or(NEVER)),
                 },
-                Next::Gap { to, .. } => self.at = to,
-                Next::Load => cursor = self.store.load(self.at)?,
-                Next::End => break,
+                NextMessage::Gap { to, .. } => self.at = to,
+                NextMessage::Load => cursor = self.store.load(self.at)?,
+                NextMessage::End => break,
             }
         }
         Ok(NEVER)
@@ -374,7 +374,7 @@ impl<'a> Head<'a> {
 }
 
 /// Passes the oldest messages of all partitions until nothing is over a limit, or all that is left is protected.
-fn take_oldest(heads: &mut [Head<'_>], over: &mut Over) {
+fn take_oldest(heads: &mut [PartitionHead<'_>], over: &mut LimitExcess) {
     let mut oldest: BinaryHeap<_> = heads
         .iter()
         .filter_map(|head| Some(Reverse((head.span?.time, head.partition))))

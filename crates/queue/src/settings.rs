@@ -19,8 +19,8 @@ use smol_str::SmolStr;
 use thalweg_log::Durability;
 
 pub use filter::check_filter;
-pub use groups::{GroupMode, GroupSettings, Start};
-pub use log::{CommitSettings, LogEngine, LogSettings, OnPoison, Recover};
+pub use groups::{GroupMode, GroupSettings, GroupStart};
+pub use log::{CommitSettings, LogEngine, LogSettings, OnPoison, RecoveryMode};
 pub(crate) use read::QUEUE_GROUPS_MAX;
 pub(crate) use sections::PARTITIONS_MAX as PROCESS_PARTITIONS_MAX;
 pub use sections::QueuesSettings;
@@ -30,7 +30,7 @@ pub const PARTITIONS_MAX: u32 = 1000;
 pub const MESSAGE_BYTES_MAX: u64 = 24 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ordering {
+pub enum QueueOrdering {
     None,
     /// Messages of one key in order.
     Partition,
@@ -103,7 +103,7 @@ pub struct CompactionSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSettings {
     pub partitions: u32,
-    pub ordering: Ordering,
+    pub ordering: QueueOrdering,
     pub lane_window: u32,
     /// MQTT filters whose publishes are captured.
     pub topics: Vec<SmolStr>,
@@ -144,7 +144,7 @@ impl Default for QueueSettings {
     fn default() -> QueueSettings {
         QueueSettings {
             partitions: 10,
-            ordering: Ordering::Partition,
+            ordering: QueueOrdering::Partition,
             lane_window: 1,
             topics: Vec::new(),
             default_group: SmolStr::new_static("default"),

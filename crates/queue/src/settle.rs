@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use thalweg_log::format::frame::Kind;
-use thalweg_log::{Micros, PartitionId, Records, Unit};
+use thalweg_log::format::frame::FrameKind;
+use thalweg_log::{Micros, PartitionId, Records, WriteBatch};
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
+use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState};
 use crate::ids::Receipt;
 use crate::machine::{AckOutcome, FailOutcome, SettleError, StreamError};
-use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
-use crate::store::{Cursor, Next};
+use crate::store::{Cursor, NextMessage};
 use crate::times::micros;
 
 /// Of the reason that goes with a dead letter; a longer one is cut.
@@ -22,7 +22,7 @@ pub const REASON_BYTES_MAX: usize = 1 << 10;
 
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SettleAction {
     Ack,
     /// Again, after this time or the backoff of the queue. The reason goes with the message if this was its last try.
     Nack {
@@ -41,7 +41,7 @@ pub enum Verdict {
 
 /// What a call of [`Queue::settle`] came to.
 #[derive(Debug, Default)]
-pub struct Settled {
+pub struct SettleResult {
     /// Verdicts that hold.
     pub settled: u32,
     /// Those that do not, in the order in which they were given.
@@ -54,11 +54,11 @@ impl Queue {
     pub async fn settle(
         self: &Arc<Queue>,
         group: &Arc<Group>,
-        verdicts: Vec<(Receipt, Verdict)>,
+        verdicts: Vec<(Receipt, SettleAction)>,
         wait: bool,
-    ) -> Result<Settled> {
-        let mut outcome = Settled::default();
-        let mut by_partition: BTreeMap<u32, Vec<(usize, Receipt, Verdict)>> = BTreeMap::new();
+    ) -> Result<SettleResult> {
+        let mut outcome = SettleResult::default();
+        let mut by_partition: BTreeMap<u32, Vec<(usize, Receipt, SettleAction)>> = BTreeMap::new();
         for (n, (receipt, verdict)) in verdicts.into_iter().enumerate() {
             let partition = receipt.id.partition;
             by_partition.entry(partition).or_default().push((n, receipt, verdict));
@@ -99,7 +99,7 @@ impl Queue {
         };
         let mut inner = part.inner.lock();
         let done = ack(&mut inner.state, offset, delivery, now);
-        if let Ok(Counts::Yes) = done {
+        if let Ok(SettleEffect::Yes) = done {
             part.acked.add(&mut inner, 1);
         }
         self.after(group, partition, part, &mut inner, now)?;
@@ -133,12 +133,12 @@ impl Queue {
             let mut acked = 0;
             for receipt in run {
                 let offset = receipt.id.offset;
-                if !self.is_current(group, &inner.state, receipt, Use::Done) {
+                if !self.is_current(group, &inner.state, receipt, ReceiptUse::Done) {
                     continue;
                 }
                 acked += u64::from(match &mut inner.state {
-                    State::Work(machine) => machine.ack(offset, receipt.delivery, now).is_ok(),
-                    State::Stream(machine) => machine.ack(offset).is_ok(),
+                    GroupState::Work(machine) => machine.ack(offset, receipt.delivery, now).is_ok(),
+                    GroupState::Stream(machine) => machine.ack(offset).is_ok(),
                 });
             }
             part.acked.add(&mut inner, acked);
@@ -158,16 +158,16 @@ impl Queue {
 
     /// The same, and the lease as it is known here. One of a queue or group that was deleted, of a lease that a crash has lost,
     /// from before a seek, or of an earlier version is not.
-    pub(crate) fn is_current(&self, group: &Group, state: &State, receipt: &Receipt, used: Use) -> bool {
+    pub(crate) fn is_current(&self, group: &Group, state: &GroupState, receipt: &Receipt, used: ReceiptUse) -> bool {
         let Some(tag) = receipt.tag.filter(|_| self.is_ours(group, receipt)) else {
             return false;
         };
         match (state, used) {
-            (State::Work(machine), _) => {
+            (GroupState::Work(machine), _) => {
                 u32::try_from(tag.lease).is_ok_and(|epoch| !machine.is_stale(receipt.id.offset, epoch))
             }
-            (State::Stream(machine), Use::Done) => !machine.is_stale(tag.lease),
-            (State::Stream(machine), Use::Again) => !machine.is_of_another(tag.lease),
+            (GroupState::Stream(machine), ReceiptUse::Done) => !machine.is_stale(tag.lease),
+            (GroupState::Stream(machine), ReceiptUse::Again) => !machine.is_of_another(tag.lease),
         }
     }
 
@@ -176,7 +176,7 @@ impl Queue {
         &self,
         group: &Group,
         partition: u32,
-        verdicts: Vec<(usize, Receipt, Verdict)>,
+        verdicts: Vec<(usize, Receipt, SettleAction)>,
         failed: &mut Vec<(usize, Receipt, QueueError)>,
     ) -> Result<bool> {
         let Some(part) = group.part(partition) else {
@@ -200,8 +200,8 @@ impl Queue {
                 continue;
             }
             let used = match verdict {
-                Verdict::Ack | Verdict::Extend { .. } => Use::Done,
-                Verdict::Nack { .. } | Verdict::Reject { .. } => Use::Again,
+                SettleAction::Ack | SettleAction::Extend { .. } => ReceiptUse::Done,
+                SettleAction::Nack { .. } | SettleAction::Reject { .. } => ReceiptUse::Again,
             };
             if !self.is_current(group, &inner.state, &receipt, used) {
                 let error = QueueError::ReceiptOver {
@@ -211,7 +211,7 @@ impl Queue {
                 continue;
             }
             let done = apply(&mut inner, &receipt, &verdict, visibility, now);
-            if let Ok(Counts::Yes) = done {
+            if let Ok(SettleEffect::Yes) = done {
                 group.count(&verdict, part, &mut inner);
             }
             if let Err(why) = done {
@@ -226,7 +226,7 @@ impl Queue {
                 failed.push((n, receipt, error));
             }
         }
-        let leaving = matches!(&inner.state, State::Work(machine) if machine.has_ending());
+        let leaving = matches!(&inner.state, GroupState::Work(machine) if machine.has_ending());
         self.after(group, partition, part, &mut inner, now)?;
         drop(inner);
         self.free_memory(partition, part);
@@ -273,8 +273,8 @@ impl Queue {
     /// What was journaled of the state of groups, in what every file of the log keeps for that if there is no other room.
     async fn store_journals(&self) -> thalweg_log::Result<()> {
         let states = self.state_ids().into_iter();
-        let journaled = states.fold(Unit::default(), |unit, state| {
-            unit.and_of(Kind::State, state, Records::new())
+        let journaled = states.fold(WriteBatch::default(), |unit, state| {
+            unit.and_of(FrameKind::State, state, Records::new())
         });
         self.log.append(journaled.freeing(), None).await.map(drop)
     }
@@ -286,13 +286,15 @@ impl Queue {
     }
 
     /// Whether a message is delayed that the machine has not come to. What would have to be read from a disk counts as ready.
-    fn is_delayed_unread(&self, partition: u32, offset: u64, inner: &Inner, now: Micros) -> bool {
-        let is_unread = matches!(&inner.state, State::Work(machine) if offset >= machine.cursor());
+    fn is_delayed_unread(&self, partition: u32, offset: u64, inner: &GroupPartitionInner, now: Micros) -> bool {
+        let is_unread = matches!(&inner.state, GroupState::Work(machine) if offset >= machine.cursor());
         let Some(store) = self.store(partition).filter(|_| is_unread) else {
             return false;
         };
         match store.at(&mut Cursor::default(), offset) {
-            Ok(Next::Message(message, _)) => message.offset == offset && message.not_before.is_some_and(|at| at > now),
+            Ok(NextMessage::Message(message, _)) => {
+                message.offset == offset && message.not_before.is_some_and(|at| at > now)
+            }
             _ => false,
         }
     }
@@ -306,7 +308,7 @@ impl Queue {
 
 /// What a receipt is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum ReceiptUse {
     /// It changes nothing for others.
     Done,
     /// Others get the message, or nobody does.
@@ -314,22 +316,33 @@ pub(crate) enum Use {
 }
 
 /// Whether a verdict that holds changed anything.
-enum Counts {
+enum SettleEffect {
     Yes,
     /// The message was acked before.
     Repeated,
 }
 
-fn ack(state: &mut State, offset: u64, delivery: u32, now: Micros) -> std::result::Result<Counts, Why> {
+fn ack(
+    state: &mut GroupState,
+    offset: u64,
+    delivery: u32,
+    now: Micros,
+) -> std::result::Result<SettleEffect, SettleFailure> {
     let repeated = match state {
-        State::Work(machine) => machine.ack(offset, delivery, now).map_err(Why::Work)? == AckOutcome::Repeated,
-        State::Stream(machine) => {
+        GroupState::Work(machine) => {
+            machine.ack(offset, delivery, now).map_err(SettleFailure::Work)? == AckOutcome::Repeated
+        }
+        GroupState::Stream(machine) => {
             let repeated = machine.is_acked(offset);
-            machine.ack(offset).map_err(Why::Stream)?;
+            machine.ack(offset).map_err(SettleFailure::Stream)?;
             repeated
         }
     };
-    Ok(if repeated { Counts::Repeated } else { Counts::Yes })
+    Ok(if repeated {
+        SettleEffect::Repeated
+    } else {
+        SettleEffect::Yes
+    })
 }
 
 /// The beginning of a reason, at most [`REASON_BYTES_MAX`] of it.
@@ -339,19 +352,19 @@ fn cut(reason: &str) -> Box<str> {
 }
 
 fn apply(
-    inner: &mut Inner,
+    inner: &mut GroupPartitionInner,
     receipt: &Receipt,
-    verdict: &Verdict,
+    verdict: &SettleAction,
     visibility: Duration,
     now: Micros,
-) -> std::result::Result<Counts, Why> {
+) -> std::result::Result<SettleEffect, SettleFailure> {
     let (offset, delivery) = (receipt.id.offset, receipt.delivery);
     match &mut inner.state {
-        State::Work(machine) => {
+        GroupState::Work(machine) => {
             machine.advance(now);
             let done = match verdict {
-                Verdict::Ack => return ack(&mut inner.state, offset, delivery, now),
-                Verdict::Nack { delay, reason } => {
+                SettleAction::Ack => return ack(&mut inner.state, offset, delivery, now),
+                SettleAction::Nack { delay, reason } => {
                     let outcome = machine.nack(offset, delivery, delay.map(micros), now);
                     // Of a message that comes again it would have to be kept until nobody knows when.
                     if let (Ok(FailOutcome::Ending(_)), Some(reason)) = (&outcome, reason) {
@@ -359,58 +372,60 @@ fn apply(
                     }
                     outcome.map(drop)
                 }
-                Verdict::Reject { reason } => {
+                SettleAction::Reject { reason } => {
                     let done = machine.reject(offset, delivery).map(drop);
                     if let (Ok(()), Some(reason)) = (&done, reason) {
                         inner.details.insert(offset, cut(reason));
                     }
                     done
                 }
-                Verdict::Extend { visibility: asked } => {
+                SettleAction::Extend { visibility: asked } => {
                     let visibility = micros(asked.unwrap_or(visibility));
                     machine.extend(offset, delivery, visibility, now).map(drop)
                 }
             };
-            done.map(|()| Counts::Yes).map_err(Why::Work)
+            done.map(|()| SettleEffect::Yes).map_err(SettleFailure::Work)
         }
-        State::Stream(machine) => {
+        GroupState::Stream(machine) => {
             let done = match verdict {
-                Verdict::Ack => return ack(&mut inner.state, offset, delivery, now),
-                Verdict::Nack { delay, .. } => machine.nack(offset, delay.map_or(0, micros), now),
-                Verdict::Reject { .. } => machine.reject(offset),
+                SettleAction::Ack => return ack(&mut inner.state, offset, delivery, now),
+                SettleAction::Nack { delay, .. } => machine.nack(offset, delay.map_or(0, micros), now),
+                SettleAction::Reject { .. } => machine.reject(offset),
                 // A stream has no leases.
-                Verdict::Extend { .. } => Ok(()),
+                SettleAction::Extend { .. } => Ok(()),
             };
-            done.map(|()| Counts::Yes).map_err(Why::Stream)
+            done.map(|()| SettleEffect::Yes).map_err(SettleFailure::Stream)
         }
     }
 }
 
 /// Why a verdict does not hold.
-enum Why {
+enum SettleFailure {
     Work(SettleError),
     Stream(StreamError),
 }
 
-impl Why {
+impl SettleFailure {
     fn error(self, receipt: Receipt) -> QueueError {
         match self {
-            Why::Work(SettleError::NotLeased) | Why::Stream(StreamError::NotDelivered) => {
+            SettleFailure::Work(SettleError::NotLeased) | SettleFailure::Stream(StreamError::NotDelivered) => {
                 QueueError::NotLeased { receipt }
             }
-            Why::Work(SettleError::LeaseLost) => QueueError::LeaseLost { receipt },
-            Why::Work(SettleError::Gone) | Why::Stream(StreamError::Committed) => QueueError::Gone { receipt },
+            SettleFailure::Work(SettleError::LeaseLost) => QueueError::LeaseLost { receipt },
+            SettleFailure::Work(SettleError::Gone) | SettleFailure::Stream(StreamError::Committed) => {
+                QueueError::Gone { receipt }
+            }
         }
     }
 }
 
 impl Group {
-    fn count(&self, verdict: &Verdict, part: &Part, inner: &mut Inner) {
+    fn count(&self, verdict: &SettleAction, part: &GroupPartition, inner: &mut GroupPartitionInner) {
         let counter = match verdict {
-            Verdict::Ack => return part.acked.add(inner, 1),
-            Verdict::Nack { .. } => &self.counters.nacked,
-            Verdict::Reject { .. } => &self.counters.rejected,
-            Verdict::Extend { .. } => return,
+            SettleAction::Ack => return part.acked.add(inner, 1),
+            SettleAction::Nack { .. } => &self.counters.nacked,
+            SettleAction::Reject { .. } => &self.counters.rejected,
+            SettleAction::Extend { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -8,11 +8,11 @@ use smol_str::SmolStr;
 use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
-use crate::machine::Counts;
-use crate::part::{NEVER, State};
+use crate::group_partition::{GroupState, NEVER};
+use crate::machine::MessageCounts;
 use crate::queue::Queue;
 use crate::settings::GroupMode;
-use crate::store::{Cursor, Next};
+use crate::store::{Cursor, NextMessage};
 
 /// A queue at one moment.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct GroupStats {
     pub mode: &'static str,
     /// Not settled, or not committed.
     pub backlog: u64,
-    pub counts: Counts,
+    pub counts: MessageCounts,
     pub delivered: u64,
     /// By the verdicts of consumers, since the start of the process.
     pub acked: u64,
@@ -138,8 +138,8 @@ impl Queue {
         for (partition, store) in (0..).zip(&self.stores()) {
             let Ok(first) = store.first() else { continue };
             let time = match store.at(&mut Cursor::default(), first) {
-                Ok(Next::Message(message, _)) => Some(message.time),
-                Ok(Next::Load) => {
+                Ok(NextMessage::Message(message, _)) => Some(message.time),
+                Ok(NextMessage::Load) => {
                     let known = self.oldest.lock().get(&partition).copied();
                     unknown |= known.is_none_or(|(offset, _)| offset != first);
                     known.map(|(_, time)| time)
@@ -176,18 +176,18 @@ impl Queue {
 
 impl Group {
     pub fn stats(&self) -> GroupStats {
-        let mut counts = Counts::default();
+        let mut counts = MessageCounts::default();
         let mut positions = Vec::new();
         let mut state_bytes = 0;
         for (_, part) in self.parts() {
             let inner = part.inner.lock();
             state_bytes += inner.bytes();
             match &inner.state {
-                State::Work(machine) => {
+                GroupState::Work(machine) => {
                     add(&mut counts, &machine.counts());
                     positions.push(machine.floor());
                 }
-                State::Stream(machine) => positions.push(machine.committed()),
+                GroupState::Stream(machine) => positions.push(machine.committed()),
             }
         }
         let backlog = self.backlog();
@@ -247,7 +247,7 @@ impl Rates {
     }
 }
 
-fn add(sum: &mut Counts, one: &Counts) {
+fn add(sum: &mut MessageCounts, one: &MessageCounts) {
     sum.delayed += one.delayed;
     sum.ready += one.ready;
     sum.leased += one.leased;

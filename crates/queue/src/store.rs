@@ -6,7 +6,7 @@ mod memory;
 use std::sync::Arc;
 
 use thalweg_log::clock::Clock;
-use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadWant};
+use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadOptions};
 
 use crate::message::Message;
 
@@ -16,7 +16,7 @@ pub(crate) use memory::MemoryStore;
 /// Frames are asked for in pieces of about this.
 const READ_BYTES: usize = 256 << 10;
 
-pub(crate) enum Store {
+pub(crate) enum MessageStore {
     Log {
         log: Arc<dyn Log>,
         id: PartitionId,
@@ -27,7 +27,7 @@ pub(crate) enum Store {
 }
 
 /// A message and where it was found, or why there is none.
-pub(crate) enum Next<M = Message> {
+pub(crate) enum NextMessage<M = Message> {
     Message(M, u32),
     /// Nothing is there yet.
     End,
@@ -36,13 +36,13 @@ pub(crate) enum Next<M = Message> {
         to: Offset,
         lost: bool,
     },
-    /// The disk has to be read first: [`Store::load`] does it, outside of all locks.
+    /// The disk has to be read first: [`MessageStore::load`] does it, outside of all locks.
     Load,
 }
 
 /// Messages that were stored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct StoredSpan {
     pub first: Offset,
     pub next: Offset,
     pub bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Span {
 
 /// The oldest messages of a store that are about to be let go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Going {
+pub(crate) struct PendingTrim {
     /// All that stand before it.
     below: Offset,
     pub count: u64,
@@ -61,26 +61,26 @@ pub(crate) struct Going {
     bytes: u64,
 }
 
-impl Store {
+impl MessageStore {
     pub fn first(&self) -> Result<Offset, LogError> {
         match self {
-            Store::Log { log, id, .. } => Ok(log.bounds(*id)?.first),
-            Store::Memory(memory) => Ok(memory.bounds().0),
+            MessageStore::Log { log, id, .. } => Ok(log.bounds(*id)?.first),
+            MessageStore::Memory(memory) => Ok(memory.bounds().0),
         }
     }
 
     pub fn next(&self) -> Result<Offset, LogError> {
         match self {
-            Store::Log { log, id, .. } => Ok(log.bounds(*id)?.next),
-            Store::Memory(memory) => Ok(memory.bounds().1),
+            MessageStore::Log { log, id, .. } => Ok(log.bounds(*id)?.next),
+            MessageStore::Memory(memory) => Ok(memory.bounds().1),
         }
     }
 
     /// Not more than the next offset, if that can be told without a lock.
     pub fn next_hint(&self) -> Option<Offset> {
         match self {
-            Store::Log { .. } => None,
-            Store::Memory(memory) => Some(memory.next_hint()),
+            MessageStore::Log { .. } => None,
+            MessageStore::Memory(memory) => Some(memory.next_hint()),
         }
     }
 
@@ -92,24 +92,24 @@ impl Store {
     /// The same of those before an offset; in memory, of all. May have to read a disk.
     pub fn bytes_before(&self, end: Offset) -> Result<u64, LogError> {
         match self {
-            Store::Log { log, id, .. } => {
+            MessageStore::Log { log, id, .. } => {
                 let bounds = log.bounds(*id)?;
                 log.bytes(*id, bounds.first, bounds.next.min(end))
             }
-            Store::Memory(memory) => Ok(memory.bytes()),
+            MessageStore::Memory(memory) => Ok(memory.bytes()),
         }
     }
 
     /// The messages from `offset` on that were stored together, or the next ones, as far as can be told without reading
     /// them; `None` at the end.
-    pub fn span_at(&self, offset: Offset) -> Result<Option<Span>, LogError> {
+    pub fn span_at(&self, offset: Offset) -> Result<Option<StoredSpan>, LogError> {
         match self {
-            Store::Log { log, id, .. } => {
+            MessageStore::Log { log, id, .. } => {
                 let Some(frame) = log.frame_at(*id, offset)? else {
                     return Ok(None);
                 };
                 let first = frame.base.max(offset);
-                Ok(Some(Span {
+                Ok(Some(StoredSpan {
                     first,
                     next: frame.next(),
                     bytes: log.bytes(*id, first, frame.next())?,
@@ -117,15 +117,15 @@ impl Store {
                     last_time: frame.max_time,
                 }))
             }
-            Store::Memory(memory) => Ok(memory.span_at(offset)),
+            MessageStore::Memory(memory) => Ok(memory.span_at(offset)),
         }
     }
 
     /// The first offset whose message may have been appended at `time` or later.
     pub fn offset_at(&self, time: Micros) -> Result<Offset, LogError> {
         match self {
-            Store::Log { log, id, .. } => log.offset_at(*id, time),
-            Store::Memory(memory) => Ok(memory.offset_at(time)),
+            MessageStore::Log { log, id, .. } => log.offset_at(*id, time),
+            MessageStore::Memory(memory) => Ok(memory.offset_at(time)),
         }
     }
 
@@ -134,24 +134,24 @@ impl Store {
         self.span_at(offset).ok()?.map(|span| span.time)
     }
 
-    /// What [`Store::trim`] would let go of. May have to read a disk.
-    pub fn weigh(&self, below: Offset) -> Result<Going, LogError> {
+    /// What [`MessageStore::trim`] would let go of. May have to read a disk.
+    pub fn weigh(&self, below: Offset) -> Result<PendingTrim, LogError> {
         match self {
-            Store::Log { log, id, .. } => {
+            MessageStore::Log { log, id, .. } => {
                 let bounds = log.bounds(*id)?;
                 let below = below.min(bounds.next);
                 if below <= bounds.first {
-                    return Ok(Going::default());
+                    return Ok(PendingTrim::default());
                 }
-                Ok(Going {
+                Ok(PendingTrim {
                     below,
                     count: below - bounds.first,
                     bytes: log.bytes(*id, bounds.first, below)?,
                 })
             }
-            Store::Memory(memory) => {
+            MessageStore::Memory(memory) => {
                 let (first, next) = memory.bounds();
-                Ok(Going {
+                Ok(PendingTrim {
                     below,
                     count: below.min(next).saturating_sub(first),
                     bytes: 0,
@@ -162,18 +162,18 @@ impl Store {
 
     /// Lets go of what was weighed, without reading a disk. Returns how many messages that were, and their bytes. One caller at
     /// a time, from the weighing on.
-    pub fn trim(&self, going: Going) -> Result<(u64, u64), LogError> {
+    pub fn trim(&self, going: PendingTrim) -> Result<(u64, u64), LogError> {
         match self {
-            Store::Log { log, id, .. } => {
+            MessageStore::Log { log, id, .. } => {
                 log.trim(*id, going.below)?;
                 Ok((going.count, going.bytes))
             }
-            Store::Memory(memory) => Ok(memory.trim(going.below)),
+            MessageStore::Memory(memory) => Ok(memory.trim(going.below)),
         }
     }
 
     /// The message at `from` or the first behind it, without reading a disk.
-    pub fn at(&self, cursor: &mut Cursor, from: Offset) -> Result<Next, LogError> {
+    pub fn at(&self, cursor: &mut Cursor, from: Offset) -> Result<NextMessage, LogError> {
         self.at_with(cursor, from, |message| message)
     }
 
@@ -185,21 +185,21 @@ impl Store {
         cursor: &mut Cursor,
         from: Offset,
         mut take: impl FnMut(Message) -> M,
-    ) -> Result<Next<M>, LogError> {
+    ) -> Result<NextMessage<M>, LogError> {
         match self {
-            Store::Memory(memory) => Ok(memory.at(from, take)),
-            Store::Log { log, id, clock } => {
+            MessageStore::Memory(memory) => Ok(memory.at(from, take)),
+            MessageStore::Log { log, id, clock } => {
                 if let Some(next) = cursor.at(from, clock.as_ref(), &mut take) {
                     return next;
                 }
                 match log.newest(*id, from, READ_BYTES) {
-                    Ok(Some(frames)) if frames.is_empty() => Ok(Next::End),
+                    Ok(Some(frames)) if frames.is_empty() => Ok(NextMessage::End),
                     Ok(Some(frames)) => {
                         cursor.set(frames);
-                        cursor.at(from, clock.as_ref(), take).unwrap_or(Ok(Next::End))
+                        cursor.at(from, clock.as_ref(), take).unwrap_or(Ok(NextMessage::End))
                     }
-                    Ok(None) => Ok(Next::Load),
-                    Err(LogError::Gap { to, .. }) => Ok(Next::Gap { to, lost: false }),
+                    Ok(None) => Ok(NextMessage::Load),
+                    Err(LogError::Gap { to, .. }) => Ok(NextMessage::Gap { to, lost: false }),
                     Err(error) => Err(error),
                 }
             }
@@ -214,8 +214,8 @@ impl Store {
     /// About so many bytes, the message at `from` at least. Blocks.
     pub fn load_some(&self, from: Offset, bytes: usize) -> Result<Cursor, LogError> {
         let mut cursor = Cursor::default();
-        if let Store::Log { log, id, .. } = self {
-            let want = ReadWant { bytes, synced: false };
+        if let MessageStore::Log { log, id, .. } = self {
+            let want = ReadOptions { bytes, synced: false };
             match log.read(*id, from, want) {
                 Ok(frames) => cursor.set(frames),
                 Err(LogError::Gap { to, .. }) => cursor.set_gap(from, to),

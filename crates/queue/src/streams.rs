@@ -10,38 +10,38 @@ use std::sync::atomic::Ordering;
 
 use thalweg_log::Offset;
 
-use crate::claim::{Asking, Delivery, Look, Wanted};
+use crate::claim::{ClaimBudget, ConsumerHandle, Delivery, ScanOutcome};
 use crate::error::Result;
 use crate::group::Group;
+use crate::group_partition::{GroupPartitionInner, GroupState};
 use crate::ids::LeaseTag;
 use crate::machine::StreamMachine;
 use crate::message::Message;
-use crate::part::{Inner, State};
-use crate::ranges::Ranges;
-use crate::store::{Cursor, Next, Store};
+use crate::offset_ranges::OffsetRanges;
+use crate::store::{Cursor, MessageStore, NextMessage};
 
 /// One look of a consumer at a partition of a stream group.
-pub(crate) struct Reading<'a> {
+pub(crate) struct StreamClaim<'a> {
     /// Of what is handed out; its lease is known when it is known who reads.
     pub tag: LeaseTag,
     /// Dead letters that were sent again or thrown away.
-    pub dropped: Option<&'a Ranges>,
+    pub dropped: Option<&'a OffsetRanges>,
     pub group: &'a Group,
-    pub store: &'a Store,
+    pub store: &'a MessageStore,
     pub partition: u32,
     /// It may read up to there.
     pub room: Offset,
-    pub wanted: &'a mut Wanted,
+    pub wanted: &'a mut ClaimBudget,
     pub out: &'a mut Vec<Delivery>,
 }
 
-impl Reading<'_> {
-    pub fn read_on(&mut self, machine: &mut StreamMachine, cursor: &mut Cursor) -> Result<Look> {
+impl StreamClaim<'_> {
+    pub fn read_on(&mut self, machine: &mut StreamMachine, cursor: &mut Cursor) -> Result<ScanOutcome> {
         machine.read_by(self.wanted.reader);
         self.tag.lease = machine.lease();
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
             if self.wanted.left == 0 {
-                return Ok(Look::More);
+                return Ok(ScanOutcome::More);
             }
             let readable = machine.readable(self.wanted.now).filter(|from| *from < self.room);
             let Some(from) = readable else {
@@ -71,7 +71,7 @@ impl Reading<'_> {
                 break;
             }
         }
-        Ok(Look::Done)
+        Ok(ScanOutcome::Done)
     }
 
     /// The first message from an offset on, or what is to be done before there is one.
@@ -80,16 +80,16 @@ impl Reading<'_> {
         machine: &mut StreamMachine,
         cursor: &mut Cursor,
         mut from: Offset,
-    ) -> Result<std::result::Result<Message, Look>> {
+    ) -> Result<std::result::Result<Message, ScanOutcome>> {
         loop {
             // What was dropped for the group may be there still.
             let next = match machine.gap_at(from) {
-                Some(to) => Next::Gap { to, lost: true },
+                Some(to) => NextMessage::Gap { to, lost: true },
                 None => self.store.at(cursor, from)?,
             };
             match next {
-                Next::Message(message, _) => return Ok(Ok(message)),
-                Next::Gap { to, lost } => {
+                NextMessage::Message(message, _) => return Ok(Ok(message)),
+                NextMessage::Gap { to, lost } => {
                     let is_within = from >= self.store.first()?;
                     // Compaction has left nothing there, or the consumer has been told.
                     if is_within && (!lost || machine.knows_lost(to)) {
@@ -98,16 +98,16 @@ impl Reading<'_> {
                     }
                     // Told before the messages behind it, so after those before it.
                     if !self.out.is_empty() {
-                        return Ok(Err(Look::Done));
+                        return Ok(Err(ScanOutcome::Done));
                     }
                     match is_within {
                         true => machine.lose(to),
                         false => drop(machine.retain(to)),
                     }
-                    return Ok(Err(Look::Gap(from, to)));
+                    return Ok(Err(ScanOutcome::Gap(from, to)));
                 }
-                Next::End => return Ok(Err(Look::Done)),
-                Next::Load => return Ok(Err(Look::Load(from))),
+                NextMessage::End => return Ok(Err(ScanOutcome::Done)),
+                NextMessage::Load => return Ok(Err(ScanOutcome::Load(from))),
             }
         }
     }
@@ -150,8 +150,8 @@ impl Group {
     /// Of a stream: from what is committed in a partition to what is read next. Nothing of a work group.
     pub fn in_flight(&self, partition: u32) -> Range<Offset> {
         match self.part(partition).map(|part| part.inner.lock()).as_deref() {
-            Some(Inner {
-                state: State::Stream(machine),
+            Some(GroupPartitionInner {
+                state: GroupState::Stream(machine),
                 ..
             }) => machine.committed()..machine.position(),
             _ => 0..0,
@@ -159,7 +159,7 @@ impl Group {
     }
 }
 
-impl Asking {
+impl ConsumerHandle {
     /// The consumer has all messages of a partition below an offset, whatever it has acked of them: the stream group reads on
     /// there, if the partition is the consumer's. What it has committed stays as it is.
     pub fn read_from(&self, partition: u32, offset: Offset) -> Result<()> {
@@ -173,7 +173,7 @@ impl Asking {
         }
         let next = store.next()?;
         let mut inner = part.inner.lock();
-        if let State::Stream(machine) = &mut inner.state {
+        if let GroupState::Stream(machine) = &mut inner.state {
             machine.read_by(self.seat.reader);
             machine.read_from(offset.min(next), self.seat.request);
         }
@@ -186,7 +186,7 @@ impl Asking {
     pub fn read_again(&self, partitions: impl Iterator<Item = u32>) {
         for part in partitions.filter_map(|partition| self.group.part(partition)) {
             let mut inner = part.inner.lock();
-            if let State::Stream(machine) = &mut inner.state {
+            if let GroupState::Stream(machine) = &mut inner.state {
                 machine.read_again(self.seat.request);
             }
             inner.cursor = Cursor::default();

@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg_record::codec::Encoder;
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
+use thalweg_record::codec::MessageEncoder;
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
 
 const TAGS: usize = 50_000;
 const PARCEL_MESSAGES: usize = 15_000;
@@ -64,7 +64,7 @@ fn map(tag: usize) -> Arc<MetaMap> {
 
 fn message(map: &Arc<MetaMap>, n: usize) -> Message {
     let time = Ticks(17_000_000_000_000_000 + n as i64 * 200);
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: time,
         server_time: time,
         status: 0,
@@ -78,7 +78,7 @@ fn message(map: &Arc<MetaMap>, n: usize) -> Message {
 /// Adds the nanoseconds for each message in each second, and returns the bytes.
 fn run(order: Order, spent: &mut Vec<f64>) -> f64 {
     let maps: Vec<_> = (0..TAGS).map(map).collect();
-    let (mut encoder, mut bytes, mut held) = (Encoder::default(), 0, Vec::new());
+    let (mut encoder, mut bytes, mut held) = (MessageEncoder::default(), 0, Vec::new());
     let mut random = 1_u64;
     for second in 0..SECONDS {
         let tag = |n: usize| match order {

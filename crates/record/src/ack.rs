@@ -14,60 +14,60 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{Balance, DropReason, FilterReason, Message};
+use crate::{DropReason, FilterReason, FlowBalance, Message};
 
 /// The verdict on a source's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AckResult {
     /// Everything derived from the batch was confirmed, filtered, or dropped with a reason.
     Acked,
     /// Part of it was given up (shutdown, lost stage): a source that can, delivers the batch again.
     Nacked,
 }
 
-type Settle = Box<dyn FnOnce(Outcome) + Send>;
+type SettleFn = Box<dyn FnOnce(AckResult) + Send>;
 
 /// Hears of a message that was refused for good, and why; `true` if the source takes care of it.
-type Refuse = Box<dyn Fn(&Message, &str) -> bool + Send + Sync>;
+type RefuseFn = Box<dyn Fn(&Message, &str) -> bool + Send + Sync>;
 
 /// One source batch, or several that an answer was divided for. It is settled when the last [`Ack`] that holds it goes.
-struct Origin {
+struct AckOrigin {
     given_up: AtomicBool,
-    of: Of,
+    of: OriginKind,
 }
 
-enum Of {
+enum OriginKind {
     Source {
-        settle: Mutex<Option<Settle>>,
-        refuse: Option<Refuse>,
+        settle: Mutex<Option<SettleFn>>,
+        refuse: Option<RefuseFn>,
     },
-    Several(Vec<Arc<Origin>>),
+    Several(Vec<Arc<AckOrigin>>),
 }
 
-impl Origin {
+impl AckOrigin {
     fn refuse(&self, message: &Message, error: &str) -> bool {
         match &self.of {
-            Of::Source { refuse, .. } => refuse.as_ref().is_some_and(|refuse| refuse(message, error)),
-            Of::Several(origins) => origins.iter().any(|origin| origin.refuse(message, error)),
+            OriginKind::Source { refuse, .. } => refuse.as_ref().is_some_and(|refuse| refuse(message, error)),
+            OriginKind::Several(origins) => origins.iter().any(|origin| origin.refuse(message, error)),
         }
     }
 }
 
-impl Drop for Origin {
+impl Drop for AckOrigin {
     fn drop(&mut self) {
         let given_up = *self.given_up.get_mut();
         match &mut self.of {
-            Of::Source { settle, .. } => {
+            OriginKind::Source { settle, .. } => {
                 if let Some(settle) = settle.get_mut().take() {
-                    settle(if given_up { Outcome::Nacked } else { Outcome::Acked });
+                    settle(if given_up { AckResult::Nacked } else { AckResult::Acked });
                 }
             }
-            Of::Several(origins) if given_up => {
+            OriginKind::Several(origins) if given_up => {
                 origins
                     .iter()
                     .for_each(|origin| origin.given_up.store(true, Ordering::Relaxed));
             }
-            Of::Several(_) => {}
+            OriginKind::Several(_) => {}
         }
     }
 }
@@ -75,12 +75,12 @@ impl Drop for Origin {
 /// Answers for `count` messages of one flow.
 #[must_use = "an acknowledgement must be ended by delivered() or given_up(), or passed on"]
 pub struct Ack {
-    balance: Arc<Balance>,
+    balance: Arc<FlowBalance>,
     count: u64,
     /// A buffer still has the messages: given up, they stay in it.
     buffered: bool,
     /// Beyond [`FEW`], some may be there twice until the next look.
-    origins: SmallVec<[Arc<Origin>; 1]>,
+    origins: SmallVec<[Arc<AckOrigin>; 1]>,
     /// How many there were at the last look.
     distinct: usize,
 }
@@ -90,7 +90,7 @@ const FEW: usize = 16;
 
 impl Ack {
     /// A batch of `count` messages enters the flow; `settle` hears the outcome, on whatever thread ends it.
-    pub fn enter(balance: &Arc<Balance>, count: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+    pub fn enter(balance: &Arc<FlowBalance>, count: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         balance.enter(count as u64);
         Ack::new(balance, count, false, None, Box::new(settle))
     }
@@ -98,25 +98,31 @@ impl Ack {
     /// As [`Ack::enter`], for a source that wants its messages back that are refused for good: `refuse` gets each, and why,
     /// and says whether the source takes care of it.
     pub fn enter_refusable(
-        balance: &Arc<Balance>,
+        balance: &Arc<FlowBalance>,
         count: usize,
         refuse: impl Fn(&Message, &str) -> bool + Send + Sync + 'static,
-        settle: impl FnOnce(Outcome) + Send + 'static,
+        settle: impl FnOnce(AckResult) + Send + 'static,
     ) -> Ack {
         balance.enter(count as u64);
         Ack::new(balance, count, false, Some(Box::new(refuse)), Box::new(settle))
     }
 
     /// Messages that a buffer has kept go on. It has them until `settle` hears that they were `Acked`.
-    pub fn resume(balance: &Arc<Balance>, count: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+    pub fn resume(balance: &Arc<FlowBalance>, count: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         balance.resume(count as u64);
         Ack::new(balance, count, true, None, Box::new(settle))
     }
 
-    fn new(balance: &Arc<Balance>, count: usize, buffered: bool, refuse: Option<Refuse>, settle: Settle) -> Ack {
-        let origin = Origin {
+    fn new(
+        balance: &Arc<FlowBalance>,
+        count: usize,
+        buffered: bool,
+        refuse: Option<RefuseFn>,
+        settle: SettleFn,
+    ) -> Ack {
+        let origin = AckOrigin {
             given_up: AtomicBool::new(false),
-            of: Of::Source {
+            of: OriginKind::Source {
                 settle: Mutex::new(Some(settle)),
                 refuse,
             },
@@ -165,9 +171,9 @@ impl Ack {
         if self.origins.len() > FEW {
             // Else each of many parts would hold each of many batches.
             self.sort_out();
-            let several = Origin {
+            let several = AckOrigin {
                 given_up: AtomicBool::new(false),
-                of: Of::Several(self.origins.drain(..).collect()),
+                of: OriginKind::Several(self.origins.drain(..).collect()),
             };
             self.origins.push(Arc::new(several));
             self.distinct = 1;
@@ -291,14 +297,14 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::AtomicUsize;
 
-    fn enter(balance: &Arc<Balance>, n: usize, log: &Arc<Mutex<Vec<Outcome>>>) -> Ack {
+    fn enter(balance: &Arc<FlowBalance>, n: usize, log: &Arc<Mutex<Vec<AckResult>>>) -> Ack {
         let log = log.clone();
         Ack::enter(balance, n, move |outcome| log.lock().push(outcome))
     }
 
     #[test]
     fn a_batch_is_acked_once_after_its_last_part() {
-        let (balance, log) = (Arc::new(Balance::default()), Arc::default());
+        let (balance, log) = (Arc::new(FlowBalance::default()), Arc::default());
         let mut ack = enter(&balance, 5, &log);
         let part = ack.split(2);
         ack.filtered(FilterReason::Unchanged, 1);
@@ -306,28 +312,32 @@ mod tests {
         assert!(log.lock().is_empty());
         assert_eq!(balance.snapshot().in_flight, 2);
         part.delivered();
-        assert_eq!(*log.lock(), [Outcome::Acked]);
+        assert_eq!(*log.lock(), [AckResult::Acked]);
         let counts = balance.snapshot();
         assert!(counts.adds_up() && counts.out == 4 && counts.in_flight == 0);
     }
 
     #[test]
     fn a_lost_ack_is_counted_and_nacked() {
-        let (balance, log) = (Arc::new(Balance::default()), Arc::default());
+        let (balance, log) = (Arc::new(FlowBalance::default()), Arc::default());
         let mut ack = enter(&balance, 3, &log);
         drop(ack.split(1));
         ack.delivered();
-        assert_eq!(*log.lock(), [Outcome::Nacked]);
+        assert_eq!(*log.lock(), [AckResult::Nacked]);
         assert_eq!(balance.snapshot().dropped(DropReason::Shutdown), 1);
         assert!(balance.snapshot().adds_up());
     }
 
     #[test]
     fn messages_in_a_buffer_are_in_flight_until_what_was_read_of_them_ends() {
-        let (balance, log) = (Arc::new(Balance::default()), Arc::default());
+        let (balance, log) = (Arc::new(FlowBalance::default()), Arc::default());
         balance.found(2);
         enter(&balance, 3, &log).kept();
-        assert_eq!(*log.lock(), [Outcome::Acked], "storing ends the first part of the way");
+        assert_eq!(
+            *log.lock(),
+            [AckResult::Acked],
+            "storing ends the first part of the way"
+        );
         let counts = balance.snapshot();
         assert!(
             counts.adds_up() && counts.in_flight == 5 && counts.buffered() == 5,
@@ -343,7 +353,7 @@ mod tests {
         first.dropped(DropReason::Late, 1);
         first.delivered();
         second.given_up();
-        assert_eq!(log.lock()[1..], [Outcome::Acked, Outcome::Nacked]);
+        assert_eq!(log.lock()[1..], [AckResult::Acked, AckResult::Nacked]);
         let counts = balance.snapshot();
         assert!(
             counts.adds_up() && counts.out == 3 && counts.dropped_total() == 1,
@@ -364,7 +374,7 @@ mod tests {
 
     #[test]
     fn messages_read_before_they_are_said_to_be_stored_balance_in_the_end() {
-        let balance = Arc::new(Balance::default());
+        let balance = Arc::new(FlowBalance::default());
         let stored = Ack::enter(&balance, 4, |_| {});
         let read = Ack::resume(&balance, 4, |_| {});
         assert_eq!((balance.snapshot().in_flight, balance.snapshot().buffered()), (4, 0));
@@ -379,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_source_that_wants_refused_messages_back_gets_its_own() {
-        let balance = Arc::new(Balance::default());
+        let balance = Arc::new(FlowBalance::default());
         let wants = |name: &'static str| move |message: &Message, _: &str| *message.bytes() == *name.as_bytes();
         let mut ack = Ack::enter_refusable(&balance, 1, wants("a"), |_| {});
         ack.merge(Ack::enter_refusable(&balance, 1, wants("b"), |_| {}));
@@ -394,7 +404,7 @@ mod tests {
         /// it is acked exactly when none of its messages was given up.
         #[test]
         fn any_history_balances(sizes in prop_oneof![prop::collection::vec(1usize..20, 1..5), prop::collection::vec(1usize..5, 15..60)], ops in prop::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<u8>()), 0..60)) {
-            let balance = Arc::new(Balance::default());
+            let balance = Arc::new(FlowBalance::default());
             let settled = Arc::new(AtomicUsize::new(0));
             let nacked = Arc::new(AtomicUsize::new(0));
             let batches = sizes.len();
@@ -402,7 +412,7 @@ mod tests {
                 let (settled, nacked) = (settled.clone(), nacked.clone());
                 Ack::enter(&balance, n, move |outcome| {
                     settled.fetch_add(1, Ordering::Relaxed);
-                    nacked.fetch_add(usize::from(outcome == Outcome::Nacked), Ordering::Relaxed);
+                    nacked.fetch_add(usize::from(outcome == AckResult::Nacked), Ordering::Relaxed);
                 })
             }).collect();
             let mut given_up = false;
@@ -436,7 +446,7 @@ mod tests {
     #[test]
     fn joining_many_batches_one_by_one_is_a_step_for_each() {
         let make = |n: usize| {
-            let balance = Arc::new(Balance::default());
+            let balance = Arc::new(FlowBalance::default());
             let enter = |_| Ack::enter(&balance, 1, |_| {});
             (0..n).map(enter).collect::<Vec<_>>()
         };
@@ -454,7 +464,7 @@ mod tests {
     #[test]
     fn dividing_what_was_joined_is_a_step_for_each_part() {
         let make = |n: usize| {
-            let balance = Arc::new(Balance::default());
+            let balance = Arc::new(FlowBalance::default());
             let mut joined = Ack::enter(&balance, 1, |_| {});
             joined.merge_all((1..n).map(|_| Ack::enter(&balance, 1, |_| {})));
             joined
@@ -471,7 +481,7 @@ mod tests {
     /// The parts of a batch that come together again hold it once, however often that happens.
     #[test]
     fn a_batch_is_not_held_more_and_more_often() {
-        let balance = Arc::new(Balance::default());
+        let balance = Arc::new(FlowBalance::default());
         let mut acks: Vec<Ack> = (0..40).map(|_| Ack::enter(&balance, 100, |_| {})).collect();
         let mut all = acks.pop().unwrap();
         for ack in &mut acks {

@@ -64,7 +64,7 @@ reasons! {
 
 /// The counts of one flow at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct BalanceCounts {
     /// Messages that entered, plus those that stages added (`expanded`).
     pub entered: u64,
     /// Of `entered`: one message that became n counts n - 1.
@@ -78,7 +78,7 @@ pub struct Counts {
     kept: i64,
 }
 
-impl Counts {
+impl BalanceCounts {
     pub fn filtered(&self, reason: FilterReason) -> u64 {
         self.filtered[reason as usize]
     }
@@ -106,7 +106,7 @@ impl Counts {
     }
 }
 
-impl std::fmt::Display for Counts {
+impl std::fmt::Display for BalanceCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (filtered, dropped) = (self.filtered_total(), self.dropped_total());
         write!(
@@ -119,12 +119,12 @@ impl std::fmt::Display for Counts {
 
 /// The account of one flow. Shared by everything that handles its messages.
 #[derive(Debug, Default)]
-pub struct Balance {
-    counts: Mutex<Counts>,
+pub struct FlowBalance {
+    counts: Mutex<BalanceCounts>,
 }
 
-impl Balance {
-    pub fn snapshot(&self) -> Counts {
+impl FlowBalance {
+    pub fn snapshot(&self) -> BalanceCounts {
         *self.counts.lock()
     }
 

@@ -1,6 +1,6 @@
 //! Messages as bytes and back, without loss: what waits in a buffer is written this way.
 //!
-//! A **parcel** is a number of messages with one head: an [`Encoder`] makes it, a [`Decoder`] reads it, and each parcel
+//! A **parcel** is a number of messages with one head: an [`MessageEncoder`] makes it, a [`MessageDecoder`] reads it, and each parcel
 //! can be read alone. Within it texts refer to earlier ones. A constant map of a tag is defined once and then named by
 //! number; a new map, like a message's own changes, is written as the difference to the one before it (same key, same
 //! value, same beginning of a value), since tags of one machine differ in a few texts only. Times are differences too.
@@ -15,19 +15,19 @@
 //! ([`COPIED_BYTES_MAX`], which the encoder keeps to), values nest at most [`DEPTH_MAX`] deep, and no count is believed
 //! beyond the bytes that are there.
 
-mod cache;
 mod decode;
+mod definition_cache;
 mod encode;
-mod known;
 mod lists;
+mod map_cache;
 mod value;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use decode::Decoder;
-pub use encode::Encoder;
+pub use decode::MessageDecoder;
+pub use encode::MessageEncoder;
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u8 = 1;
@@ -73,4 +73,4 @@ pub enum CodecError {
 /// A message that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the value is nested more than {DEPTH_MAX} deep; flatten it")]
-pub struct TooDeep;
+pub struct NestingTooDeep;

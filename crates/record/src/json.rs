@@ -6,7 +6,7 @@
 mod parse;
 mod write;
 
-pub use parse::{Limits, ParseError, parse, parse_with};
+pub use parse::{JsonError, ParseLimits, parse, parse_with};
 pub use write::{to_string, write, write_js_string, write_sorted, write_string};
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 mod ack;
 mod balance;
 mod batch;
-mod by_map;
 pub mod codec;
 mod exact;
 #[doc(hidden)]
@@ -17,18 +16,19 @@ pub mod json;
 mod message;
 mod metadata;
 mod number;
+mod per_map_cache;
 mod source;
 mod time;
 mod value;
 
-pub use ack::{Ack, Outcome};
-pub use balance::{Balance, Counts, DropReason, FilterReason};
+pub use ack::{Ack, AckResult};
+pub use balance::{BalanceCounts, DropReason, FilterReason, FlowBalance};
 pub use batch::Batch;
-pub use by_map::{Bounds, ByMap, MadeOf};
 pub use exact::Number;
 pub use message::{Failure, Message, Payload};
-pub use metadata::{Marks, MetaMap, Metadata, Stamps, key};
+pub use metadata::{MetaMap, Metadata, QualityDetails, ValueQuality, key};
 pub use number::{g_form, parse_decimal, write_f32, write_f64};
+pub use per_map_cache::{CacheLimits, DerivedMap, PerMapCache};
 pub use source::SourceName;
 pub use time::{Ticks, TimeForm};
 pub use value::{Guid, Object, Structured, Value};

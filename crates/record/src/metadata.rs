@@ -4,7 +4,7 @@
 //! numbers and turned into text only when somebody asks), and the shared [`MetaMap`]. An empty value means "absent", so
 //! setting a key to `""` removes it.
 //!
-//! Few values have more to say than two times and "Good". Those that do have [`Marks`], which all values with the same share:
+//! Few values have more to say than two times and "Good". Those that do have [`QualityDetails`], which all values with the same share:
 //! when a server falls behind, every value comes with them, and that must not be what costs most then.
 
 use std::borrow::Cow;
@@ -178,7 +178,7 @@ fn heap_bytes(text: &Text) -> usize {
 
 /// What a value's source said about it, kept typed. Visible as metadata unless hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamps {
+pub struct ValueQuality {
     /// [`Ticks::MISSING`] when the source gave none.
     pub source_time: Ticks,
     pub server_time: Ticks,
@@ -186,8 +186,8 @@ pub struct Stamps {
     pub status: u32,
 }
 
-impl Stamps {
-    pub const NONE: Stamps = Stamps {
+impl ValueQuality {
+    pub const NONE: ValueQuality = ValueQuality {
         source_time: Ticks::MISSING,
         server_time: Ticks::MISSING,
         status: 0,
@@ -195,27 +195,27 @@ impl Stamps {
 }
 
 /// A key with its new text; `None` hides the key of the layers below.
-pub(crate) type Change = (Text, Option<Text>);
+pub(crate) type MetadataChange = (Text, Option<Text>);
 
 /// All that metadata without marks is made of.
-pub(crate) struct Parts<'a> {
+pub(crate) struct MetadataParts<'a> {
     pub shared: &'a Arc<MetaMap>,
-    pub stamps: Stamps,
+    pub stamps: ValueQuality,
     pub shown: u8,
     pub stamped: bool,
     /// `None` if there are none.
-    pub changes: Option<&'a Arc<Changes>>,
+    pub changes: Option<&'a Arc<MetadataChanges>>,
 }
 
 /// What a value has besides its stamps. Values that have the same share it, and so do copies.
 #[derive(Clone, Debug)]
-pub struct Marks(Arc<Changes>);
+pub struct QualityDetails(Arc<MetadataChanges>);
 
-impl Marks {
+impl QualityDetails {
     /// `status`: the text of a status other than Good; an empty one is none. `gap`: between which times values may be missing before
     /// this one.
-    pub fn new(status: Option<Text>, gap: Option<(Ticks, Ticks)>) -> Marks {
-        Marks(Arc::new(Changes {
+    pub fn new(status: Option<Text>, gap: Option<(Ticks, Ticks)>) -> QualityDetails {
+        QualityDetails(Arc::new(MetadataChanges {
             status: status.filter(|text| !text.is_empty()),
             gap,
             list: Vec::new(),
@@ -231,30 +231,30 @@ impl Marks {
     }
 
     /// Whether both are one in memory.
-    pub fn is_same(&self, other: &Marks) -> bool {
+    pub fn is_same(&self, other: &QualityDetails) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 /// What a message has beyond the shared map and two times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+pub(crate) struct MetadataChanges {
     status: Option<Text>,
     gap: Option<(Ticks, Ticks)>,
     /// Sorted by key.
-    list: Vec<Change>,
+    list: Vec<MetadataChange>,
 }
 
-impl Changes {
+impl MetadataChanges {
     /// Without marks, of changes sorted by key.
-    pub fn of_list(list: Vec<Change>) -> Changes {
-        Changes {
+    pub fn of_list(list: Vec<MetadataChange>) -> MetadataChanges {
+        MetadataChanges {
             list,
-            ..Changes::default()
+            ..MetadataChanges::default()
         }
     }
 
-    pub fn list(&self) -> &[Change] {
+    pub fn list(&self) -> &[MetadataChange] {
         &self.list
     }
 
@@ -265,28 +265,28 @@ impl Changes {
 
 /// Copies of the message share it until one of them makes another change.
 #[derive(Clone, Debug, Default)]
-struct Own(Option<Arc<Changes>>);
+struct SharedChanges(Option<Arc<MetadataChanges>>);
 
-impl Own {
-    fn make_mut(&mut self) -> &mut Vec<Change> {
+impl SharedChanges {
+    fn make_mut(&mut self) -> &mut Vec<MetadataChange> {
         &mut Arc::make_mut(self.0.get_or_insert_default()).list
     }
 
     /// Without the changes.
-    fn marks(&self) -> Own {
+    fn marks(&self) -> SharedChanges {
         let marked = self.0.as_ref().filter(|own| own.is_marked());
-        Own(marked.map(|own| match own.list.is_empty() {
+        SharedChanges(marked.map(|own| match own.list.is_empty() {
             true => own.clone(),
-            false => Marks::new(own.status.clone(), own.gap).0,
+            false => QualityDetails::new(own.status.clone(), own.gap).0,
         }))
     }
 }
 
-impl std::ops::Deref for Own {
-    type Target = [Change];
+impl std::ops::Deref for SharedChanges {
+    type Target = [MetadataChange];
 
-    fn deref(&self) -> &[Change] {
-        self.0.as_deref().map_or(&[], Changes::list)
+    fn deref(&self) -> &[MetadataChange] {
+        self.0.as_deref().map_or(&[], MetadataChanges::list)
     }
 }
 
@@ -312,7 +312,7 @@ const STAMPS: [(&str, u8); 6] = [
 #[derive(Clone, Debug)]
 pub struct Metadata {
     shared: Arc<MetaMap>,
-    /// The parts of [`Stamps`], by themselves so that the small fields share a word.
+    /// The parts of [`ValueQuality`], by themselves so that the small fields share a word.
     source_time: Ticks,
     server_time: Ticks,
     status: u32,
@@ -320,7 +320,7 @@ pub struct Metadata {
     /// not OPC UA values.
     shown: u8,
     stamped: bool,
-    own: Own,
+    own: SharedChanges,
 }
 
 impl Default for Metadata {
@@ -331,10 +331,10 @@ impl Default for Metadata {
 
 impl Metadata {
     pub fn shared(shared: Arc<MetaMap>) -> Metadata {
-        Metadata::with(shared, Stamps::NONE, 0, false, Own::default())
+        Metadata::with(shared, ValueQuality::NONE, 0, false, SharedChanges::default())
     }
 
-    fn with(shared: Arc<MetaMap>, stamps: Stamps, shown: u8, stamped: bool, own: Own) -> Metadata {
+    fn with(shared: Arc<MetaMap>, stamps: ValueQuality, shown: u8, stamped: bool, own: SharedChanges) -> Metadata {
         Metadata {
             shared,
             source_time: stamps.source_time,
@@ -346,8 +346,8 @@ impl Metadata {
         }
     }
 
-    fn all_stamps(&self) -> Stamps {
-        Stamps {
+    fn all_stamps(&self) -> ValueQuality {
+        ValueQuality {
             source_time: self.source_time,
             server_time: self.server_time,
             status: self.status,
@@ -356,14 +356,14 @@ impl Metadata {
 
     /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. The text of a status other than Good is
     /// among its marks.
-    pub fn stamped(shared: Arc<MetaMap>, stamps: Stamps) -> Metadata {
-        Metadata::with(shared, stamps, SOURCE | SERVER | STATUS, true, Own::default())
+    pub fn stamped(shared: Arc<MetaMap>, stamps: ValueQuality) -> Metadata {
+        Metadata::with(shared, stamps, SOURCE | SERVER | STATUS, true, SharedChanges::default())
     }
 
     /// The same of a value with marks.
-    pub fn marked(shared: Arc<MetaMap>, stamps: Stamps, marks: Marks) -> Metadata {
+    pub fn marked(shared: Arc<MetaMap>, stamps: ValueQuality, marks: QualityDetails) -> Metadata {
         let gap = if marks.gap().is_some() { GAPS } else { 0 };
-        let own = Own(Some(marks.0));
+        let own = SharedChanges(Some(marks.0));
         Metadata::with(shared, stamps, SOURCE | SERVER | STATUS | gap, true, own)
     }
 
@@ -383,19 +383,19 @@ impl Metadata {
             let text = self.stamp_text(if is_seen { *bit } else { 0 })?;
             Some((Text::new_static(key), Some(Text::from(text))))
         });
-        let mut list: Vec<Change> = own.list.iter().cloned().chain(texts).collect();
+        let mut list: Vec<MetadataChange> = own.list.iter().cloned().chain(texts).collect();
         list.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Cow::Owned(Metadata {
             shared: self.shared.clone(),
-            own: Own(Some(Arc::new(Changes::of_list(list)))),
+            own: SharedChanges(Some(Arc::new(MetadataChanges::of_list(list)))),
             shown: self.shown & !GAPS,
             ..*self
         })
     }
 
     /// Of metadata without marks.
-    pub(crate) fn parts(&self) -> Parts<'_> {
-        Parts {
+    pub(crate) fn parts(&self) -> MetadataParts<'_> {
+        MetadataParts {
             shared: &self.shared,
             stamps: self.all_stamps(),
             shown: self.shown & !GAPS,
@@ -404,8 +404,8 @@ impl Metadata {
         }
     }
 
-    pub(crate) fn of_parts(parts: Parts<'_>) -> Metadata {
-        let own = Own(parts.changes.cloned());
+    pub(crate) fn of_parts(parts: MetadataParts<'_>) -> Metadata {
+        let own = SharedChanges(parts.changes.cloned());
         Metadata::with(parts.shared.clone(), parts.stamps, parts.shown, parts.stamped, own)
     }
 
@@ -419,7 +419,7 @@ impl Metadata {
     }
 
     /// The typed stamps, also after a script hid or replaced their texts. `None` for what is not an OPC UA value.
-    pub fn stamps(&self) -> Option<Stamps> {
+    pub fn stamps(&self) -> Option<ValueQuality> {
         self.stamped.then(|| self.all_stamps())
     }
 
@@ -565,7 +565,7 @@ impl Metadata {
     pub fn clear(&mut self) {
         self.shared = MetaMap::empty().clone();
         self.shown = 0;
-        self.own = Own::default();
+        self.own = SharedChanges::default();
     }
 
     /// Approximate memory of the message's own changes and marks.
@@ -575,7 +575,7 @@ impl Metadata {
             .list
             .iter()
             .map(|(k, v)| size_of::<(Text, Option<Text>)>() + k.len() + v.as_ref().map_or(0, |v| v.len()));
-        size_of::<Changes>() + own.status.as_ref().map_or(0, |text| text.len()) + changes.sum::<usize>()
+        size_of::<MetadataChanges>() + own.status.as_ref().map_or(0, |text| text.len()) + changes.sum::<usize>()
     }
 
     /// The message's share of the memory of the map below its changes: all of it where nobody else holds the map, as of messages

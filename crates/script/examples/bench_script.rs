@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Ticks, Value, ValueQuality};
 use thalweg_script::{
-    Cache, Call, Environment, Form, Guard, Guarded, Limits, LogConsole, Mode, Program, QuickJs, Script, Watch,
+    Cache, CallWatch, EngineMode, Environment, GuardOptions, GuardedProgram, LogConsole, Program, QuickJs, Script,
+    ScriptCall, ScriptForm, ScriptLimits,
 };
 
 struct Counting;
@@ -47,13 +48,13 @@ static ALLOCATOR: Counting = Counting;
 
 fn environment() -> Environment {
     Environment {
-        limits: Limits::default(),
+        limits: ScriptLimits::default(),
         console: Arc::new(LogConsole {
             component: "bench".into(),
         }),
         cache: Arc::new(Cache::new(1000)),
         computed: &[],
-        watch: Watch::default(),
+        watch: CallWatch::default(),
     }
 }
 
@@ -73,9 +74,9 @@ fn messages() -> Vec<Message> {
                 ("opcua_tag_type", "number".to_owned()),
             ];
             let map = MetaMap::new(entries.map(|(k, v)| (k.into(), v.into())), Some(i));
-            let stamps = Stamps {
+            let stamps = ValueQuality {
                 source_time: Ticks(i as i64),
-                ..Stamps::NONE
+                ..ValueQuality::NONE
             };
             Message::new(
                 Payload::Value(Value::U32(i as u32)),
@@ -128,16 +129,17 @@ fn measure_each(name: &str, calls: usize, messages: usize, mut call: impl FnMut(
 fn guarded(messages: &[Message]) {
     let script = Script {
         stage: "defaults".into(),
-        form: Form::Body,
+        form: ScriptForm::Body,
         code: "msg.payload = msg.payload * 2 + 1; msg.meta.x = 'y'; return msg".into(),
     };
-    let mut program = Guarded::new(&[script], environment(), Mode::QuickJs, Guard::default()).unwrap();
+    let mut program =
+        GuardedProgram::new(&[script], environment(), EngineMode::QuickJs, GuardOptions::default()).unwrap();
     let mut results = Vec::new();
     for batch in [1, 10, 100, 1000] {
         let calls = 200_000 / batch;
         let name = format!("value, guarded, {calls} batches of {batch}");
         measure_each(&name, calls, batch, |_| {
-            let mut calls = messages.iter().cycle().take(batch).map(|message| Call {
+            let mut calls = messages.iter().cycle().take(batch).map(|message| ScriptCall {
                 condition: None,
                 script: 0,
                 message,
@@ -170,7 +172,7 @@ fn main() {
     for (name, code) in bodies {
         let script = Script {
             stage: "defaults".into(),
-            form: Form::Body,
+            form: ScriptForm::Body,
             code: code.into(),
         };
         let mut engine = QuickJs::new(&[script], environment()).unwrap();
@@ -193,7 +195,7 @@ fn main() {
     ] {
         let script = Script {
             stage: "condition-0-if".into(),
-            form: Form::Condition,
+            form: ScriptForm::Condition,
             code: code.into(),
         };
         let mut engine = QuickJs::new(&[script], environment()).unwrap();
@@ -204,7 +206,7 @@ fn main() {
     }
     let script = Script {
         stage: "defaults".into(),
-        form: Form::Body,
+        form: ScriptForm::Body,
         code: typical.into(),
     };
     let engine = QuickJs::new(&[script], environment()).unwrap();
@@ -212,7 +214,7 @@ fn main() {
     measure("making an engine (one sealed script)", 20, |_| {
         let script = Script {
             stage: "defaults".into(),
-            form: Form::Body,
+            form: ScriptForm::Body,
             code: typical.into(),
         };
         black_box(QuickJs::new(&[script], environment()).unwrap());

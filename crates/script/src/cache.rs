@@ -22,12 +22,12 @@ pub enum CacheFull {
 /// Values are data (no functions), copied in and out. The bound in bytes belongs to the engines, which say it with each change.
 #[derive(Debug)]
 pub struct Cache {
-    held: RwLock<Held>,
+    held: RwLock<CacheEntries>,
     entries_max: usize,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct CacheEntries {
     entries: HashMap<Text, Value>,
     /// Of keys and values.
     bytes: usize,
@@ -130,7 +130,7 @@ fn sizes_of(changes: &[(Text, Option<Value>)]) -> SmallVec<[Option<usize>; 4]> {
     sizes.collect()
 }
 
-impl Held {
+impl CacheEntries {
     /// Whether changes fit that are made one after the other. A call makes few, so the last one of a key is found by a walk.
     fn fit(
         &self,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use thalweg_record::{Message, MetaMap, Metadata, Value};
 
-use crate::native::{Native, Outcome, Outside};
-use crate::{CompileError, Environment, Failure, PayloadReply, Program, QuickJs, Returned, Script, Stats};
+use crate::native::{NativeOutcome, NativeScript, OffendingConstruct};
+use crate::{CompileError, Environment, Failure, PayloadReply, Program, ProgramStats, QuickJs, Script, ScriptOutput};
 
 /// `scripting.engine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum EngineMode {
     /// Native code where a script is within its subset, else QuickJS.
     #[default]
     Auto,
@@ -27,16 +27,16 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Why not as native code; `None` if it is.
-    pub outside: Option<Outside>,
+    pub outside: Option<OffendingConstruct>,
     /// Why it is run for each message; `None` if once for each tag is enough.
-    pub varies: Option<Outside>,
+    pub varies: Option<OffendingConstruct>,
 }
 
 /// The two engines with the scripts of one processor, for one thread.
 pub struct Engine {
     quickjs: QuickJs,
-    native: Vec<Result<Native, Outside>>,
-    mode: Mode,
+    native: Vec<Result<NativeScript, OffendingConstruct>>,
+    mode: EngineMode,
     native_calls: u64,
     bails: u64,
     differences: u64,
@@ -44,12 +44,12 @@ pub struct Engine {
 
 impl Engine {
     /// Compiles all scripts. The first one that is no JavaScript is the error.
-    pub fn new(scripts: &[Script], environment: Environment, mode: Mode) -> Result<Engine, CompileError> {
+    pub fn new(scripts: &[Script], environment: Environment, mode: EngineMode) -> Result<Engine, CompileError> {
         let quickjs = QuickJs::new(scripts, environment)?;
         let native = (0..scripts.len()).map(|script| quickjs.native(script));
         Ok(Engine {
             native: match mode {
-                Mode::QuickJs => Vec::new(),
+                EngineMode::QuickJs => Vec::new(),
                 _ => native.collect(),
             },
             quickjs,
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// Scripts that are not run as native code, by how errors call them, with the reason.
-    pub fn outside(&self) -> impl Iterator<Item = (&str, &Outside)> {
+    pub fn outside(&self) -> impl Iterator<Item = (&str, &OffendingConstruct)> {
         let scripts = self.native.iter().enumerate();
         scripts.filter_map(|(script, native)| Some((self.quickjs.stage(script), native.as_ref().err()?)))
     }
@@ -89,24 +89,28 @@ impl Engine {
     pub(crate) fn is_repeatable(&self, script: usize) -> bool {
         // What is verified is run each time.
         let native = matches!(self.native.get(script), Some(Ok(_)));
-        self.mode != Mode::Verify && (native || self.quickjs.is_repeatable(script))
+        self.mode != EngineMode::Verify && (native || self.quickjs.is_repeatable(script))
     }
 
     /// The native code of a script, if it is worth a try.
-    fn native(&mut self, script: usize) -> Option<&mut Native> {
+    fn native(&mut self, script: usize) -> Option<&mut NativeScript> {
         let native = self.native.get_mut(script)?.as_mut().ok()?;
         (!native.is_futile()).then_some(native)
     }
 
     /// A call by native code; `None` if QuickJS has to run it.
-    fn try_native<R>(&mut self, script: usize, call: impl FnOnce(&mut Native) -> Outcome<R>) -> Option<(R, bool)> {
+    fn try_native<R>(
+        &mut self,
+        script: usize,
+        call: impl FnOnce(&mut NativeScript) -> NativeOutcome<R>,
+    ) -> Option<(R, bool)> {
         let outcome = call(self.native(script)?);
         match outcome {
-            Outcome::Done(result, depends) => {
+            NativeOutcome::Done(result, depends) => {
                 self.native_calls += 1;
                 Some((result, depends))
             }
-            Outcome::Bail(why) => {
+            NativeOutcome::Bail(why) => {
                 self.bails += 1;
                 let stage = self.quickjs.stage(script);
                 tracing::trace!(stage, why, "native code leaves a call to QuickJS");
@@ -130,9 +134,9 @@ impl Engine {
         script: usize,
         message: &Message,
         origin: &Metadata,
-    ) -> Option<(Returned, bool)> {
+    ) -> Option<(ScriptOutput, bool)> {
         match self.mode {
-            Mode::Verify => None,
+            EngineMode::Verify => None,
             _ => self.try_native(script, |native| native.run(message, origin, true)),
         }
     }
@@ -140,7 +144,7 @@ impl Engine {
     /// The same of [`Program::test`].
     pub(crate) fn test_native(&mut self, script: usize, message: &Message, origin: &Metadata) -> Option<(bool, bool)> {
         match self.mode {
-            Mode::Verify => None,
+            EngineMode::Verify => None,
             _ => self.try_native(script, |native| native.test(message, origin, true)),
         }
     }
@@ -151,8 +155,8 @@ impl Engine {
         script: usize,
         message: &Message,
         origin: &Metadata,
-    ) -> Result<Returned, Failure> {
-        if self.mode != Mode::Verify {
+    ) -> Result<ScriptOutput, Failure> {
+        if self.mode != EngineMode::Verify {
             return self.quickjs.run(script, message, origin);
         }
         let native = self.try_native(script, |native| native.run(message, origin, false));
@@ -168,7 +172,7 @@ impl Engine {
         message: &Message,
         origin: &Metadata,
     ) -> Result<bool, Failure> {
-        if self.mode != Mode::Verify {
+        if self.mode != EngineMode::Verify {
             return self.quickjs.test(script, message, origin);
         }
         let native = self.try_native(script, |native| native.test(message, origin, false));
@@ -184,7 +188,7 @@ impl Engine {
         script: usize,
         message: &Message,
         origin: &Metadata,
-    ) -> Result<(Returned, bool), Failure> {
+    ) -> Result<(ScriptOutput, bool), Failure> {
         match self.quickjs.is_repeatable(script) {
             true => self.quickjs.trace(script, message, origin),
             false => self
@@ -236,7 +240,7 @@ impl Engine {
 }
 
 impl Program for Engine {
-    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<ScriptOutput, Failure> {
         match self.run_native(script, message, origin) {
             Some((returned, _)) => Ok(returned),
             None => self.run_quickjs(script, message, origin),
@@ -251,15 +255,15 @@ impl Program for Engine {
     }
 
     fn payload(&mut self, script: usize, value: &Value) -> Option<PayloadReply> {
-        let Outcome::Done(reply, _) = self.native(script)?.payload(value) else {
+        let NativeOutcome::Done(reply, _) = self.native(script)?.payload(value) else {
             return None;
         };
         self.native_calls += 1;
         Some(reply)
     }
 
-    fn stats(&self) -> Stats {
-        Stats {
+    fn stats(&self) -> ProgramStats {
+        ProgramStats {
             native_calls: self.native_calls,
             bails: self.bails,
             differences: self.differences,
@@ -280,7 +284,7 @@ impl std::fmt::Debug for Engine {
 /// How scripts are run, without an environment to run them in.
 pub fn explain(scripts: &[Script]) -> Result<Vec<Explanation>, CompileError> {
     let environment = Environment::bare();
-    Ok(Engine::new(scripts, environment, Mode::QuickJs)?.explain())
+    Ok(Engine::new(scripts, environment, EngineMode::QuickJs)?.explain())
 }
 
 /// Scripts beyond the subset, as mistakes.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use thalweg_record::Metadata;
 
-use crate::{Cache, Watch};
+use crate::{Cache, CallWatch};
 
 /// What one call may use. Reaching a limit fails the message, not the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ScriptLimits {
     /// Wall time of one call.
     pub timeout: Duration,
     /// Bytes that one engine (one thread of one processor) may hold; also the size of what one call returns, and of what the cache
@@ -21,9 +21,9 @@ pub struct Limits {
     pub results: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ScriptLimits {
+    fn default() -> ScriptLimits {
+        ScriptLimits {
             timeout: Duration::from_secs(1),
             memory: 64 << 20,
             stack: 1 << 20,
@@ -88,24 +88,24 @@ impl Console for LogConsole {
 /// Everything that the scripts of one processor share.
 #[derive(Clone)]
 pub struct Environment {
-    pub limits: Limits,
+    pub limits: ScriptLimits,
     pub console: Arc<dyn Console>,
     /// Shared by all threads of the processor.
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
     /// How an engine hears from whoever waits for its calls.
-    pub watch: Watch,
+    pub watch: CallWatch,
 }
 
 impl Environment {
     /// One in which scripts are looked at, and not run.
     pub(crate) fn bare() -> Environment {
         Environment {
-            limits: Limits::default(),
+            limits: ScriptLimits::default(),
             console: Arc::new(LogConsole { component: "".into() }),
             cache: Arc::new(Cache::new(0)),
             computed: &[],
-            watch: Watch::default(),
+            watch: CallWatch::default(),
         }
     }
 }

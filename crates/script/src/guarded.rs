@@ -6,10 +6,10 @@
 //! that (and a quarter of a second) is given up together with its thread and its engine, and the calls behind it go to a new one.
 //!
 //! The helper has copies of messages and owns the engine while it works; it knows nothing of acknowledgements. A call that is given up
-//! has no effects from then on ([`Watch`](crate::Watch)), and its memory is freed when the built-in function returns.
+//! has no effects from then on ([`CallWatch`](crate::CallWatch)), and its memory is freed when the built-in function returns.
 
 mod helper;
-mod lost;
+mod lost_threads;
 mod spin;
 
 use std::fmt;
@@ -17,17 +17,17 @@ use std::sync::Arc;
 
 use thalweg_record::{Message, MetaMap, Metadata, Value};
 
-use self::helper::{Ended, Helper, OwnedCall};
-pub use self::lost::LostThreads;
+use self::helper::{Helper, JobOutcome, OwnedCall};
+pub use self::lost_threads::LostThreads;
 use self::spin::Spin;
 use crate::{
-    Call, CallFailure, Called, CompileError, Engine, Environment, Failure, FailureKind, Mode, PayloadReply, Program,
-    Remembered, Remembering, Returned, Script, Stats, Watch,
+    CallFailure, CallOutcome, CallWatch, CompileError, Engine, EngineMode, Environment, Failure, FailureKind,
+    MemoizedOutcome, MemoizingEngine, PayloadReply, Program, ProgramStats, Script, ScriptCall, ScriptOutput,
 };
 
 /// What becomes of calls that do not end.
 #[derive(Clone)]
-pub struct Guard {
+pub struct GuardOptions {
     /// The threads that were given up, of all programs that share a bound.
     pub lost: LostThreads,
     /// While so many are lost, QuickJS is called no more.
@@ -40,9 +40,9 @@ pub struct Guard {
     pub name: String,
 }
 
-impl Default for Guard {
-    fn default() -> Guard {
-        Guard {
+impl Default for GuardOptions {
+    fn default() -> GuardOptions {
+        GuardOptions {
             lost: LostThreads::default(),
             lost_max: 8,
             on_lost: Arc::new(|_| {}),
@@ -53,38 +53,38 @@ impl Default for Guard {
 }
 
 /// The scripts of one processor, for one thread.
-pub struct Guarded {
+pub struct GuardedProgram {
     scripts: Arc<[Script]>,
     environment: Environment,
-    mode: Mode,
-    guard: Guard,
+    mode: EngineMode,
+    guard: GuardOptions,
     /// `None` between a call that was given up and the next one.
-    program: Option<Box<Remembering>>,
-    watch: Watch,
+    program: Option<Box<MemoizingEngine>>,
+    watch: CallWatch,
     helper: Option<Helper>,
     spin: Spin,
     /// What engines did that are gone.
-    gone: Stats,
+    gone: ProgramStats,
 }
 
-impl Guarded {
+impl GuardedProgram {
     /// Compiles all scripts. The first one that is no JavaScript is the error.
     pub fn new(
         scripts: &[Script],
         environment: Environment,
-        mode: Mode,
-        guard: Guard,
-    ) -> Result<Guarded, CompileError> {
-        let mut guarded = Guarded {
+        mode: EngineMode,
+        guard: GuardOptions,
+    ) -> Result<GuardedProgram, CompileError> {
+        let mut guarded = GuardedProgram {
             scripts: scripts.into(),
             environment,
             mode,
             guard,
             program: None,
-            watch: Watch::default(),
+            watch: CallWatch::default(),
             helper: None,
             spin: Spin::default(),
-            gone: Stats::default(),
+            gone: ProgramStats::default(),
         };
         guarded.program()?;
         Ok(guarded)
@@ -95,45 +95,49 @@ impl Guarded {
         self.program.as_ref().map(|program| program.engine())
     }
 
-    fn program(&mut self) -> Result<&mut Remembering, CompileError> {
+    fn program(&mut self) -> Result<&mut MemoizingEngine, CompileError> {
         let program = match self.program.take() {
             Some(program) => program,
             None => {
-                self.watch = Watch::default();
+                self.watch = CallWatch::default();
                 let environment = Environment {
                     watch: self.watch.clone(),
                     ..self.environment.clone()
                 };
-                Box::new(Remembering::new(Engine::new(&self.scripts, environment, self.mode)?))
+                Box::new(MemoizingEngine::new(Engine::new(
+                    &self.scripts,
+                    environment,
+                    self.mode,
+                )?))
             }
         };
         Ok(self.program.insert(program))
     }
 
     /// Makes a call without QuickJS, or says what is left of it.
-    fn call_native(&mut self, call: Call<'_>) -> Result<Result<Called, CallFailure>, Left> {
+    fn call_native(&mut self, call: ScriptCall<'_>) -> Result<Result<CallOutcome, CallFailure>, CallRemainder> {
         let program = match self.program() {
             Ok(program) => program,
             Err(error) => return Ok(Err(limit(format!("the script engine cannot be made again: {error}")))),
         };
-        let Call { message, origin, .. } = call;
+        let ScriptCall { message, origin, .. } = call;
         if let Some(condition) = call.condition {
             match program.test_native(condition, message, origin) {
-                None => return Err(Left::Condition),
+                None => return Err(CallRemainder::Condition),
                 Some(Ok(true)) => {}
-                Some(Ok(false)) => return Ok(Ok(Called::Skipped)),
+                Some(Ok(false)) => return Ok(Ok(CallOutcome::Skipped)),
                 Some(Err(failure)) => return Ok(Err(failed(failure, true))),
             }
         }
         match program.run_native(call.script, message, origin) {
-            None => Err(Left::Script),
-            Some(Ok(returned)) => Ok(Ok(Called::Returned(returned))),
+            None => Err(CallRemainder::Script),
+            Some(Ok(returned)) => Ok(Ok(CallOutcome::Returned(returned))),
             Some(Err(failure)) => Ok(Err(failed(failure, false))),
         }
     }
 
     /// Makes calls on the helper thread, and what can be made of those behind one that is given up.
-    fn call_helper(&mut self, calls: Vec<OwnedCall>, results: &mut Vec<Result<Called, CallFailure>>) {
+    fn call_helper(&mut self, calls: Vec<OwnedCall>, results: &mut Vec<Result<CallOutcome, CallFailure>>) {
         let first = results.len();
         results.reserve(calls.len());
         let calls = Arc::new(calls);
@@ -169,7 +173,7 @@ impl Guarded {
         &mut self,
         calls: &Arc<Vec<OwnedCall>>,
         from: usize,
-        results: &mut Vec<Result<Called, CallFailure>>,
+        results: &mut Vec<Result<CallOutcome, CallFailure>>,
     ) -> Result<(), String> {
         self.program()
             .map_err(|error| format!("the script engine cannot be made again: {error}"))?;
@@ -190,17 +194,17 @@ impl Guarded {
             std::mem::take(results),
         )?;
         match job.wait(self.environment.limits.timeout, &self.guard, &mut self.spin, results) {
-            Ended::Done(program) => {
+            JobOutcome::Done(program) => {
                 self.program = Some(program);
                 self.helper = Some(helper);
             }
-            Ended::GivenUp(failure) => {
+            JobOutcome::GivenUp(failure) => {
                 let made = results.len() - made;
-                let lost = Stats {
+                let lost = ProgramStats {
                     calls: made as u64 + 1,
                     timeouts: 1,
                     given_up: 1,
-                    ..Stats::default()
+                    ..ProgramStats::default()
                 };
                 self.gone = self.gone + before + lost;
                 tracing::error!(
@@ -212,7 +216,7 @@ impl Guarded {
                 );
                 results.push(Err(failure));
             }
-            Ended::Panicked(panic) => {
+            JobOutcome::Panicked(panic) => {
                 self.gone = self.gone + before;
                 std::panic::resume_unwind(panic);
             }
@@ -233,7 +237,7 @@ impl Guarded {
 
 /// What native code has left of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum CallRemainder {
     /// All of it.
     Condition,
     /// The condition holds.
@@ -252,17 +256,17 @@ fn limit(text: String) -> CallFailure {
     failed(Failure { kind, text }, false)
 }
 
-impl Program for Guarded {
-    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
-        let call = Call {
+impl Program for GuardedProgram {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<ScriptOutput, Failure> {
+        let call = ScriptCall {
             condition: None,
             script,
             message,
             origin,
         };
         match self.call(call) {
-            Ok(Called::Returned(returned)) => Ok(returned),
-            Ok(Called::Skipped) => Ok(Returned::Nothing),
+            Ok(CallOutcome::Returned(returned)) => Ok(returned),
+            Ok(CallOutcome::Skipped) => Ok(ScriptOutput::Nothing),
             Err(failed) => Err(failed.failure),
         }
     }
@@ -276,7 +280,7 @@ impl Program for Guarded {
                 let mut results = Vec::with_capacity(1);
                 self.call_helper(vec![call], &mut results);
                 match results.pop() {
-                    Some(Ok(called)) => Ok(matches!(called, Called::Returned(_))),
+                    Some(Ok(called)) => Ok(matches!(called, CallOutcome::Returned(_))),
                     Some(Err(failed)) => Err(failed.failure),
                     None => Ok(false),
                 }
@@ -284,19 +288,23 @@ impl Program for Guarded {
         }
     }
 
-    fn call(&mut self, call: Call<'_>) -> Result<Called, CallFailure> {
+    fn call(&mut self, call: ScriptCall<'_>) -> Result<CallOutcome, CallFailure> {
         let mut results = Vec::with_capacity(1);
         self.call_all(&mut std::iter::once(call), &mut results);
-        results.pop().unwrap_or(Ok(Called::Skipped))
+        results.pop().unwrap_or(Ok(CallOutcome::Skipped))
     }
 
-    fn call_all(&mut self, calls: &mut dyn Iterator<Item = Call<'_>>, results: &mut Vec<Result<Called, CallFailure>>) {
+    fn call_all(
+        &mut self,
+        calls: &mut dyn Iterator<Item = ScriptCall<'_>>,
+        results: &mut Vec<Result<CallOutcome, CallFailure>>,
+    ) {
         while let Some(call) = calls.next() {
             match self.call_native(call) {
                 Ok(result) => results.push(result),
                 // The scripts of a batch are mostly the same, and their order is kept: all that follow go along.
                 Err(left) => {
-                    let first = OwnedCall::rest_of(call, left == Left::Script);
+                    let first = OwnedCall::rest_of(call, left == CallRemainder::Script);
                     let owned = std::iter::once(first).chain(calls.map(OwnedCall::new)).collect();
                     return self.call_helper(owned, results);
                 }
@@ -308,21 +316,21 @@ impl Program for Guarded {
         self.program.as_mut()?.payload(script, value)
     }
 
-    fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> Remembered {
+    fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> MemoizedOutcome {
         match &self.program {
             Some(program) => program.remembered(script, map),
-            None => Remembered::Unknown,
+            None => MemoizedOutcome::Unknown,
         }
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> ProgramStats {
         self.gone + self.program.as_ref().map(|program| program.stats()).unwrap_or_default()
     }
 }
 
-impl fmt::Debug for Guarded {
+impl fmt::Debug for GuardedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guarded")
+        f.debug_struct("GuardedProgram")
             .field("program", &self.program)
             .field("name", &self.guard.name)
             .finish_non_exhaustive()

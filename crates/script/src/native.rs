@@ -13,7 +13,7 @@ mod eval;
 mod heap;
 mod ir;
 mod json;
-mod made;
+mod meta_map_cache;
 mod number;
 mod regex;
 mod result;
@@ -23,31 +23,31 @@ use std::sync::Arc;
 
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Value};
 
-pub use self::compile::Outside;
+pub use self::compile::OffendingConstruct;
 use self::compile::{Code, compile};
 pub(crate) use self::compile::{SOURCE_MAX, with_parser_stack};
-use self::eval::Call;
-use self::heap::{Heap, Js, Ref, Room, Run, Stop, bail};
-use self::made::MadeMaps;
-use self::result::{Written, number_payload, payload, returned};
+use self::eval::Evaluator;
+use self::heap::{EvalResult, Heap, HeapBuffers, Js, ObjectRef, Stop, bail};
+use self::meta_map_cache::MetaMapCache;
+use self::result::{TextInterner, number_payload, payload, returned};
 use crate::view::number_seen;
-use crate::{Environment, PayloadReply, Returned};
+use crate::{Environment, PayloadReply, ScriptOutput};
 
 /// One script, compiled, with the room of its calls.
-pub(crate) struct Native {
+pub(crate) struct NativeScript {
     code: Code,
     environment: Environment,
-    room: Room,
+    room: HeapBuffers,
     slots: Vec<Js>,
-    written: Written,
-    made: MadeMaps,
+    written: TextInterner,
+    made: MetaMapCache,
     runs: u64,
     bails: u64,
 }
 
 /// What came of a call.
 #[derive(Debug)]
-pub(crate) enum Outcome<R> {
+pub(crate) enum NativeOutcome<R> {
     /// The result, and whether it depends on more than the shared map of the metadata.
     Done(R, bool),
     /// QuickJS has to run the call; why.
@@ -57,23 +57,27 @@ pub(crate) enum Outcome<R> {
 /// Calls before it is said that a script is better left to QuickJS.
 const TRIES: u64 = 32;
 
-impl Native {
+impl NativeScript {
     /// Compiles a script; `before` and `after` are what QuickJS puts around it.
-    pub fn new((before, after): (&str, &str), code: &str, environment: &Environment) -> Result<Native, Outside> {
-        Ok(Native {
+    pub fn new(
+        (before, after): (&str, &str),
+        code: &str,
+        environment: &Environment,
+    ) -> Result<NativeScript, OffendingConstruct> {
+        Ok(NativeScript {
             code: compile(before, code, after)?,
             environment: environment.clone(),
-            room: Room::default(),
+            room: HeapBuffers::default(),
             slots: Vec::new(),
-            written: Written::default(),
-            made: MadeMaps::default(),
+            written: TextInterner::default(),
+            made: MetaMapCache::default(),
             runs: 0,
             bails: 0,
         })
     }
 
     /// Why its result belongs to one message; `None` if all that it looks at is metadata of the tag.
-    pub fn varies(&self) -> Option<&Outside> {
+    pub fn varies(&self) -> Option<&OffendingConstruct> {
         self.code.varies.as_ref()
     }
 
@@ -88,12 +92,12 @@ impl Native {
     }
 
     /// Runs a body. What it shows to others is shown if `is_real`.
-    pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<Returned> {
+    pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> NativeOutcome<ScriptOutput> {
         if self.code.split.is_some() && !message.meta.is_changed() {
             let known = self.made.of(message.meta.shared_map());
             return self.run_halves(message, origin, known.is_some(), |heap, written, made, environment| {
                 heap.known = known;
-                returned(heap, &Js::Object(Ref::MSG), written, made, environment)
+                returned(heap, &Js::Object(ObjectRef::MSG), written, made, environment)
             });
         }
         self.call(message, origin, is_real, returned)
@@ -106,23 +110,25 @@ impl Native {
 
     /// Runs the second half of such a script, which sees nothing but the payload. If it ends at QuickJS, that is no call yet: the script
     /// has to run as a whole, which counts.
-    pub fn payload(&mut self, value: &Value) -> Outcome<PayloadReply> {
+    pub fn payload(&mut self, value: &Value) -> NativeOutcome<PayloadReply> {
         let arithmetic = self.code.split.as_ref().and_then(|split| split.arithmetic.as_ref());
         if let (Some(arithmetic), Some(number)) = (arithmetic, number_seen(value)) {
             self.runs += 1;
-            return Outcome::Done(number_payload(value, number, arithmetic.of(number)), true);
+            return NativeOutcome::Done(number_payload(value, number, arithmetic.of(number)), true);
         }
         let message = Message::new(Payload::Value(value.clone()), Metadata::default());
         let counts = (self.runs, self.bails);
-        let outcome = self.run_halves(&message, &message.meta, true, |heap, _, _, _| payload(heap, Ref::MSG));
-        if matches!(outcome, Outcome::Bail(_)) {
+        let outcome = self.run_halves(&message, &message.meta, true, |heap, _, _, _| {
+            payload(heap, ObjectRef::MSG)
+        });
+        if matches!(outcome, NativeOutcome::Bail(_)) {
             (self.runs, self.bails) = counts;
         }
         outcome
     }
 
     /// Evaluates a condition.
-    pub fn test(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<bool> {
+    pub fn test(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> NativeOutcome<bool> {
         self.call(message, origin, is_real, |_, result, _, _, _| Ok(result.truth()))
     }
 
@@ -132,11 +138,11 @@ impl Native {
         message: &Message,
         origin: &Metadata,
         is_first_known: bool,
-        read: impl FnOnce(&mut Heap<'_>, &mut Written, &mut MadeMaps, &Environment) -> Run<R>,
-    ) -> Outcome<R> {
+        read: impl FnOnce(&mut Heap<'_>, &mut TextInterner, &mut MetaMapCache, &Environment) -> EvalResult<R>,
+    ) -> NativeOutcome<R> {
         self.runs += 1;
         let heap = Heap::new(&mut self.room, message, origin, &self.environment);
-        let mut call = Call::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
+        let mut call = Evaluator::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
         let result = match &self.code.split {
             Some(split) => call.run_halves(split, is_first_known),
             None => bail("a script without halves"),
@@ -145,7 +151,7 @@ impl Native {
         self.slots = slots;
         let result = result.and_then(|depends| {
             let made = if depends {
-                &mut MadeMaps::default()
+                &mut MetaMapCache::default()
             } else {
                 &mut self.made
             };
@@ -153,14 +159,14 @@ impl Native {
         });
         heap.end(&mut self.room);
         match result {
-            Ok(result) => Outcome::Done(result, true),
+            Ok(result) => NativeOutcome::Done(result, true),
             Err(stop) => self.left(stop),
         }
     }
 
-    fn left<R>(&mut self, stop: Stop) -> Outcome<R> {
+    fn left<R>(&mut self, stop: Stop) -> NativeOutcome<R> {
         self.bails += 1;
-        Outcome::Bail(match stop {
+        NativeOutcome::Bail(match stop {
             Stop::Bail(why) => why,
             Stop::Short => "?. outside of a chain",
         })
@@ -171,11 +177,11 @@ impl Native {
         message: &Message,
         origin: &Metadata,
         is_real: bool,
-        read: impl FnOnce(&mut Heap<'_>, &Js, &mut Written, &mut MadeMaps, &Environment) -> Run<R>,
-    ) -> Outcome<R> {
+        read: impl FnOnce(&mut Heap<'_>, &Js, &mut TextInterner, &mut MetaMapCache, &Environment) -> EvalResult<R>,
+    ) -> NativeOutcome<R> {
         self.runs += 1;
         let heap = Heap::new(&mut self.room, message, origin, &self.environment);
-        let mut call = Call::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
+        let mut call = Evaluator::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
         let result = call.run();
         let (mut heap, effects, slots) = call.end();
         self.slots = slots;
@@ -199,7 +205,7 @@ impl Native {
         // What does not fit is told by QuickJS.
         let result = fits.map_err(|_| Stop::Bail("a full cache")).and(result);
         match result {
-            Ok(result) => Outcome::Done(result, depends),
+            Ok(result) => NativeOutcome::Done(result, depends),
             Err(stop) => self.left(stop),
         }
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use thalweg_record::{Message, MetaMap, Metadata, Value};
 
-use crate::{PayloadReply, Returned};
+use crate::{PayloadReply, ScriptOutput};
 
 /// What kind of code a script is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ScriptForm {
     /// The body of a strict function of `msg`, which returns what becomes of the message.
     Body,
     /// A non-strict program whose last value counts as truth.
@@ -22,7 +22,7 @@ pub enum Form {
 pub struct Script {
     /// How errors call it: `defaults`, `condition-0-if`.
     pub stage: String,
-    pub form: Form,
+    pub form: ScriptForm,
     pub code: String,
 }
 
@@ -63,7 +63,7 @@ pub struct Failure {
 
 /// What a program did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct ProgramStats {
     /// Calls by QuickJS.
     pub calls: u64,
     /// Calls by native code.
@@ -82,11 +82,11 @@ pub struct Stats {
     pub remembered: u64,
 }
 
-impl std::ops::Add for Stats {
-    type Output = Stats;
+impl std::ops::Add for ProgramStats {
+    type Output = ProgramStats;
 
-    fn add(self, other: Stats) -> Stats {
-        Stats {
+    fn add(self, other: ProgramStats) -> ProgramStats {
+        ProgramStats {
             calls: self.calls + other.calls,
             native_calls: self.native_calls + other.native_calls,
             bails: self.bails + other.bails,
@@ -101,7 +101,7 @@ impl std::ops::Add for Stats {
 
 /// One of several calls that are made in their order: a script, for messages of which a condition holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct ScriptCall<'a> {
     pub condition: Option<usize>,
     pub script: usize,
     pub message: &'a Message,
@@ -111,10 +111,10 @@ pub struct Call<'a> {
 
 /// What came of a call.
 #[derive(Clone, Debug)]
-pub enum Called {
+pub enum CallOutcome {
     /// The condition does not hold.
     Skipped,
-    Returned(Returned),
+    Returned(ScriptOutput),
 }
 
 /// A call that failed.
@@ -127,7 +127,7 @@ pub struct CallFailure {
 
 /// What is known of a script and the metadata that all messages of a tag share.
 #[derive(Clone, Debug)]
-pub enum Remembered {
+pub enum MemoizedOutcome {
     /// It has not met that metadata yet.
     Unknown,
     /// What it makes depends on more than that metadata.
@@ -144,27 +144,31 @@ pub enum Remembered {
 
 /// The compiled scripts of one processor, for one thread. Scripts are named by their index.
 pub trait Program: Send {
-    /// Runs a [`Form::Body`] or [`Form::Expression`] on a message. `origin` is the metadata it first came with.
-    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure>;
+    /// Runs a [`ScriptForm::Body`] or [`ScriptForm::Expression`] on a message. `origin` is the metadata it first came with.
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<ScriptOutput, Failure>;
 
-    fn stats(&self) -> Stats;
+    fn stats(&self) -> ProgramStats;
 
     /// What is at hand for messages without changes of their own over a shared map.
-    fn remembered(&self, _script: usize, _map: &Arc<MetaMap>) -> Remembered {
-        Remembered::Depends
+    fn remembered(&self, _script: usize, _map: &Arc<MetaMap>) -> MemoizedOutcome {
+        MemoizedOutcome::Depends
     }
 
-    /// What a script of which one half is remembered ([`Remembered::Half`]) makes of a payload; `None` if it has to run as a whole.
+    /// What a script of which one half is remembered ([`MemoizedOutcome::Half`]) makes of a payload; `None` if it has to run as a whole.
     /// Nothing else comes of it.
     fn payload(&mut self, _script: usize, _value: &Value) -> Option<PayloadReply> {
         None
     }
 
-    /// Evaluates a [`Form::Condition`]; what it does to `msg` is lost.
+    /// Evaluates a [`ScriptForm::Condition`]; what it does to `msg` is lost.
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure>;
 
     /// Makes calls in their order, and adds what came of each to `results`. Cheaper than one by one where they run on another thread.
-    fn call_all(&mut self, calls: &mut dyn Iterator<Item = Call<'_>>, results: &mut Vec<Result<Called, CallFailure>>) {
+    fn call_all(
+        &mut self,
+        calls: &mut dyn Iterator<Item = ScriptCall<'_>>,
+        results: &mut Vec<Result<CallOutcome, CallFailure>>,
+    ) {
         for call in calls {
             let result = self.call(call);
             results.push(result);
@@ -172,20 +176,20 @@ pub trait Program: Send {
     }
 
     /// One such call.
-    fn call(&mut self, call: Call<'_>) -> Result<Called, CallFailure> {
+    fn call(&mut self, call: ScriptCall<'_>) -> Result<CallOutcome, CallFailure> {
         let failed = |is_of_condition| {
             move |failure| CallFailure {
                 is_of_condition,
                 failure,
             }
         };
-        let Call { message, origin, .. } = call;
+        let ScriptCall { message, origin, .. } = call;
         if let Some(condition) = call.condition
             && !self.test(condition, message, origin).map_err(failed(true))?
         {
-            return Ok(Called::Skipped);
+            return Ok(CallOutcome::Skipped);
         }
         let returned = self.run(call.script, message, origin).map_err(failed(false))?;
-        Ok(Called::Returned(returned))
+        Ok(CallOutcome::Returned(returned))
     }
 }

@@ -24,30 +24,30 @@ mod from_js;
 mod globals;
 mod keys;
 mod lazy;
-mod machine;
 mod memory;
-mod shared;
+mod runtime;
+mod runtime_state;
 mod text;
 mod to_js;
 mod value;
 
 use thalweg_record::{Message, Metadata};
 
-use self::compile::{Prepared, Wrapping, compile, prepare};
+use self::compile::{PreparedScript, Wrapping, compile, prepare};
 pub use self::convert::{NOT_A_MESSAGE, NOT_ALL_MESSAGES};
-use self::machine::{Compiled, Machine};
-use self::value::{Thrown, Val};
-use crate::native::{Native, Outside};
+use self::runtime::{CompiledCode, QuickJsRuntime};
+use self::value::{PendingException, Val};
+use crate::native::{NativeScript, OffendingConstruct};
 use crate::scan::Realm;
-use crate::{CompileError, Environment, Failure, FailureKind, Program, Returned, Script, Stats};
+use crate::{CompileError, Environment, Failure, FailureKind, Program, ProgramStats, Script, ScriptOutput};
 
 /// The scripts of one processor, for one thread.
 pub struct QuickJs {
     environment: Environment,
-    scripts: Vec<Prepared>,
+    scripts: Vec<PreparedScript>,
     /// One for each realm, if a script needs it.
-    machines: [Option<Machine>; 3],
-    stats: Stats,
+    machines: [Option<QuickJsRuntime>; 3],
+    stats: ProgramStats,
 }
 
 impl QuickJs {
@@ -57,9 +57,9 @@ impl QuickJs {
             environment,
             scripts: Vec::new(),
             machines: Default::default(),
-            stats: Stats::default(),
+            stats: ProgramStats::default(),
         };
-        let parser = Machine::new(&engine.environment, Realm::Open).map_err(|text| no_place(0, text))?;
+        let parser = QuickJsRuntime::new(&engine.environment, Realm::Open).map_err(|text| no_place(0, text))?;
         for (index, script) in scripts.iter().enumerate() {
             engine.scripts.push(prepare(&parser, index, script)?);
         }
@@ -73,7 +73,7 @@ impl QuickJs {
     /// What is wrong with each script that is no JavaScript. Runs nothing.
     pub fn check(scripts: &[Script]) -> Vec<CompileError> {
         let environment = Environment::bare();
-        let parser = match Machine::new(&environment, Realm::Open) {
+        let parser = match QuickJsRuntime::new(&environment, Realm::Open) {
             Ok(parser) => parser,
             Err(text) => return vec![no_place(0, text)],
         };
@@ -85,18 +85,18 @@ impl QuickJs {
 
     /// Bytes that the engines hold.
     pub fn memory_bytes(&self) -> usize {
-        self.machines.iter().flatten().map(Machine::memory_bytes).sum()
+        self.machines.iter().flatten().map(QuickJsRuntime::memory_bytes).sum()
     }
 
     /// The machine and the compiled code for a script, made if need be.
-    fn ready(&mut self, index: usize) -> Result<(&mut Machine, Compiled, &Prepared), String> {
+    fn ready(&mut self, index: usize) -> Result<(&mut QuickJsRuntime, CompiledCode, &PreparedScript), String> {
         let missing = || format!("there is no script {index}");
         let prepared = self.scripts.get(index).ok_or_else(missing)?;
         let place = self.machines.get_mut(prepared.realm as usize).ok_or_else(missing)?;
         let machine = match place {
             Some(machine) => machine,
             None => {
-                let mut machine = Machine::new(&self.environment, prepared.realm)?;
+                let mut machine = QuickJsRuntime::new(&self.environment, prepared.realm)?;
                 machine.compiled = vec![None; self.scripts.len()];
                 self.stats.engines_made += 1;
                 place.insert(machine)
@@ -105,7 +105,7 @@ impl QuickJs {
         let compiled = match machine.compiled.get(index) {
             Some(Some(compiled)) => *compiled,
             _ => {
-                let compiled = compile(machine, prepared).map_err(|Thrown| {
+                let compiled = compile(machine, prepared).map_err(|PendingException| {
                     let place = exception::describe(machine.ctx(), &prepared.script.stage, &prepared.wrapping);
                     format!("{} does not compile any more: {}", prepared.script.stage, place.text)
                 })?;
@@ -119,9 +119,9 @@ impl QuickJs {
     }
 
     /// A script as native code, or why it is none.
-    pub(crate) fn native(&self, script: usize) -> Result<Native, Outside> {
+    pub(crate) fn native(&self, script: usize) -> Result<NativeScript, OffendingConstruct> {
         let outside = |construct: &str| {
-            Err(Outside {
+            Err(OffendingConstruct {
                 construct: construct.to_owned(),
                 line: 1,
                 column: 1,
@@ -132,7 +132,7 @@ impl QuickJs {
             Some(prepared) => match &prepared.wrapping {
                 Wrapping::InnerBody => outside("a variable named msg"),
                 Wrapping::Statements => outside("a condition of several statements"),
-                wrapping => Native::new(wrapping.parts(), &prepared.script.code, &self.environment),
+                wrapping => NativeScript::new(wrapping.parts(), &prepared.script.code, &self.environment),
             },
             None => outside("there is no such script"),
         }
@@ -162,7 +162,7 @@ impl QuickJs {
         script: usize,
         message: &Message,
         origin: &Metadata,
-    ) -> Result<(Returned, bool), Failure> {
+    ) -> Result<(ScriptOutput, bool), Failure> {
         self.call(script, message, (origin, true), |machine, msg, result| {
             let returned = convert::returned(machine, msg, message, result)?;
             Ok((returned, machine.shared().depends.get()))
@@ -189,7 +189,7 @@ impl QuickJs {
         index: usize,
         message: &Message,
         origin: (&Metadata, bool),
-        read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
+        read: impl FnOnce(&QuickJsRuntime, &Val, Val) -> Result<R, convert::ResultReadError>,
     ) -> Result<R, Failure> {
         let limits = self.environment.limits;
         self.stats.calls += 1;
@@ -247,33 +247,33 @@ fn no_place(script: usize, text: String) -> CompileError {
 }
 
 fn call_machine<R>(
-    machine: &mut Machine,
-    compiled: Compiled,
+    machine: &mut QuickJsRuntime,
+    compiled: CompiledCode,
     message: &Message,
     (origin, is_traced): (&Metadata, bool),
-    read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
-) -> Result<R, convert::Unread> {
+    read: impl FnOnce(&QuickJsRuntime, &Val, Val) -> Result<R, convert::ResultReadError>,
+) -> Result<R, convert::ResultReadError> {
     let msg = machine.message(message, origin, is_traced)?;
     let result = machine.call(compiled, &msg);
     machine.run_jobs();
     if machine.out_of_time() || machine.out_of_memory() {
         // Reading the result would run more of the script.
         return Err(match result {
-            Ok(_) => convert::Unread::Limit(String::new()),
-            Err(Thrown) => convert::Unread::Thrown,
+            Ok(_) => convert::ResultReadError::Limit(String::new()),
+            Err(PendingException) => convert::ResultReadError::Thrown,
         });
     }
     read(machine, &msg, result?)
 }
 
 impl Program for QuickJs {
-    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<ScriptOutput, Failure> {
         self.call(script, message, (origin, false), |machine, msg, result| {
             convert::returned(machine, msg, message, result)
         })
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> ProgramStats {
         self.stats
     }
 

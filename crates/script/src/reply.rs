@@ -8,7 +8,7 @@ use crate::view::has_two_texts;
 
 /// What a script returned.
 #[derive(Clone, Debug)]
-pub enum Returned {
+pub enum ScriptOutput {
     /// Null, undefined, or an empty list.
     Nothing,
     One(Reply),
@@ -18,7 +18,7 @@ pub enum Returned {
     Over(Arc<MetaMap>),
 }
 
-impl Returned {
+impl ScriptOutput {
     /// What becomes of the message: what is said of each payload, and all metadata that goes with it. Two results are the same if these are.
     pub(crate) fn effects(&self, message: &Message) -> Vec<(String, Metadata)> {
         let of = |reply: &Reply| {
@@ -27,10 +27,10 @@ impl Returned {
             (format!("{:?}", reply.payload), meta)
         };
         match self {
-            Returned::Nothing => Vec::new(),
-            Returned::One(reply) => vec![of(reply)],
-            Returned::Many(replies) => replies.iter().map(of).collect(),
-            Returned::Over(map) => vec![(
+            ScriptOutput::Nothing => Vec::new(),
+            ScriptOutput::One(reply) => vec![of(reply)],
+            ScriptOutput::Many(replies) => replies.iter().map(of).collect(),
+            ScriptOutput::Over(map) => vec![(
                 format!("{:?}", PayloadReply::Same),
                 message.meta.with_shared(map.clone()),
             )],

@@ -1,7 +1,7 @@
 //! What the thread that waits for a call tells the engine that runs it: the call is overdue, or given up.
 //!
 //! Calls are numbered, so that a word about one call never reaches the next. What a call does to others (cache, console) happens
-//! through [`Watch::effect`]: once a call is given up, nothing that it does later is seen.
+//! through [`CallWatch::effect`]: once a call is given up, nothing that it does later is seen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 
 /// Shared by an engine and whoever waits for its calls. Nobody waits for those of a fresh one.
 #[derive(Clone, Debug, Default)]
-pub struct Watch(Arc<Watched>);
+pub struct CallWatch(Arc<CallWatchState>);
 
 #[derive(Debug, Default)]
-struct Watched {
+struct CallWatchState {
     /// The call under way; 0 before the first.
     call: AtomicU64,
     /// The call that is to end, or [`EVERY`].
@@ -24,7 +24,7 @@ struct Watched {
 /// Each call is to end.
 const EVERY: u64 = u64::MAX;
 
-impl Watch {
+impl CallWatch {
     /// Whether somebody waits and looks at the time.
     pub(crate) fn is_watched(&self) -> bool {
         self.0.call.load(Ordering::Relaxed) != 0

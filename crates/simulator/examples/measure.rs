@@ -16,7 +16,7 @@ use opcua::types::{
     MonitoringMode, MonitoringParameters, NodeId, NotificationMessage, ReferenceTypeId, StatusCode, TimestampsToReturn,
     UserTokenPolicy,
 };
-use thalweg_simulator::Options;
+use thalweg_simulator::SimulatorOptions;
 
 /// The allocator of the `thalweg` program.
 #[global_allocator]
@@ -39,7 +39,7 @@ async fn main() {
 }
 
 async fn serve(nodes: &str, rate: &str, wide: &str) {
-    let options = Options {
+    let options = SimulatorOptions {
         port: 0,
         slow_nodes: 0,
         fast_nodes: nodes.parse().unwrap(),
@@ -48,7 +48,7 @@ async fn serve(nodes: &str, rate: &str, wide: &str) {
         max_references_per_node: NODES_PER_PAGE,
         secure: false,
         pki_dir: std::env::temp_dir().join("thalweg-simulator-measure"),
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
     let mut simulator = thalweg_simulator::start(options).await.unwrap();
     println!("{}", simulator.ready_line());

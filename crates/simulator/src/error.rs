@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// A failed start.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SimulatorError {
     #[error("simulator option {option}: {cure}")]
     Option { option: &'static str, cure: &'static str },
     #[error("cannot listen on {address} for {purpose}: {source}; choose another port or stop what uses it")]

@@ -9,20 +9,20 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use thalweg_telemetry::{Foreign, Names, Origins};
+use thalweg_telemetry::{HostNames, OriginPolicy, OriginRefusal};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::Stats;
-use crate::simulator::Reporter;
+use crate::SimulatorStats;
+use crate::simulator::ControlHandle;
 
-pub(crate) async fn serve(listener: TcpListener, reporter: Reporter, cancel: CancellationToken) {
+pub(crate) async fn serve(listener: TcpListener, reporter: ControlHandle, cancel: CancellationToken) {
     // Whoever serves other hosts serves them under any name.
     let is_own = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let origins = Arc::new(Origins {
-        names: if is_own { Names::Own } else { Names::Any },
-        ..Origins::default()
+    let origins = Arc::new(OriginPolicy {
+        names: if is_own { HostNames::Own } else { HostNames::Any },
+        ..OriginPolicy::default()
     });
     let router = Router::new()
         .route("/sim/stats", get(stats))
@@ -37,22 +37,22 @@ pub(crate) async fn serve(listener: TcpListener, reporter: Reporter, cancel: Can
     }
 }
 
-async fn judged(origins: Arc<Origins>, request: Request, next: Next) -> Response {
+async fn judged(origins: Arc<OriginPolicy>, request: Request, next: Next) -> Response {
     match origins.judge(&request, false) {
         Ok(()) => next.run(request).await,
-        Err(foreign @ Foreign::Host(_)) => (StatusCode::BAD_REQUEST, format!("{foreign}\n")).into_response(),
+        Err(foreign @ OriginRefusal::Host(_)) => (StatusCode::BAD_REQUEST, format!("{foreign}\n")).into_response(),
         Err(foreign) => (StatusCode::FORBIDDEN, format!("{foreign}\n")).into_response(),
     }
 }
 
 /// A conflict if nothing is held.
-async fn start(State(reporter): State<Reporter>) -> StatusCode {
+async fn start(State(reporter): State<ControlHandle>) -> StatusCode {
     match reporter.let_go() {
         true => StatusCode::NO_CONTENT,
         false => StatusCode::CONFLICT,
     }
 }
 
-async fn stats(State(reporter): State<Reporter>) -> Result<Json<Stats>, StatusCode> {
+async fn stats(State(reporter): State<ControlHandle>) -> Result<Json<SimulatorStats>, StatusCode> {
     reporter.stats().await.map(Json).ok_or(StatusCode::SERVICE_UNAVAILABLE)
 }

@@ -1,4 +1,4 @@
-//! The node manager: requests of the OPC UA services for namespace 3 come in, answers computed from `Space` go out.
+//! The node manager: requests of the OPC UA services for namespace 3 come in, answers computed from `PlcAddressSpace` go out.
 //! It holds no state of its own; what the ticker must know about sessions and monitored items leaves as events, in the
 //! order in which the server handled the requests.
 
@@ -22,17 +22,22 @@ use opcua::types::{
 };
 
 use crate::space::types::Content;
-use crate::space::{NAMESPACE, NAMESPACE_URI, Node, RESERVED_NAMESPACE_URI, Space};
-use crate::ticker::{Event, Events};
+use crate::space::{NAMESPACE, NAMESPACE_URI, Node, PlcAddressSpace, RESERVED_NAMESPACE_URI};
+use crate::ticker::{TickerEvent, TickerSender};
 
-pub(crate) struct Manager {
-    space: Arc<Space>,
-    events: Events,
+pub(crate) struct SimulatorNodeManager {
+    space: Arc<PlcAddressSpace>,
+    events: TickerSender,
     refuse_filters: bool,
 }
 
-impl Manager {
-    pub(crate) fn new(space: Arc<Space>, events: Events, refuse_filters: bool, context: &ServerContext) -> Manager {
+impl SimulatorNodeManager {
+    pub(crate) fn new(
+        space: Arc<PlcAddressSpace>,
+        events: TickerSender,
+        refuse_filters: bool,
+        context: &ServerContext,
+    ) -> SimulatorNodeManager {
         let mut tree = context.type_tree.write();
         let reserved = tree.namespaces_mut().add_namespace(RESERVED_NAMESPACE_URI);
         let own = tree.namespaces_mut().add_namespace(NAMESPACE_URI);
@@ -42,7 +47,7 @@ impl Manager {
             (NAMESPACE - 1, NAMESPACE),
             "the server library numbers namespaces in order"
         );
-        Manager {
+        SimulatorNodeManager {
             space,
             events,
             refuse_filters,
@@ -151,7 +156,7 @@ fn namespace(index: u16, uri: &str) -> NamespaceMetadata {
 }
 
 #[async_trait]
-impl NodeManager for Manager {
+impl NodeManager for SimulatorNodeManager {
     fn owns_node(&self, id: &NodeId) -> bool {
         id.namespace == NAMESPACE || id.namespace == NAMESPACE - 1
     }
@@ -165,7 +170,7 @@ impl NodeManager for Manager {
         // The session's type has no public name, so only the one question about it is handed on.
         let session = Arc::downgrade(&context.session);
         let alive = move || session.upgrade().is_some_and(|session| session.read().is_activated());
-        self.events.send(Event::Session {
+        self.events.send(TickerEvent::Session {
             id: context.session_id(),
             alive: Box::new(alive),
         });
@@ -240,7 +245,7 @@ impl NodeManager for Manager {
         items: &mut [&mut CreateMonitoredItem],
     ) -> Result<(), StatusCode> {
         let created = self.create_items(items);
-        self.events.send(Event::Created {
+        self.events.send(TickerEvent::Created {
             session: context.session_id(),
             items: created,
         });
@@ -249,16 +254,18 @@ impl NodeManager for Manager {
 
     async fn modify_monitored_items(&self, _: &RequestContext, items: &[&MonitoredItemUpdateRef]) {
         self.events
-            .send(Event::Modified(items.iter().map(|item| item.handle()).collect()));
+            .send(TickerEvent::Modified(items.iter().map(|item| item.handle()).collect()));
     }
 
     async fn set_monitoring_mode(&self, _: &RequestContext, mode: MonitoringMode, items: &[&MonitoredItemRef]) {
-        self.events
-            .send(Event::Mode(mode, items.iter().map(|item| item.handle()).collect()));
+        self.events.send(TickerEvent::Mode(
+            mode,
+            items.iter().map(|item| item.handle()).collect(),
+        ));
     }
 
     async fn delete_monitored_items(&self, _: &RequestContext, items: &[&MonitoredItemRef]) {
         self.events
-            .send(Event::Deleted(items.iter().map(|item| item.handle()).collect()));
+            .send(TickerEvent::Deleted(items.iter().map(|item| item.handle()).collect()));
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::Error;
+use crate::SimulatorError;
 
 /// The widest tree the node numbering allows; far above the 1,000,000 static nodes that are promised.
 const NODES_MAX: u32 = 100_000_000;
@@ -53,7 +53,7 @@ impl FromStr for ValueType {
 
 /// Everything a simulator can be told. No `Debug`, because it holds a password.
 #[derive(Clone, PartialEq)]
-pub struct Options {
+pub struct SimulatorOptions {
     /// Address to listen on, and the host named in the endpoints (an unspecified address is announced by host name).
     pub host: String,
     /// TCP port of the OPC UA server; 0 picks a free one.
@@ -110,16 +110,16 @@ pub struct Options {
     pub wide: u32,
     /// Chooses the first value of each node.
     pub seed: u64,
-    /// Add the folder `Types`: one node of every kind of value, a counter, an analog item and writable nodes.
+    /// Add the folder `TypedNodeTable`: one node of every kind of value, a counter, an analog item and writable nodes.
     pub types: bool,
     /// What the server's BuildInfo claims, so that profile detection of clients can be tested.
     pub manufacturer: String,
     pub product: String,
 }
 
-impl Default for Options {
+impl Default for SimulatorOptions {
     fn default() -> Self {
-        Options {
+        SimulatorOptions {
             host: "127.0.0.1".to_owned(),
             port: 50_000,
             http_port: 0,
@@ -158,7 +158,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl SimulatorOptions {
     /// Parse `name:password`; only the first colon separates.
     pub fn parse_user(text: &str) -> Result<(String, String), String> {
         match text.split_once(':') {
@@ -167,7 +167,7 @@ impl Options {
         }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), Error> {
+    pub(crate) fn validate(&self) -> Result<(), SimulatorError> {
         if !self.insecure && !self.secure {
             return refuse("insecure, secure", "no endpoint is left; switch one of them on");
         }
@@ -213,8 +213,8 @@ impl Options {
     }
 }
 
-fn refuse(option: &'static str, cure: &'static str) -> Result<(), Error> {
-    Err(Error::Option { option, cure })
+fn refuse(option: &'static str, cure: &'static str) -> Result<(), SimulatorError> {
+    Err(SimulatorError::Option { option, cure })
 }
 
 #[cfg(test)]
@@ -223,49 +223,49 @@ mod tests {
 
     #[test]
     fn defaults_are_valid_and_contradictions_name_the_option() {
-        assert!(Options::default().validate().is_ok());
-        let cases: [(&str, Options); 6] = [
+        assert!(SimulatorOptions::default().validate().is_ok());
+        let cases: [(&str, SimulatorOptions); 6] = [
             (
                 "insecure, secure",
-                Options {
+                SimulatorOptions {
                     insecure: false,
                     secure: false,
-                    ..Options::default()
+                    ..SimulatorOptions::default()
                 },
             ),
             (
                 "slow-rate",
-                Options {
+                SimulatorOptions {
                     slow_rate: 0.0,
-                    ..Options::default()
+                    ..SimulatorOptions::default()
                 },
             ),
             (
                 "fast-rate",
-                Options {
+                SimulatorOptions {
                     fast_rate: f64::NAN,
-                    ..Options::default()
+                    ..SimulatorOptions::default()
                 },
             ),
             (
                 "drop-every",
-                Options {
+                SimulatorOptions {
                     drop_every: -1.0,
-                    ..Options::default()
+                    ..SimulatorOptions::default()
                 },
             ),
             (
                 "depth",
-                Options {
+                SimulatorOptions {
                     depth: 0,
-                    ..Options::default()
+                    ..SimulatorOptions::default()
                 },
             ),
             (
                 "wide",
-                Options {
+                SimulatorOptions {
                     wide: u32::MAX,
-                    ..Options::default()
+                    ..SimulatorOptions::default()
                 },
             ),
         ];
@@ -278,11 +278,11 @@ mod tests {
     #[test]
     fn a_user_is_split_at_the_first_colon() {
         assert_eq!(
-            Options::parse_user("a:b:c").unwrap(),
+            SimulatorOptions::parse_user("a:b:c").unwrap(),
             ("a".to_owned(), "b:c".to_owned())
         );
-        assert!(Options::parse_user("nopassword").is_err());
-        assert!(Options::parse_user(":x").is_err());
+        assert!(SimulatorOptions::parse_user("nopassword").is_err());
+        assert!(SimulatorOptions::parse_user(":x").is_err());
     }
 
     #[test]

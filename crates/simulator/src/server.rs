@@ -10,10 +10,10 @@ use opcua::server::{
 use opcua::types::{BuildInfo, DateTime, MessageSecurityMode};
 use std::sync::Arc;
 
-use crate::Options;
-use crate::manager::Manager;
-use crate::space::Space;
-use crate::ticker::Events;
+use crate::SimulatorOptions;
+use crate::manager::SimulatorNodeManager;
+use crate::space::PlcAddressSpace;
+use crate::ticker::TickerSender;
 
 pub(crate) const APPLICATION_URI: &str = "urn:thalweg:simulator";
 const APPLICATION_NAME: &str = "Thalweg OPC UA simulator";
@@ -40,7 +40,13 @@ const POLICIES: [(&str, SecurityPolicy); 5] = [
 ];
 
 /// A builder that is complete but for nothing; `host` and `port` are the ones clients see.
-pub(crate) fn builder(options: &Options, host: &str, port: u16, space: &Arc<Space>, events: &Events) -> ServerBuilder {
+pub(crate) fn builder(
+    options: &SimulatorOptions,
+    host: &str,
+    port: u16,
+    space: &Arc<PlcAddressSpace>,
+    events: &TickerSender,
+) -> ServerBuilder {
     let (space, events, refuse_filters) = (Arc::clone(space), events.clone(), options.refuse_filters);
     let builder = ServerBuilder::new()
         .application_name(APPLICATION_NAME)
@@ -59,11 +65,13 @@ pub(crate) fn builder(options: &Options, host: &str, port: u16, space: &Arc<Spac
         .max_secure_channel_token_lifetime_ms(HOUR_MS)
         .subscription_poll_interval_ms(POLL_INTERVAL_MS)
         .limits(limits(options))
-        .with_node_manager(move |context: ServerContext| Manager::new(space, events, refuse_filters, &context));
+        .with_node_manager(move |context: ServerContext| {
+            SimulatorNodeManager::new(space, events, refuse_filters, &context)
+        });
     endpoints(users(builder, options), options)
 }
 
-fn build_info(options: &Options) -> BuildInfo {
+fn build_info(options: &SimulatorOptions) -> BuildInfo {
     let version = env!("CARGO_PKG_VERSION");
     BuildInfo {
         product_uri: APPLICATION_URI.into(),
@@ -75,7 +83,7 @@ fn build_info(options: &Options) -> BuildInfo {
     }
 }
 
-fn limits(options: &Options) -> Limits {
+fn limits(options: &SimulatorOptions) -> Limits {
     Limits {
         max_array_length: 1_000_000,
         max_string_length: 1 << 20,
@@ -116,7 +124,7 @@ fn limit(option: u32) -> usize {
     if option == 0 { UNLIMITED } else { option as usize }
 }
 
-fn users(mut builder: ServerBuilder, options: &Options) -> ServerBuilder {
+fn users(mut builder: ServerBuilder, options: &SimulatorOptions) -> ServerBuilder {
     if let Some((name, password)) = &options.user {
         builder = builder.add_user_token(USER, ServerUserToken::user_pass(name, password));
     }
@@ -127,7 +135,7 @@ fn users(mut builder: ServerBuilder, options: &Options) -> ServerBuilder {
 }
 
 /// Anonymous clients are taken on the None endpoint, and on the secured ones only while nobody can log in.
-fn endpoints(mut builder: ServerBuilder, options: &Options) -> ServerBuilder {
+fn endpoints(mut builder: ServerBuilder, options: &SimulatorOptions) -> ServerBuilder {
     let mut logins = Vec::new();
     logins.extend(options.user.as_ref().map(|_| USER));
     logins.extend(options.user_certificate.as_ref().map(|_| CERTIFICATE));

@@ -15,10 +15,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::front::Front;
-use crate::space::Space;
-use crate::ticker::{Event, Events, Ticker};
-use crate::{Error, Options, Stats, http, server};
+use crate::proxy::FaultProxy;
+use crate::space::PlcAddressSpace;
+use crate::ticker::{Ticker, TickerEvent, TickerSender};
+use crate::{SimulatorError, SimulatorOptions, SimulatorStats, http, server};
 
 const BACKLOG: u32 = 1_024;
 const START_POLL: Duration = Duration::from_millis(2);
@@ -30,8 +30,8 @@ pub struct Simulator {
     endpoint: String,
     stats_url: String,
     is_exposed: bool,
-    reporter: Reporter,
-    space: Arc<Space>,
+    reporter: ControlHandle,
+    space: Arc<PlcAddressSpace>,
     server: ServerHandle,
     running: JoinHandle<Result<(), String>>,
     helpers: JoinSet<()>,
@@ -41,14 +41,14 @@ pub struct Simulator {
 
 /// Asks the ticker for its books, and lets go of what is held.
 #[derive(Clone)]
-pub(crate) struct Reporter {
-    events: Events,
-    space: Arc<Space>,
-    front: Option<Front>,
+pub(crate) struct ControlHandle {
+    events: TickerSender,
+    space: Arc<PlcAddressSpace>,
+    front: Option<FaultProxy>,
 }
 
 /// Start a simulator and return once it accepts connections.
-pub async fn start(options: Options) -> Result<Simulator, Error> {
+pub async fn start(options: SimulatorOptions) -> Result<Simulator, SimulatorError> {
     options.validate()?;
     let public = listen(&options.host, options.port, "OPC UA").await?;
     let port = local_port(&public, "OPC UA")?;
@@ -57,8 +57,8 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
     let stats_port = local_port(&stats, "statistics")?;
     let host = announced_host(&options.host);
 
-    let (events, inbox) = Events::new();
-    let space = Arc::new(Space::new(&options));
+    let (events, inbox) = TickerSender::new();
+    let space = Arc::new(PlcAddressSpace::new(&options));
     let (server, handle) = build(&options, &host, port, &space, &events).await?;
     let cancel = CancellationToken::new();
     let mut helpers = JoinSet::new();
@@ -71,7 +71,7 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
         let running = run(server, &handle, inner).await?;
         // Endpoints must name the public port, not the one the server itself listens on.
         handle.info().port.store(port, Ordering::Relaxed);
-        let front = Front::new(target, Duration::from_millis(options.latency));
+        let front = FaultProxy::new(target, Duration::from_millis(options.latency));
         let drop_every = (options.drop_every > 0.0).then(|| Duration::from_secs_f64(options.drop_every));
         helpers.spawn(front.clone().run(public, drop_every, cancel.clone()));
         (running, Some(front))
@@ -81,8 +81,8 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
 
     let cache = Arc::clone(handle.subscriptions());
     let ticker = Ticker::spawn(Arc::clone(&space), options.seed, cache, inbox)
-        .map_err(|error| Error::Server(error.to_string()))?;
-    let reporter = Reporter {
+        .map_err(|error| SimulatorError::Server(error.to_string()))?;
+    let reporter = ControlHandle {
         events,
         space: Arc::clone(&space),
         front,
@@ -108,14 +108,14 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
 
 /// The library makes its certificate here if it has none, which takes a second of computing.
 async fn build(
-    options: &Options,
+    options: &SimulatorOptions,
     host: &str,
     port: u16,
-    space: &Arc<Space>,
-    events: &Events,
-) -> Result<(Server, ServerHandle), Error> {
+    space: &Arc<PlcAddressSpace>,
+    events: &TickerSender,
+) -> Result<(Server, ServerHandle), SimulatorError> {
     // The library writes a private key into it.
-    files::create_folders(&options.pki_dir).map_err(|source| Error::Pki {
+    files::create_folders(&options.pki_dir).map_err(|source| SimulatorError::Pki {
         path: options.pki_dir.clone(),
         source,
     })?;
@@ -123,10 +123,10 @@ async fn build(
     let built = tokio::task::spawn_blocking(move || server::builder(&copy, &host, port, &space, &events).build());
     let (server, handle) = built
         .await
-        .map_err(|error| Error::Server(error.to_string()))?
-        .map_err(Error::Server)?;
+        .map_err(|error| SimulatorError::Server(error.to_string()))?
+        .map_err(SimulatorError::Server)?;
     if options.secure && handle.info().server_certificate.is_none() {
-        return Err(Error::Certificate(options.pki_dir.clone()));
+        return Err(SimulatorError::Certificate(options.pki_dir.clone()));
     }
     Ok((server, handle))
 }
@@ -136,12 +136,14 @@ async fn run(
     server: Server,
     handle: &ServerHandle,
     listener: TcpListener,
-) -> Result<JoinHandle<Result<(), String>>, Error> {
+) -> Result<JoinHandle<Result<(), String>>, SimulatorError> {
     let running = tokio::spawn(server.run_with(listener));
     while handle.info().port.load(Ordering::Relaxed) == 0 {
         if running.is_finished() {
-            let reason = running.await.map_err(|error| Error::Server(error.to_string()))?;
-            return Err(Error::Server(
+            let reason = running
+                .await
+                .map_err(|error| SimulatorError::Server(error.to_string()))?;
+            return Err(SimulatorError::Server(
                 reason.err().unwrap_or_else(|| "it ended at once".to_owned()),
             ));
         }
@@ -150,7 +152,7 @@ async fn run(
     Ok(running)
 }
 
-async fn listen(host: &str, port: u16, purpose: &'static str) -> Result<TcpListener, Error> {
+async fn listen(host: &str, port: u16, purpose: &'static str) -> Result<TcpListener, SimulatorError> {
     let fail = |source| listen_error(&format!("{host}:{port}"), purpose, source);
     let mut resolved = tokio::net::lookup_host((host, port)).await.map_err(fail)?;
     let target = resolved
@@ -172,7 +174,7 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-async fn listen_for_stats(options: &Options, port: u16) -> Result<TcpListener, Error> {
+async fn listen_for_stats(options: &SimulatorOptions, port: u16) -> Result<TcpListener, SimulatorError> {
     const PURPOSE: &str = "statistics";
     if options.http_port != 0 {
         return listen(&options.host, options.http_port, PURPOSE).await;
@@ -183,15 +185,15 @@ async fn listen_for_stats(options: &Options, port: u16) -> Result<TcpListener, E
     }
 }
 
-fn listen_error(address: &str, purpose: &'static str, source: std::io::Error) -> Error {
-    Error::Listen {
+fn listen_error(address: &str, purpose: &'static str, source: std::io::Error) -> SimulatorError {
+    SimulatorError::Listen {
         address: address.to_owned(),
         purpose,
         source,
     }
 }
 
-fn local_port(listener: &TcpListener, purpose: &'static str) -> Result<u16, Error> {
+fn local_port(listener: &TcpListener, purpose: &'static str) -> Result<u16, SimulatorError> {
     let address = listener
         .local_addr()
         .map_err(|source| listen_error("?", purpose, source))?;
@@ -211,18 +213,18 @@ fn announced_host(host: &str) -> String {
     }
 }
 
-impl Reporter {
+impl ControlHandle {
     pub(crate) fn let_go(&self) -> bool {
         self.space.let_go()
     }
 
     /// `None` once the simulator has stopped.
-    pub(crate) async fn stats(&self) -> Option<Stats> {
+    pub(crate) async fn stats(&self) -> Option<SimulatorStats> {
         let (reply, answer) = oneshot::channel();
-        self.events.send(Event::Report(reply));
+        self.events.send(TickerEvent::Report(reply));
         let stats = answer.await.ok()?;
-        Some(Stats {
-            front: self.front.as_ref().map(Front::stats),
+        Some(SimulatorStats {
+            front: self.front.as_ref().map(FaultProxy::stats),
             ..stats
         })
     }
@@ -250,14 +252,14 @@ impl Simulator {
     }
 
     /// The present figures; `None` after the simulator has ended.
-    pub async fn stats(&self) -> Option<Stats> {
+    pub async fn stats(&self) -> Option<SimulatorStats> {
         self.reporter.stats().await
     }
 
     /// Cut all connections now and return how many were open. Needs one of the options `cuttable`, `drop_every` and
     /// `latency`; without, it returns 0.
     pub fn cut_connections(&self) -> u64 {
-        self.reporter.front.as_ref().map_or(0, Front::cut)
+        self.reporter.front.as_ref().map_or(0, FaultProxy::cut)
     }
 
     /// Make Read, Browse and CreateMonitoredItems deny a node (such as `ns=3;s=FastUInt1`) with BadNodeIdUnknown, or serve
@@ -272,11 +274,11 @@ impl Simulator {
     }
 
     /// Wait until the server ends by itself, which it does only on a fault.
-    pub async fn wait(&mut self) -> Result<(), Error> {
+    pub async fn wait(&mut self) -> Result<(), SimulatorError> {
         match (&mut self.running).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(reason)) => Err(Error::Server(reason)),
-            Err(error) => Err(Error::Server(error.to_string())),
+            Ok(Err(reason)) => Err(SimulatorError::Server(reason)),
+            Err(error) => Err(SimulatorError::Server(error.to_string())),
         }
     }
 
@@ -299,7 +301,7 @@ impl Simulator {
     fn stop(&self) {
         self.server.cancel();
         self.cancel.cancel();
-        self.reporter.events.send(Event::Stop);
+        self.reporter.events.send(TickerEvent::Stop);
     }
 }
 

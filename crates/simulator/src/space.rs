@@ -4,19 +4,19 @@
 
 mod attributes;
 pub(crate) mod clock;
-mod links;
+mod references;
 mod series;
 pub(crate) mod types;
 
 use opcua::types::{DataValue, DateTime, Identifier, NodeId, Variant};
 use parking_lot::RwLock;
 
-use crate::{Options, ValueType};
-use clock::{Clock, Epoch, Start};
+use crate::{SimulatorOptions, ValueType};
+use clock::{Clock, StartCell, StartTime};
 use series::Series;
-use types::{OPAQUE_ENCODING, POINT_ENCODING, Types};
+use types::{OPAQUE_ENCODING, POINT_ENCODING, TypedNodeTable};
 
-pub(crate) use links::{Link, ReferenceKind, Target};
+pub(crate) use references::{ReferenceEntry, ReferenceKind, ReferenceTarget};
 
 /// Index of the simulator's namespace, fixed because clients' configurations name it.
 pub(crate) const NAMESPACE: u16 = 3;
@@ -45,43 +45,43 @@ pub(crate) const CHANGING: [Group; 3] = [Group::Slow, Group::Fast, Group::Types]
 
 /// The four runs of numbered nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Run {
+pub(crate) enum NodeRun {
     Slow = 0,
     Fast = 1,
     Wide = 2,
     Bad = 3,
 }
 
-const RUNS: [Run; 4] = [Run::Slow, Run::Fast, Run::Wide, Run::Bad];
+const RUNS: [NodeRun; 4] = [NodeRun::Slow, NodeRun::Fast, NodeRun::Wide, NodeRun::Bad];
 
 /// One node of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Root,
-    /// Folder at this level (from 1) above the changing nodes of `Run::Slow` or `Run::Fast`.
-    Level(Run, u32),
+    /// Folder at this level (from 1) above the changing nodes of `NodeRun::Slow` or `NodeRun::Fast`.
+    Level(NodeRun, u32),
     WideFolder,
     BadFolder,
     TypesFolder,
-    Item(Run, u32),
+    Item(NodeRun, u32),
     Typed(u16),
     PointType,
     PointEncoding,
 }
 
 /// The whole address space.
-pub(crate) struct Space {
+pub(crate) struct PlcAddressSpace {
     runs: [Series; 4],
     depth: u32,
-    types: Option<Types>,
+    types: Option<TypedNodeTable>,
     clocks: [Clock; 3],
-    epoch: Epoch,
+    epoch: StartCell,
     /// Nodes that requests do not find for the moment. Few, and looked through only if there are any.
     hidden: RwLock<Vec<Node>>,
 }
 
-impl Space {
-    pub(crate) fn new(options: &Options) -> Space {
+impl PlcAddressSpace {
+    pub(crate) fn new(options: &SimulatorOptions) -> PlcAddressSpace {
         let changing = |group: &str, value_type: ValueType, count: u32, seconds: f64| {
             let text = format!("{group} changing node, adds 1 every {seconds} s");
             Series::new(group, value_type, count, options.seed, text)
@@ -89,10 +89,14 @@ impl Space {
         let fixed = |group: &str, count: u32, text: &str| {
             Series::new(group, ValueType::UInt, count, options.seed, text.to_owned())
         };
-        let epoch = if options.hold { Epoch::held() } else { Epoch::default() };
+        let epoch = if options.hold {
+            StartCell::held()
+        } else {
+            StartCell::default()
+        };
         let hidden = RwLock::default();
-        let types = options.types.then(|| Types::new(DateTime::now()));
-        let space = Space {
+        let types = options.types.then(|| TypedNodeTable::new(DateTime::now()));
+        let space = PlcAddressSpace {
             hidden,
             runs: [
                 changing("Slow", options.slow_type, options.slow_nodes, options.slow_rate),
@@ -141,7 +145,7 @@ impl Space {
         self.epoch.let_go()
     }
 
-    pub(crate) fn start(&self) -> Start {
+    pub(crate) fn start(&self) -> StartTime {
         self.epoch.start()
     }
 
@@ -149,27 +153,27 @@ impl Space {
         self.clocks.get(group as usize)
     }
 
-    fn run(&self, run: Run) -> &Series {
-        // `Run` has exactly as many values as the array has places.
+    fn run(&self, run: NodeRun) -> &Series {
+        // `NodeRun` has exactly as many values as the array has places.
         &self.runs[run as usize]
     }
 
-    pub(crate) fn types(&self) -> Option<&Types> {
+    pub(crate) fn types(&self) -> Option<&TypedNodeTable> {
         self.types.as_ref()
     }
 
     /// Nodes that change with the group's clock, or all readable static ones for `Group::Fixed`.
     pub(crate) fn nodes(&self, group: Group) -> u32 {
         match group {
-            Group::Slow => self.run(Run::Slow).count(),
-            Group::Fast => self.run(Run::Fast).count(),
-            Group::Types => self.types.as_ref().map_or(0, Types::changing),
+            Group::Slow => self.run(NodeRun::Slow).count(),
+            Group::Fast => self.run(NodeRun::Fast).count(),
+            Group::Types => self.types.as_ref().map_or(0, TypedNodeTable::changing),
             Group::Fixed => {
                 let typed = self
                     .types
                     .as_ref()
                     .map_or(0, |types| types.members(true).chain(types.members(false)).count());
-                self.run(Run::Wide).count() + (typed as u32).saturating_sub(self.nodes(Group::Types))
+                self.run(NodeRun::Wide).count() + (typed as u32).saturating_sub(self.nodes(Group::Types))
             }
         }
     }
@@ -206,8 +210,8 @@ impl Space {
     /// `Some(node)` if the options put that folder into the tree.
     fn shown(&self, node: Node) -> Option<Node> {
         let exists = match node {
-            Node::WideFolder => self.run(Run::Wide).count() > 0,
-            Node::BadFolder => self.run(Run::Bad).count() > 0,
+            Node::WideFolder => self.run(NodeRun::Wide).count() > 0,
+            Node::BadFolder => self.run(NodeRun::Bad).count() > 0,
             _ => self.types.is_some(),
         };
         exists.then_some(node)
@@ -215,8 +219,8 @@ impl Space {
 
     fn find_level(&self, name: &str) -> Option<Node> {
         let (run, rest) = match name.strip_prefix("Slow") {
-            Some(rest) => (Run::Slow, rest),
-            None => (Run::Fast, name.strip_prefix("Fast")?),
+            Some(rest) => (NodeRun::Slow, rest),
+            None => (NodeRun::Fast, name.strip_prefix("Fast")?),
         };
         if rest.is_empty() {
             return Some(Node::Level(run, 1));
@@ -279,9 +283,9 @@ impl Space {
     /// The group whose clock changes a readable variable; `None` for folders and for the bad nodes.
     pub(crate) fn group(&self, node: Node) -> Option<Group> {
         match node {
-            Node::Item(Run::Slow, _) => Some(Group::Slow),
-            Node::Item(Run::Fast, _) => Some(Group::Fast),
-            Node::Item(Run::Wide, _) => Some(Group::Fixed),
+            Node::Item(NodeRun::Slow, _) => Some(Group::Slow),
+            Node::Item(NodeRun::Fast, _) => Some(Group::Fast),
+            Node::Item(NodeRun::Wide, _) => Some(Group::Fixed),
             Node::Typed(index) => {
                 let changes = self.types.as_ref()?.node(index)?.content.changes();
                 Some(if changes { Group::Types } else { Group::Fixed })
@@ -318,8 +322,8 @@ impl Space {
     /// The value of a changing node after this many changes; `index` counts within the group.
     pub(crate) fn changed_value(&self, group: Group, index: u32, changes: u64) -> Variant {
         match group {
-            Group::Slow => self.run(Run::Slow).value(index, changes),
-            Group::Fast => self.run(Run::Fast).value(index, changes),
+            Group::Slow => self.run(NodeRun::Slow).value(index, changes),
+            Group::Fast => self.run(NodeRun::Fast).value(index, changes),
             Group::Types | Group::Fixed => {
                 let content = self
                     .types
@@ -336,8 +340,8 @@ impl Space {
     /// The same as the number that a deadband compares.
     pub(crate) fn changed_number(&self, group: Group, index: u32, changes: u64) -> f64 {
         match group {
-            Group::Slow => self.run(Run::Slow).number(index, changes),
-            Group::Fast => self.run(Run::Fast).number(index, changes),
+            Group::Slow => self.run(NodeRun::Slow).number(index, changes),
+            Group::Fast => self.run(NodeRun::Fast).number(index, changes),
             Group::Types | Group::Fixed => {
                 let node = self.types.as_ref().and_then(|types| types.node(index as u16));
                 node.map_or(0.0, |node| node.content.number(changes))
@@ -348,8 +352,8 @@ impl Space {
     /// The value type of a group's nodes.
     pub(crate) fn value_type(&self, group: Group) -> ValueType {
         match group {
-            Group::Slow => self.run(Run::Slow).value_type(),
-            Group::Fast => self.run(Run::Fast).value_type(),
+            Group::Slow => self.run(NodeRun::Slow).value_type(),
+            Group::Fast => self.run(NodeRun::Fast).value_type(),
             Group::Types | Group::Fixed => ValueType::Double,
         }
     }
@@ -364,12 +368,12 @@ impl Space {
     }
 }
 
-fn group_name(run: Run) -> &'static str {
+fn group_name(run: NodeRun) -> &'static str {
     match run {
-        Run::Slow => "Slow",
-        Run::Fast => "Fast",
-        Run::Wide => WIDE,
-        Run::Bad => BAD,
+        NodeRun::Slow => "Slow",
+        NodeRun::Fast => "Fast",
+        NodeRun::Wide => WIDE,
+        NodeRun::Bad => BAD,
     }
 }
 

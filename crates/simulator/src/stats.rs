@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// A snapshot of a running simulator.
 #[derive(Clone, Debug, Serialize)]
-pub struct Stats {
+pub struct SimulatorStats {
     pub uptime_seconds: f64,
     pub seed: u64,
     /// Sessions that are activated and not closed.
@@ -14,19 +14,19 @@ pub struct Stats {
     pub subscriptions: u64,
     /// Monitored items in them, those of namespace 0 included.
     pub monitored_items: u64,
-    pub groups: GroupsStats,
+    pub groups: StatsByGroup,
     /// Sums over the groups.
-    pub total: Counts,
+    pub total: ValueCounts,
     /// Of the TCP front; absent when clients reach the server directly.
-    pub front: Option<FrontStats>,
+    pub front: Option<ProxyStats>,
 }
 
 /// The figures of each group of nodes.
 #[derive(Clone, Debug, Serialize)]
-pub struct GroupsStats {
+pub struct StatsByGroup {
     pub slow: GroupStats,
     pub fast: GroupStats,
-    /// The changing nodes of the folder `Types`.
+    /// The changing nodes of the folder `TypedNodeTable`.
     pub types: GroupStats,
     /// Nodes that never change: only their initial values are counted.
     pub fixed: GroupStats,
@@ -48,12 +48,12 @@ pub struct GroupStats {
     /// Items among them that the counts leave out: not reporting, sampled at the publishing interval, or writable.
     pub uncounted_items: u64,
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ValueCounts,
 }
 
 /// What became of values. At any moment `queued = published + pending + lost_overflow + discarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub struct ValueCounts {
     /// Changes of nodes, monitored or not: nodes times counter.
     pub generated: u64,
     /// Values put into the queues of monitored items: initial values, and changes that passed sampling interval and
@@ -72,15 +72,15 @@ pub struct Counts {
 
 /// The TCP front that cuts and delays connections.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct FrontStats {
+pub struct ProxyStats {
     pub connections_open: u64,
     pub connections_accepted: u64,
     /// How often all connections were cut.
     pub cuts: u64,
 }
 
-impl Counts {
-    pub(crate) fn add(&mut self, other: Counts) {
+impl ValueCounts {
+    pub(crate) fn add(&mut self, other: ValueCounts) {
         self.generated += other.generated;
         self.queued += other.queued;
         self.published += other.published;
@@ -90,7 +90,7 @@ impl Counts {
     }
 }
 
-impl GroupsStats {
+impl StatsByGroup {
     /// All groups, with the names they have in the JSON.
     pub fn all(&self) -> [(&'static str, &GroupStats); 4] {
         [

@@ -3,10 +3,10 @@
 //! lock and never for long. It also keeps the books that `/sim/stats` shows.
 
 mod filter;
-mod home;
 mod item;
 mod ledger;
 mod report;
+mod sessions;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use opcua::server::{MonitoredItemHandle, SubscriptionCache};
 use opcua::types::{DateTime, MonitoringMode};
 use tokio::sync::oneshot;
 
-use crate::Stats;
-use crate::space::{CHANGING, GROUPS, Group, Space};
-use home::{Home, Homes};
+use crate::SimulatorStats;
+use crate::space::{CHANGING, GROUPS, Group, PlcAddressSpace};
 use ledger::{Change, Ledger, Totals};
+use sessions::{SessionIndex, SubscriptionRef};
 
 pub(crate) use filter::Filter;
 pub(crate) use ledger::NewItem;
@@ -39,7 +39,7 @@ const LET_GO_INTERVAL: Duration = Duration::from_millis(20);
 const ADMIT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the rest of the simulator tells the ticker.
-pub(crate) enum Event {
+pub(crate) enum TickerEvent {
     /// A session was activated; `alive` tells whether it still is.
     Session {
         id: u32,
@@ -52,53 +52,53 @@ pub(crate) enum Event {
     Modified(Vec<MonitoredItemHandle>),
     Mode(MonitoringMode, Vec<MonitoredItemHandle>),
     Deleted(Vec<MonitoredItemHandle>),
-    Report(oneshot::Sender<Stats>),
+    Report(oneshot::Sender<SimulatorStats>),
     Stop,
 }
 
 /// Where events are sent.
 #[derive(Clone)]
-pub(crate) struct Events(Sender<Event>);
+pub(crate) struct TickerSender(Sender<TickerEvent>);
 
-impl Events {
-    pub(crate) fn new() -> (Events, Receiver<Event>) {
+impl TickerSender {
+    pub(crate) fn new() -> (TickerSender, Receiver<TickerEvent>) {
         let (sender, receiver) = channel();
-        (Events(sender), receiver)
+        (TickerSender(sender), receiver)
     }
 
     /// Events after the ticker has stopped have nobody to care about them.
-    pub(crate) fn send(&self, event: Event) {
+    pub(crate) fn send(&self, event: TickerEvent) {
         let _ = self.0.send(event);
     }
 }
 
 /// A subscription with items of ours.
-struct Watched {
+struct TrackedSubscription {
     session: u32,
     ledger: Ledger,
     waiting_since: Option<Instant>,
 }
 
 pub(crate) struct Ticker {
-    space: Arc<Space>,
+    space: Arc<PlcAddressSpace>,
     seed: u64,
-    homes: Homes,
-    subscriptions: HashMap<u32, Watched>,
+    homes: SessionIndex,
+    subscriptions: HashMap<u32, TrackedSubscription>,
     totals: [Totals; GROUPS],
     late_changes: [u64; CHANGING.len()],
 }
 
 impl Ticker {
     pub(crate) fn spawn(
-        space: Arc<Space>,
+        space: Arc<PlcAddressSpace>,
         seed: u64,
         cache: Arc<SubscriptionCache>,
-        events: Receiver<Event>,
+        events: Receiver<TickerEvent>,
     ) -> std::io::Result<JoinHandle<()>> {
         let ticker = Ticker {
             space,
             seed,
-            homes: Homes::new(cache),
+            homes: SessionIndex::new(cache),
             subscriptions: HashMap::new(),
             totals: Default::default(),
             late_changes: [0; CHANGING.len()],
@@ -108,7 +108,7 @@ impl Ticker {
             .spawn(move || ticker.run(&events))
     }
 
-    fn run(mut self, events: &Receiver<Event>) {
+    fn run(mut self, events: &Receiver<TickerEvent>) {
         loop {
             let wait = self.next_wake().saturating_duration_since(Instant::now());
             let first = match events.recv_timeout(wait) {
@@ -117,7 +117,7 @@ impl Ticker {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             for event in first.into_iter().chain(std::iter::from_fn(|| events.try_recv().ok())) {
-                if matches!(event, Event::Stop) {
+                if matches!(event, TickerEvent::Stop) {
                     return;
                 }
                 self.apply(event);
@@ -150,37 +150,40 @@ impl Ticker {
         wakes.min().unwrap_or(now)
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: TickerEvent) {
         match event {
-            Event::Session { id, alive } => self.homes.add(id, alive),
-            Event::Created { session, items } => self.announce(session, items),
-            Event::Modified(handles) => self.revise(&handles),
-            Event::Mode(mode, handles) => {
+            TickerEvent::Session { id, alive } => self.homes.add(id, alive),
+            TickerEvent::Created { session, items } => self.announce(session, items),
+            TickerEvent::Modified(handles) => self.revise(&handles),
+            TickerEvent::Mode(mode, handles) => {
                 self.each_addressed(&handles, |watched, home, ids, _, totals| {
                     home.with(|queues| watched.ledger.set_mode(ids, mode, queues, totals));
                 });
             }
-            Event::Deleted(handles) => {
+            TickerEvent::Deleted(handles) => {
                 self.each_addressed(&handles, |watched, home, ids, _, totals| {
                     home.with(|queues| watched.ledger.remove(ids, queues, totals));
                 });
                 self.subscriptions.retain(|_, watched| !watched.ledger.is_empty());
             }
-            Event::Report(reply) => {
+            TickerEvent::Report(reply) => {
                 let _ = reply.send(self.report());
             }
-            Event::Stop => {}
+            TickerEvent::Stop => {}
         }
     }
 
     fn announce(&mut self, session: u32, items: Vec<NewItem>) {
         let now = Instant::now();
         for item in items {
-            let watched = self.subscriptions.entry(item.subscription).or_insert_with(|| Watched {
-                session,
-                ledger: Ledger::default(),
-                waiting_since: None,
-            });
+            let watched = self
+                .subscriptions
+                .entry(item.subscription)
+                .or_insert_with(|| TrackedSubscription {
+                    session,
+                    ledger: Ledger::default(),
+                    waiting_since: None,
+                });
             watched.waiting_since.get_or_insert(now);
             watched.ledger.add(item);
         }
@@ -262,7 +265,7 @@ impl Ticker {
                 let queues = &*queues;
                 watched.ledger.revise(space, queues, totals, |id| {
                     if ids.contains(&id) {
-                        queues.get(&id).map(home::revision)
+                        queues.get(&id).map(sessions::revision)
                     } else {
                         None
                     }
@@ -275,7 +278,13 @@ impl Ticker {
     fn each_addressed(
         &mut self,
         handles: &[MonitoredItemHandle],
-        mut act: impl FnMut(&mut Watched, &Home, &HashSet<u32>, &Space, &mut [Totals; GROUPS]),
+        mut act: impl FnMut(
+            &mut TrackedSubscription,
+            &SubscriptionRef,
+            &HashSet<u32>,
+            &PlcAddressSpace,
+            &mut [Totals; GROUPS],
+        ),
     ) {
         let mut by_subscription: HashMap<u32, HashSet<u32>> = HashMap::new();
         for handle in handles {

@@ -9,21 +9,21 @@ use std::alloc::System;
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg_config::{LoadOptions, Source, load};
-use thalweg_flow::{ParseContext, Processor, Registry, StageContext};
-use thalweg_record::{Ack, Balance, Batch, Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
-use thalweg_telemetry::alloc::{Counting, allocated};
+use thalweg_config::{LoadOptions, SourceText, load};
+use thalweg_flow::{ComponentRegistry, ParseContext, Processor, StageContext};
+use thalweg_record::{Ack, Batch, FlowBalance, Message, MetaMap, Metadata, Payload, Ticks, Value, ValueQuality};
+use thalweg_telemetry::alloc::{CountingAllocator, allocated};
 use thalweg_telemetry::cpu_time;
 
 #[global_allocator]
-static ALLOCATOR: Counting<System> = Counting(System);
+static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
 const TAGS: u64 = 1000;
 
 fn messages(maps: &[Arc<MetaMap>], round: u32) -> Vec<Message> {
     let message = |(i, map): (usize, &Arc<MetaMap>)| {
         let time = Ticks::from_unix_millis(1_700_000_000_000 + i64::from(round));
-        let stamps = Stamps {
+        let stamps = ValueQuality {
             source_time: time,
             server_time: time,
             status: 0,
@@ -60,8 +60,8 @@ fn processor(body: &str) -> Box<dyn Processor> {
     let text = format!(
         "input: {{generate: {{mapping: root = 1}}}}\npipeline:\n  processors:\n    - tag_processor:\n{body}\noutput: {{drop: {{}}}}\n"
     );
-    let loaded = load(&Source::new("bench.yaml", text), &|_| None, &LoadOptions::default());
-    let mut registry = Registry::new();
+    let loaded = load(&SourceText::new("bench.yaml", text), &|_| None, &LoadOptions::default());
+    let mut registry = ComponentRegistry::new();
     thalweg_tags::register(&mut registry, &Arc::default());
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let spec = context.processor(&loaded.config.flows[0].pipeline.processors[0]);
@@ -73,7 +73,7 @@ fn measure(name: &str, body: &str) {
     if std::env::args().nth(1).is_some_and(|only| !name.contains(&only)) {
         return;
     }
-    let (maps, balance) = (maps(), Arc::new(Balance::default()));
+    let (maps, balance) = (maps(), Arc::new(FlowBalance::default()));
     let mut processor = processor(body);
     let mut costs: Vec<[f64; 4]> = Vec::new();
     for round in 0..60 {

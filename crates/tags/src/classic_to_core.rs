@@ -13,10 +13,10 @@ use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageCont
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, key};
 use thalweg_telemetry::IntCounter;
 
-use self::payload::{Classic, Unreadable};
+use self::payload::{ClassicPayload, PayloadError};
 use crate::datatype::json_form;
-use crate::results::{DATA_CONTRACT, LOCATION_PATH, Refused, TAG_NAME, TOPIC, VIRTUAL_PATH};
-use crate::topic::{self, Place, TopicError};
+use crate::results::{DATA_CONTRACT, DropCause, LOCATION_PATH, TAG_NAME, TOPIC, VIRTUAL_PATH};
+use crate::topic::{self, TopicError, TopicParts};
 
 /// The name that `data_contract` had before.
 const SCHEMA: &str = "schema";
@@ -28,7 +28,7 @@ const TOPICS_BYTES_MAX: usize = 4 << 20;
 const MESSAGES_MAX: usize = 100;
 const SAMPLES_MAX: usize = 10_000;
 
-struct Spec {
+struct ClassicToCoreSpec {
     /// `None` keeps the contract of the topic.
     target: Option<Text>,
 }
@@ -37,7 +37,7 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     Some(Arc::new(read(node, context)?))
 }
 
-fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Spec> {
+fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<ClassicToCoreSpec> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let target = fields.string(TARGET, "");
     let is_contract = target.is_empty() || is_contract(&target);
@@ -50,7 +50,7 @@ fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Spec> {
         );
     }
     fields.finish();
-    is_contract.then(|| Spec {
+    is_contract.then(|| ClassicToCoreSpec {
         target: (!target.is_empty()).then(|| target.into()),
     })
 }
@@ -60,7 +60,7 @@ fn is_contract(text: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for ClassicToCoreSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(ClassicToCore::new(self.target.clone(), context)))
     }
@@ -68,12 +68,12 @@ impl ProcessorSpec for Spec {
 
 struct ClassicToCore {
     target: Option<Text>,
-    counters: Counters,
+    counters: ClassicToCoreMetrics,
     context: StageContext,
 }
 
 /// The processor's own counters, shared by its instances.
-struct Counters {
+struct ClassicToCoreMetrics {
     processed: IntCounter,
     errored: IntCounter,
     dropped: IntCounter,
@@ -82,10 +82,10 @@ struct Counters {
     tag_limit_exceeded: IntCounter,
 }
 
-impl Counters {
-    fn new(context: &StageContext) -> Counters {
+impl ClassicToCoreMetrics {
+    fn new(context: &StageContext) -> ClassicToCoreMetrics {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
-        Counters {
+        ClassicToCoreMetrics {
             processed: counter("messages_processed", "Messages that were taken apart."),
             errored: counter("messages_errored", "Messages and tags that could not be used."),
             dropped: counter("messages_dropped", "Messages without tags, and tags without a value."),
@@ -100,9 +100,9 @@ impl Counters {
 }
 
 /// A message, taken apart.
-struct Split<'a> {
-    place: Place<'a>,
-    classic: Classic,
+struct SplitMessage<'a> {
+    place: TopicParts<'a>,
+    classic: ClassicPayload,
     /// What the metadata of all its tags has in common.
     common: Metadata,
 }
@@ -152,28 +152,28 @@ impl ClassicToCore {
     fn new(target: Option<Text>, context: StageContext) -> ClassicToCore {
         ClassicToCore {
             target,
-            counters: Counters::new(&context),
+            counters: ClassicToCoreMetrics::new(&context),
             context,
         }
     }
 
-    fn split<'a>(&'a self, topic: &'a str, message: &Message) -> Result<Split<'a>, Refused> {
+    fn split<'a>(&'a self, topic: &'a str, message: &Message) -> Result<SplitMessage<'a>, DropCause> {
         let place = self.place(topic).map_err(invalid_topic)?;
-        let classic = Classic::read(&message.payload).map_err(|unreadable| {
+        let classic = ClassicPayload::read(&message.payload).map_err(|unreadable| {
             match unreadable {
-                Unreadable::TooDeep => self.counters.recursion_limit_hit.inc(),
-                Unreadable::TooManyTags | Unreadable::NamesTooLong => self.counters.tag_limit_exceeded.inc(),
+                PayloadError::TooDeep => self.counters.recursion_limit_hit.inc(),
+                PayloadError::TooManyTags | PayloadError::NamesTooLong => self.counters.tag_limit_exceeded.inc(),
                 _ => {}
             }
             (unreadable.reason(), unreadable.to_string())
         })?;
         self.check_topics(&place, &classic)?;
         let common = common(&message.meta, &place, &classic);
-        Ok(Split { place, classic, common })
+        Ok(SplitMessage { place, classic, common })
     }
 
     /// Before anything is made of it: a short payload under a long topic would become a thousand long topics.
-    fn check_topics(&self, place: &Place<'_>, classic: &Classic) -> Result<(), Refused> {
+    fn check_topics(&self, place: &TopicParts<'_>, classic: &ClassicPayload) -> Result<(), DropCause> {
         let names: usize = classic.tags.iter().map(|(name, _)| name.len()).sum();
         let before = place.location.len() + place.contract.len() + place.path.len();
         let bytes = names + classic.tags.len() * before;
@@ -190,9 +190,10 @@ impl ClassicToCore {
     }
 
     /// Where the tags of a message belong. What is wrong with it is wrong for all of them, and is said once.
-    fn place<'a>(&'a self, topic: &'a str) -> Result<Place<'a>, TopicError> {
-        let place = Place::of(topic).ok_or_else(|| topic::check(topic).err().unwrap_or(TopicError::ContractMissing))?;
-        let place = Place {
+    fn place<'a>(&'a self, topic: &'a str) -> Result<TopicParts<'a>, TopicError> {
+        let place =
+            TopicParts::of(topic).ok_or_else(|| topic::check(topic).err().unwrap_or(TopicError::ContractMissing))?;
+        let place = TopicParts {
             contract: self.target.as_deref().unwrap_or(place.contract),
             path: topic::virtual_path(place.path),
             ..place
@@ -202,8 +203,8 @@ impl ClassicToCore {
     }
 
     /// Adds the samples of a message. Returns how many of its tags, or the message itself, have no value.
-    fn emit(&self, split: Split<'_>, message: &Message, samples: &mut Vec<Message>, ack: &mut Ack) -> usize {
-        let Split { place, classic, common } = split;
+    fn emit(&self, split: SplitMessage<'_>, message: &Message, samples: &mut Vec<Message>, ack: &mut Ack) -> usize {
+        let SplitMessage { place, classic, common } = split;
         self.counters.processed.inc();
         if classic.tags.is_empty() {
             return 1;
@@ -241,19 +242,19 @@ impl ClassicToCore {
         valueless
     }
 
-    fn fail(&self, ack: &mut Ack, message: Message, (reason, error): Refused) {
+    fn fail(&self, ack: &mut Ack, message: Message, (reason, error): DropCause) {
         self.counters.errored.inc();
         self.context.fail(ack, message, reason, &error);
     }
 }
 
-fn invalid_topic(error: TopicError) -> Refused {
+fn invalid_topic(error: TopicError) -> DropCause {
     (DropReason::InvalidTopic, error.to_string())
 }
 
 /// What the metadata of all tags of a message has in common, in one map that they share: what the message came with, what
 /// its payload adds, and the place.
-fn common(meta: &Metadata, place: &Place<'_>, classic: &Classic) -> Metadata {
+fn common(meta: &Metadata, place: &TopicParts<'_>, classic: &ClassicPayload) -> Metadata {
     let owned = |(key, text): (&Text, &Text)| (key.clone(), text.clone());
     let place = [
         (LOCATION_PATH, place.location),

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{
-    Ack, Batch, ByMap, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, Text, Value, json, key,
+    Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, PerMapCache, Text, Value, json,
+    key,
 };
 use thalweg_telemetry::IntCounter;
 
-use self::algorithm::{Point, Settings, SettingsKey, State, Verdict};
-use self::config::{Choice, Config, LatePolicy, is_crossed};
+use self::algorithm::{AlgorithmSettings, AlgorithmState, Point, PointVerdict, SettingsKey};
+use self::config::{DownsamplerConfig, LatePolicy, SeriesPolicy, is_crossed};
 
 pub(crate) use self::config::parse;
 
@@ -43,11 +44,11 @@ const SERIES_MAX: usize = if cfg!(test) { 20_000 } else { 2_000_000 };
 /// Settings whose texts are kept. Messages that make up settings without end get theirs all the same, made for each.
 const TEXTS_MAX: usize = 1024;
 
-pub(crate) struct Spec {
-    config: Arc<Config>,
+pub(crate) struct DownsamplerSpec {
+    config: Arc<DownsamplerConfig>,
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for DownsamplerSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(Downsampler::new(self.config.clone(), context)))
     }
@@ -57,7 +58,7 @@ impl ProcessorSpec for Spec {
     }
 }
 
-struct Counters {
+struct DownsamplerMetrics {
     processed: IntCounter,
     filtered: IntCounter,
     errored: IntCounter,
@@ -69,45 +70,45 @@ struct Counters {
 }
 
 struct Downsampler {
-    config: Arc<Config>,
-    series: HashMap<Text, Series>,
+    config: Arc<DownsamplerConfig>,
+    series: HashMap<Text, SeriesState>,
     /// When to look at a series that holds a point back.
     due: BinaryHeap<Reverse<(Instant, Text)>>,
     /// Metadata that says by what a point was chosen, by the map without it and the settings.
-    marked: ByMap<Arc<MetaMap>, SettingsKey>,
+    marked: PerMapCache<Arc<MetaMap>, SettingsKey>,
     /// Texts of settings in use, so that they are shared. When there are too many it starts over.
     texts: HashMap<SettingsKey, Text>,
-    counters: Counters,
+    counters: DownsamplerMetrics,
     context: StageContext,
 }
 
 /// What is known of a topic.
-struct Series {
-    choice: Choice,
-    state: State,
+struct SeriesState {
+    choice: SeriesPolicy,
+    state: AlgorithmState,
     newest: Option<i64>,
     /// The last value that is no number.
     last: Option<Value>,
-    held: Option<Held>,
+    held: Option<PendingPoint>,
     /// When its newest point came; repeats of it and late ones do not keep it waiting.
     arrived: Instant,
     is_in_due: bool,
 }
 
-struct Held {
+struct PendingPoint {
     message: Message,
     ack: Ack,
 }
 
 /// What the messages of a batch become.
-struct Output {
+struct BatchOutput {
     messages: Vec<Message>,
     ack: Ack,
 }
 
-impl Output {
+impl BatchOutput {
     /// A message that was held back goes on.
-    fn release(&mut self, held: Held) {
+    fn release(&mut self, held: PendingPoint) {
         self.messages.push(held.message);
         self.ack.merge(held.ack);
     }
@@ -122,7 +123,7 @@ struct Sample {
 impl Processor for Downsampler {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
         let Batch { messages, ack } = batch;
-        let mut output = Output {
+        let mut output = BatchOutput {
             messages: Vec::with_capacity(messages.len()),
             ack,
         };
@@ -130,7 +131,7 @@ impl Processor for Downsampler {
         for message in messages {
             self.one(message, now, &mut output);
         }
-        let Output { messages, ack } = output;
+        let BatchOutput { messages, ack } = output;
         if messages.is_empty() {
             return ack.delivered();
         }
@@ -175,18 +176,18 @@ impl Processor for Downsampler {
     }
 }
 
-fn batch_of(held: Held) -> Batch {
+fn batch_of(held: PendingPoint) -> Batch {
     Batch::new(vec![held.message], held.ack)
 }
 
-fn idle(settings: &Settings) -> Duration {
+fn idle(settings: &AlgorithmSettings) -> Duration {
     match settings.max_time() {
         Duration::ZERO => IDLE,
         max_time => max_time,
     }
 }
 
-impl Choice {
+impl SeriesPolicy {
     /// Of `ds_min_time` or `ds_max_time`. Only the door has a shortest time.
     fn set_time(&mut self, name: &str, time: Duration, is_door: bool) {
         match (name, is_door) {
@@ -198,9 +199,9 @@ impl Choice {
 }
 
 impl Downsampler {
-    fn new(config: Arc<Config>, context: StageContext) -> Downsampler {
+    fn new(config: Arc<DownsamplerConfig>, context: StageContext) -> Downsampler {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
-        let counters = Counters {
+        let counters = DownsamplerMetrics {
             processed: counter("messages_processed", "Points that went through an algorithm."),
             filtered: counter("messages_filtered", "Points that are not worth keeping."),
             errored: counter("messages_errored", "Samples without a usable value, which pass."),
@@ -220,14 +221,14 @@ impl Downsampler {
             config,
             series: HashMap::new(),
             due: BinaryHeap::new(),
-            marked: ByMap::default(),
+            marked: PerMapCache::default(),
             texts: HashMap::new(),
             counters,
             context,
         }
     }
 
-    fn one(&mut self, mut message: Message, now: Instant, output: &mut Output) {
+    fn one(&mut self, mut message: Message, now: Instant, output: &mut BatchOutput) {
         let topic = message.meta.text(key::UMH_TOPIC);
         let (Some(topic), Some(sample)) = (topic, sample_of(&message.payload)) else {
             self.counters.passed_through.inc();
@@ -268,7 +269,7 @@ impl Downsampler {
     }
 
     /// What holds for a message: the file's choice, and what it says for itself.
-    fn choice(&self, topic: &str, meta: &Metadata) -> Choice {
+    fn choice(&self, topic: &str, meta: &Metadata) -> SeriesPolicy {
         let mut choice = self.config.of(topic);
         if !self.config.allow_meta_overrides || !DS_KEYS.iter().any(|name| meta.contains(name)) {
             return choice;
@@ -280,7 +281,7 @@ impl Downsampler {
                 .component
                 .warn_limited("override", 1, || format!("bad {name}: {text}"));
         };
-        let mut is_door = matches!(choice.settings, Settings::Door(_));
+        let mut is_door = matches!(choice.settings, AlgorithmSettings::Door(_));
         match meta.get(DS_ALGORITHM).as_deref() {
             None => {}
             Some("deadband") => (is_door, is_applied) = (false, true),
@@ -334,14 +335,14 @@ impl Downsampler {
             self.counters.overrides_applied.inc();
         }
         choice.settings = match is_door {
-            true => Settings::Door(choice.door),
-            false => Settings::Deadband(choice.deadband),
+            true => AlgorithmSettings::Door(choice.door),
+            false => AlgorithmSettings::Deadband(choice.deadband),
         };
         choice
     }
 
     /// Makes sure that a series is there, with that choice. `false` if there are too many.
-    fn begin(&mut self, topic: &Text, choice: Choice, now: Instant, output: &mut Output) -> bool {
+    fn begin(&mut self, topic: &Text, choice: SeriesPolicy, now: Instant, output: &mut BatchOutput) -> bool {
         let is_full = self.series.len() >= SERIES_MAX;
         match self.series.get_mut(topic) {
             Some(series) if series.choice.settings == choice.settings => {
@@ -355,7 +356,7 @@ impl Downsampler {
                     output.release(held);
                 }
                 series.choice = choice;
-                series.state = State::new(choice.settings);
+                series.state = AlgorithmState::new(choice.settings);
                 true
             }
             None if is_full => {
@@ -365,9 +366,9 @@ impl Downsampler {
                 false
             }
             None => {
-                let series = Series {
+                let series = SeriesState {
                     choice,
-                    state: State::new(choice.settings),
+                    state: AlgorithmState::new(choice.settings),
                     newest: None,
                     last: None,
                     held: None,
@@ -380,7 +381,7 @@ impl Downsampler {
         }
     }
 
-    fn number(&mut self, topic: Text, point: Point, mut message: Message, now: Instant, output: &mut Output) {
+    fn number(&mut self, topic: Text, point: Point, mut message: Message, now: Instant, output: &mut BatchOutput) {
         let Some(series) = self.series.get_mut(&topic) else {
             return output.messages.push(message);
         };
@@ -397,17 +398,17 @@ impl Downsampler {
         self.counters.processed.inc();
         let settings = *series.state.settings();
         let reason = match settings {
-            Settings::Deadband(_) => FilterReason::Deadband,
-            Settings::Door(_) => FilterReason::SwingingDoor,
+            AlgorithmSettings::Deadband(_) => FilterReason::Deadband,
+            AlgorithmSettings::Door(_) => FilterReason::SwingingDoor,
         };
         let verdict = series.state.point(point);
-        if verdict == Verdict::Filter {
+        if verdict == PointVerdict::Filter {
             self.counters.filtered.inc();
             return output.ack.filtered(reason, 1);
         }
         // One that was held back is not needed, or goes on in front.
         match (series.held.take(), verdict) {
-            (Some(held), Verdict::EmitHeldAndHold) => output.release(held),
+            (Some(held), PointVerdict::EmitHeldAndHold) => output.release(held),
             (Some(mut held), _) => {
                 self.counters.filtered.inc();
                 held.ack.filtered(reason, 1);
@@ -415,13 +416,13 @@ impl Downsampler {
             (None, _) => {}
         }
         self.mark(&mut message.meta, settings);
-        if verdict == Verdict::Emit {
+        if verdict == PointVerdict::Emit {
             return output.messages.push(message);
         }
         let ack = output.ack.split(1);
         if let Some(series) = self.series.get_mut(&topic) {
             message.payload.detach();
-            series.held = Some(Held { message, ack });
+            series.held = Some(PendingPoint { message, ack });
             if !series.is_in_due {
                 series.is_in_due = true;
                 self.due.push(Reverse((now + idle(&settings), topic)));
@@ -430,7 +431,7 @@ impl Downsampler {
     }
 
     /// Truths and texts: the first one, and each change.
-    fn other(&mut self, topic: &Text, sample: Sample, mut message: Message, output: &mut Output) {
+    fn other(&mut self, topic: &Text, sample: Sample, mut message: Message, output: &mut BatchOutput) {
         let Some(series) = self.series.get_mut(topic) else {
             return output.messages.push(message);
         };
@@ -447,7 +448,7 @@ impl Downsampler {
     }
 
     /// Says by what a point was chosen. Messages of a tag share that, as they share the rest.
-    fn mark(&mut self, meta: &mut Metadata, settings: Settings) {
+    fn mark(&mut self, meta: &mut Metadata, settings: AlgorithmSettings) {
         let key = settings.key();
         if meta.is_changed() {
             meta.set(DOWNSAMPLED_BY, settings.name());
@@ -468,7 +469,7 @@ impl Downsampler {
         *meta = meta.with_shared(marked);
     }
 
-    fn text(&mut self, settings: Settings) -> Text {
+    fn text(&mut self, settings: AlgorithmSettings) -> Text {
         let key = settings.key();
         if let Some(known) = self.texts.get(&key) {
             return known.clone();

@@ -22,13 +22,13 @@ mod topic_browser;
 
 use std::sync::Arc;
 
-use thalweg_flow::Registry;
+use thalweg_flow::ComponentRegistry;
 
 pub use scripting::STACK_MAX;
 pub use topic_browser::TopicDirectory;
 
 /// Adds the processors of this crate. The topics that they know are shown by `topics`.
-pub fn register(registry: &mut Registry, topics: &Arc<TopicDirectory>) {
+pub fn register(registry: &mut ComponentRegistry, topics: &Arc<TopicDirectory>) {
     registry.processor("tag_processor", tag_processor::parse);
     registry.processor("nodered_js", nodered::parse);
     registry.processor("downsampler", downsampler::parse);

@@ -7,19 +7,19 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload};
 use thalweg_script::{
-    Call, CallFailure, Called, Failure, FailureKind, Form, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program,
-    Reply, Returned, Script,
+    CallFailure, CallOutcome, Failure, FailureKind, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program, Reply,
+    Script, ScriptCall, ScriptForm, ScriptOutput,
 };
 use thalweg_telemetry::IntCounter;
 
 use crate::datatype::json_value;
-use crate::scripting::{ScriptMetrics, Scripts, Source, check, reason};
+use crate::scripting::{ScriptMetrics, ScriptSource, Scripts, check, reason};
 
 const STAGE: &str = "nodered_js";
 const NOT_FINITE: &str = "the payload is NaN or infinite, which has no JSON form";
 const BAD_RETURN: &str = "function must return a message object or null";
 
-struct Spec {
+struct NodeRedSpec {
     scripts: Scripts,
 }
 
@@ -28,10 +28,10 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     let code = fields.required_string("code");
     let place = fields.mapping().get("code").cloned();
     fields.finish();
-    let source = Source {
+    let source = ScriptSource {
         script: Script {
             stage: STAGE.to_owned(),
-            form: Form::Body,
+            form: ScriptForm::Body,
             code,
         },
         node: place?,
@@ -45,12 +45,12 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     ) {
         return None;
     }
-    Some(Arc::new(Spec {
+    Some(Arc::new(NodeRedSpec {
         scripts: Scripts::new(vec![source.script], &context.config.scripting, &[]),
     }))
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for NodeRedSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
         let program = self.scripts.build(&context)?;
@@ -72,7 +72,7 @@ const ROOM_MAX: usize = 1 << 14;
 
 struct NodeRed {
     program: Box<dyn Program>,
-    called: Vec<Result<Called, CallFailure>>,
+    called: Vec<Result<CallOutcome, CallFailure>>,
     script_metrics: ScriptMetrics,
     processed: IntCounter,
     errored: IntCounter,
@@ -85,7 +85,7 @@ impl Processor for NodeRed {
         let Batch { messages, mut ack } = batch;
         let mut results = Vec::with_capacity(messages.len());
         let mut filtered = 0;
-        let mut calls = messages.iter().map(|message| Call {
+        let mut calls = messages.iter().map(|message| ScriptCall {
             condition: None,
             script: 0,
             message,
@@ -95,18 +95,18 @@ impl Processor for NodeRed {
         let mut called = std::mem::take(&mut self.called);
         for (message, called) in messages.into_iter().zip(called.drain(..)) {
             let returned = match called {
-                Ok(Called::Returned(returned)) => Ok(returned),
-                Ok(Called::Skipped) => Ok(Returned::Nothing),
+                Ok(CallOutcome::Returned(returned)) => Ok(returned),
+                Ok(CallOutcome::Skipped) => Ok(ScriptOutput::Nothing),
                 Err(failed) => Err(failed.failure),
             };
             match returned {
-                Ok(Returned::Nothing) => filtered += 1,
-                Ok(Returned::One(reply)) => self.add(message, reply, &mut results, &mut ack),
-                Ok(Returned::Over(map)) => {
+                Ok(ScriptOutput::Nothing) => filtered += 1,
+                Ok(ScriptOutput::One(reply)) => self.add(message, reply, &mut results, &mut ack),
+                Ok(ScriptOutput::Over(map)) => {
                     let meta = message.meta.with_shared(map);
                     results.push(Message { meta, ..message });
                 }
-                Ok(Returned::Many(replies)) => {
+                Ok(ScriptOutput::Many(replies)) => {
                     ack.expanded(replies.len().saturating_sub(1));
                     for reply in replies {
                         self.add(message.clone(), reply, &mut results, &mut ack);

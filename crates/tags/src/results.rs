@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
-use thalweg_record::{Bounds, ByMap, DropReason, Message, MetaMap, Metadata, Payload, Text, Value, key};
+use thalweg_record::{CacheLimits, DropReason, Message, MetaMap, Metadata, Payload, PerMapCache, Text, Value, key};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::computed::is_computed;
@@ -33,19 +33,19 @@ const DATATYPE: &str = "datatype";
 pub(crate) const TOPIC: &str = "topic";
 
 /// Why a message gets no metadata.
-pub(crate) type Refused = (DropReason, String);
+pub(crate) type DropCause = (DropReason, String);
 
 /// What the metadata of a result says about its value and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hints {
+pub(crate) struct SampleHints {
     pub datatype: Datatype,
     /// Whether metadata may hold a time.
     pub timed: bool,
 }
 
 /// Results seen so far, for one thread.
-pub(crate) struct Results {
-    by_input: ByMap<SmallVec<[Variant; 1]>>,
+pub(crate) struct MetadataCache {
+    by_input: PerMapCache<SmallVec<[MetadataVariant; 1]>>,
     /// Keys that change from message to message.
     changing: HashSet<Text>,
     topics: HashMap<String, Result<Text, String>>,
@@ -54,31 +54,31 @@ pub(crate) struct Results {
     topics_max: usize,
 }
 
-impl Default for Results {
-    fn default() -> Results {
-        Results::bounded(Bounds::default(), TOPICS_MAX)
+impl Default for MetadataCache {
+    fn default() -> MetadataCache {
+        MetadataCache::bounded(CacheLimits::default(), TOPICS_MAX)
     }
 }
 
-struct Variant {
+struct MetadataVariant {
     /// The changes it stands for, sorted by key, without changing keys.
     changes: Box<[(Text, Option<Text>)]>,
     map: Arc<MetaMap>,
-    hints: Hints,
+    hints: SampleHints,
 }
 
-impl Variant {
+impl MetadataVariant {
     fn bytes(&self) -> usize {
         let text = |(key, text): &(Text, Option<Text>)| key.len() + text.as_ref().map_or(0, |text| text.len());
         let changes = size_of_val(&*self.changes) + self.changes.iter().map(text).sum::<usize>();
-        size_of::<Variant>() + changes + self.map.memory_bytes()
+        size_of::<MetadataVariant>() + changes + self.map.memory_bytes()
     }
 }
 
-impl Results {
-    fn bounded(input_maps: Bounds, topics_max: usize) -> Results {
-        Results {
-            by_input: ByMap::within(input_maps),
+impl MetadataCache {
+    fn bounded(input_maps: CacheLimits, topics_max: usize) -> MetadataCache {
+        MetadataCache {
+            by_input: PerMapCache::within(input_maps),
             changing: HashSet::new(),
             topics: HashMap::new(),
             parts: String::new(),
@@ -87,7 +87,7 @@ impl Results {
     }
 
     /// The metadata that a message leaves with, topic included.
-    pub fn metadata(&mut self, message: &Message) -> Result<(Metadata, Hints), Refused> {
+    pub fn metadata(&mut self, message: &Message) -> Result<(Metadata, SampleHints), DropCause> {
         let meta = &message.meta;
         if let Some(variants) = self.by_input.get(meta.shared_map(), ()) {
             let variant = variants.iter().find(|variant| self.stands_for(variant, meta));
@@ -105,7 +105,7 @@ impl Results {
 
     /// What messages without changes of their own over a shared map leave with; `None` if they are refused, or their result
     /// is made for each.
-    pub fn of_map(&mut self, map: &Arc<MetaMap>) -> Option<(Arc<MetaMap>, Hints)> {
+    pub fn of_map(&mut self, map: &Arc<MetaMap>) -> Option<(Arc<MetaMap>, SampleHints)> {
         let message = Message::new(Payload::Value(Value::Null), Metadata::shared(map.clone()));
         let (meta, hints) = self.metadata(&message).ok()?;
         (!meta.is_changed()).then(|| (meta.shared_map().clone(), hints))
@@ -115,7 +115,7 @@ impl Results {
         key::STAMPS.contains(&key) || self.changing.contains(key)
     }
 
-    fn stands_for(&self, variant: &Variant, meta: &Metadata) -> bool {
+    fn stands_for(&self, variant: &MetadataVariant, meta: &Metadata) -> bool {
         let mut expected = variant.changes.iter();
         for (key, value) in meta.changes() {
             match expected.as_slice().first() {
@@ -134,7 +134,12 @@ impl Results {
 
     /// Puts what changes from message to message on top of a shared result. If parts of the topic are among it, the
     /// topic is too.
-    fn keep_changing(&mut self, meta: &Metadata, result: &mut Metadata, hints: Hints) -> Result<Hints, Refused> {
+    fn keep_changing(
+        &mut self,
+        meta: &Metadata,
+        result: &mut Metadata,
+        hints: SampleHints,
+    ) -> Result<SampleHints, DropCause> {
         let mut topic_changes = false;
         for (key, value) in meta.changes() {
             if !self.is_changing(key) || is_computed(key) {
@@ -154,7 +159,7 @@ impl Results {
         if self.changing.is_empty() {
             return Ok(hints);
         }
-        Ok(Hints::of(result))
+        Ok(SampleHints::of(result))
     }
 
     fn changing_topic(&self) -> bool {
@@ -164,7 +169,7 @@ impl Results {
     }
 
     /// A combination that was not seen before.
-    fn first(&mut self, meta: &Metadata) -> Result<(Metadata, Hints), Refused> {
+    fn first(&mut self, meta: &Metadata) -> Result<(Metadata, SampleHints), DropCause> {
         // Checked before anything is remembered, so that a refused message leaves nothing behind.
         let topic = self.topic(meta)?;
         let known = self.by_input.get(meta.shared_map(), ());
@@ -185,7 +190,7 @@ impl Results {
     }
 
     /// The result of everything in the metadata that does not change from message to message.
-    fn variant(&self, meta: &Metadata, topic: &Text) -> Variant {
+    fn variant(&self, meta: &Metadata, topic: &Text) -> MetadataVariant {
         let input = meta.shared_map();
         let own: Vec<(Text, Option<Text>)> = meta
             .changes()
@@ -208,8 +213,8 @@ impl Results {
         // Where the topic changes, so does the series, unless the input map has one.
         let series = (!self.changing_topic() || input.series().is_some()).then_some(series);
         let map = Arc::new(MetaMap::new(entries, series));
-        let hints = Hints::of(&Metadata::shared(map.clone()));
-        Variant {
+        let hints = SampleHints::of(&Metadata::shared(map.clone()));
+        MetadataVariant {
             changes: own.into(),
             map,
             hints,
@@ -244,7 +249,7 @@ impl Results {
         self.by_input.clear();
     }
 
-    fn topic(&mut self, meta: &Metadata) -> Result<Text, Refused> {
+    fn topic(&mut self, meta: &Metadata) -> Result<Text, DropCause> {
         let part = |key: &str| meta.get(key).unwrap_or_default();
         let (location, contract, name) = (part(LOCATION_PATH), part(DATA_CONTRACT), part(TAG_NAME));
         if location.is_empty() || contract.is_empty() || name.is_empty() {
@@ -270,20 +275,20 @@ impl Results {
 }
 
 /// The result with all changes on the message itself: for scripts that make up keys without end.
-fn unshared(meta: &Metadata, topic: Text) -> (Metadata, Hints) {
+fn unshared(meta: &Metadata, topic: Text) -> (Metadata, SampleHints) {
     let mut result = meta.clone();
     for computed in crate::computed::KEYS {
         result.remove(computed.name);
     }
     result.set(TOPIC, topic.clone());
     result.set(key::UMH_TOPIC, topic);
-    let hints = Hints::of(&result);
+    let hints = SampleHints::of(&result);
     (result, hints)
 }
 
-impl Hints {
-    fn of(meta: &Metadata) -> Hints {
-        Hints {
+impl SampleHints {
+    fn of(meta: &Metadata) -> SampleHints {
+        SampleHints {
             datatype: Datatype::of(meta.get(DATATYPE).as_deref()),
             timed: meta.contains(TIMESTAMP_MS) || meta.contains(TIMESTAMP),
         }

@@ -8,10 +8,11 @@ use thalweg_config::{Diagnostics, Node, ScriptEngine, ScriptingConfig};
 use thalweg_flow::{BuildError, StageContext};
 use thalweg_record::DropReason;
 use thalweg_script::{
-    Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Form, Guard, Guarded, Limits,
-    LogConsole, LostThreads, Mode, Outside, Program, QuickJs, Script, Stats, Watch, beyond, explain,
+    Cache, CallWatch, CompileError, ComputedKey, Engine, EngineMode, Environment, Explanation, FailureKind,
+    GuardOptions, GuardedProgram, LogConsole, LostThreads, OffendingConstruct, Program, ProgramStats, QuickJs, Script,
+    ScriptForm, ScriptLimits, beyond, explain,
 };
-use thalweg_telemetry::{Detail, IntCounter};
+use thalweg_telemetry::{IntCounter, StatusDetail};
 
 /// The most that `scripting.stack` may be, in bytes: worker threads have 8 MiB of stack, and scripts are called from some
 /// way down.
@@ -23,10 +24,10 @@ static LOST: LazyLock<LostThreads> = LazyLock::new(LostThreads::default);
 /// The scripts of one processor, checked, with what all threads share.
 pub(crate) struct Scripts {
     pub list: Vec<Script>,
-    mode: Mode,
+    mode: EngineMode,
     /// Whether it was said already which scripts are not native code. There is an engine for each thread.
     told: AtomicBool,
-    limits: Limits,
+    limits: ScriptLimits,
     lost_max: usize,
     cache: Arc<Cache>,
     computed: &'static [ComputedKey],
@@ -34,7 +35,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub fn new(list: Vec<Script>, config: &ScriptingConfig, computed: &'static [ComputedKey]) -> Scripts {
-        let limits = Limits {
+        let limits = ScriptLimits {
             timeout: config.timeout,
             memory: usize::try_from(config.memory).unwrap_or(usize::MAX),
             stack: usize::try_from(config.stack.min(STACK_MAX)).unwrap_or(usize::MAX),
@@ -68,20 +69,20 @@ impl Scripts {
             }),
             cache: self.cache.clone(),
             computed: self.computed,
-            watch: Watch::default(),
+            watch: CallWatch::default(),
         };
         let lost = context.component.gauge(
             "thalweg_script_threads_lost",
             "Threads that were given up with a script call and still run.",
         );
-        let guard = Guard {
+        let guard = GuardOptions {
             lost: LOST.clone(),
             lost_max: self.lost_max,
             on_lost: Arc::new(move |change| lost.add(change)),
             gives_up: Arc::new(context.gives_up()),
             name: "script".to_owned(),
         };
-        match Guarded::new(&self.list, environment, self.mode, guard) {
+        match GuardedProgram::new(&self.list, environment, self.mode, guard) {
             Ok(program) => {
                 if let Some(engine) = program.engine() {
                     self.tell(engine, context);
@@ -107,12 +108,12 @@ impl Scripts {
     }
 
     /// How each script runs, for the console.
-    fn details(&self, engine: &Engine) -> Vec<Detail> {
-        let place = |outside: &Outside| format!("line {}, column {}", outside.line, outside.column);
+    fn details(&self, engine: &Engine) -> Vec<StatusDetail> {
+        let place = |outside: &OffendingConstruct| format!("line {}, column {}", outside.line, outside.column);
         let scripts = self.list.iter().zip(engine.explain());
         let detail = |(script, explanation): (&Script, Explanation)| {
             let how = how_it_runs(self.mode, &script.form, &explanation, place);
-            Detail::new(&format!("script {}", script.stage), how)
+            StatusDetail::new(&format!("script {}", script.stage), how)
         };
         scripts.map(detail).collect()
     }
@@ -129,7 +130,7 @@ pub(crate) struct ScriptMetrics {
     pool_hits: IntCounter,
     pool_misses: IntCounter,
     /// What was counted already.
-    counted: Stats,
+    counted: ProgramStats,
 }
 
 impl ScriptMetrics {
@@ -162,7 +163,7 @@ impl ScriptMetrics {
             ),
             pool_hits: component.counter("vm_pool_hits", "Script calls by an engine that was there."),
             pool_misses: component.counter("vm_pool_misses", "Engines made for scripts."),
-            counted: Stats::default(),
+            counted: ProgramStats::default(),
         }
     }
 
@@ -172,7 +173,7 @@ impl ScriptMetrics {
     }
 
     /// Once per batch: counts what came since the last time.
-    pub fn update(&mut self, stats: Stats) {
+    pub fn update(&mut self, stats: ProgramStats) {
         let quickjs = stats.calls - self.counted.calls;
         let native = stats.native_calls - self.counted.native_calls;
         let calls = quickjs + native;
@@ -190,17 +191,22 @@ impl ScriptMetrics {
 }
 
 /// A script with its place in the configuration and the name that start-up errors give it.
-pub(crate) struct Source {
+pub(crate) struct ScriptSource {
     pub script: Script,
     pub node: Node,
     pub label: String,
 }
 
 /// Reports every script that is no JavaScript, at its place in the file. Whether all are.
-pub(crate) fn check(sources: &[Source], prefix: &str, config: &ScriptingConfig, diagnostics: &Diagnostics) -> bool {
+pub(crate) fn check(
+    sources: &[ScriptSource],
+    prefix: &str,
+    config: &ScriptingConfig,
+    diagnostics: &Diagnostics,
+) -> bool {
     let scripts: Vec<Script> = sources.iter().map(|source| source.script.clone()).collect();
     let mut errors = QuickJs::check(&scripts);
-    if errors.is_empty() && mode(config) == Mode::Native {
+    if errors.is_empty() && mode(config) == EngineMode::Native {
         errors = beyond(&scripts).unwrap_or_default();
     }
     if errors.is_empty() {
@@ -217,37 +223,42 @@ pub(crate) fn check(sources: &[Source], prefix: &str, config: &ScriptingConfig, 
 }
 
 /// Notes how each script runs.
-fn explain_all(sources: &[Source], scripts: &[Script], config: &ScriptingConfig, diagnostics: &Diagnostics) {
+fn explain_all(sources: &[ScriptSource], scripts: &[Script], config: &ScriptingConfig, diagnostics: &Diagnostics) {
     let mode = mode(config);
     let explained = explain(scripts).unwrap_or_default();
     for (source, explanation) in sources.iter().zip(explained) {
         let stage = &source.script.stage;
-        let place = |outside: &Outside| source.node.text_pos(outside.line, outside.column).to_string();
+        let place = |outside: &OffendingConstruct| source.node.text_pos(outside.line, outside.column).to_string();
         let how = how_it_runs(mode, &source.script.form, &explanation, place);
         diagnostics.note_at(source.node.text_pos(1, 1), format!("{stage}: {how}"));
     }
 }
 
 /// How a script runs, and why; `place` says where the reason stands.
-fn how_it_runs(mode: Mode, form: &Form, explanation: &Explanation, place: impl Fn(&Outside) -> String) -> String {
-    let reason = |outside: &Outside| format!("{} at {}", outside.construct, place(outside));
+fn how_it_runs(
+    mode: EngineMode,
+    form: &ScriptForm,
+    explanation: &Explanation,
+    place: impl Fn(&OffendingConstruct) -> String,
+) -> String {
+    let reason = |outside: &OffendingConstruct| format!("{} at {}", outside.construct, place(outside));
     match (mode, &explanation.outside, &explanation.varies) {
-        (Mode::QuickJs, _, _) => "QuickJS, as scripting.engine says".to_owned(),
+        (EngineMode::QuickJs, _, _) => "QuickJS, as scripting.engine says".to_owned(),
         (_, Some(outside), _) => format!("QuickJS: {}", reason(outside)),
-        (Mode::Verify, _, _) => "native code and QuickJS, compared for each message".to_owned(),
+        (EngineMode::Verify, _, _) => "native code and QuickJS, compared for each message".to_owned(),
         // It is run when one of its variables changes.
-        _ if matches!(form, Form::Expression(_)) => "native code".to_owned(),
+        _ if matches!(form, ScriptForm::Expression(_)) => "native code".to_owned(),
         (_, None, Some(varies)) => format!("native code, for each message: {}", reason(varies)),
         (_, None, None) => "native code, once for each tag".to_owned(),
     }
 }
 
-fn mode(config: &ScriptingConfig) -> Mode {
+fn mode(config: &ScriptingConfig) -> EngineMode {
     match config.engine {
-        ScriptEngine::Auto => Mode::Auto,
-        ScriptEngine::Native => Mode::Native,
-        ScriptEngine::QuickJs => Mode::QuickJs,
-        ScriptEngine::Verify => Mode::Verify,
+        ScriptEngine::Auto => EngineMode::Auto,
+        ScriptEngine::Native => EngineMode::Native,
+        ScriptEngine::QuickJs => EngineMode::QuickJs,
+        ScriptEngine::Verify => EngineMode::Verify,
     }
 }
 

@@ -24,18 +24,18 @@ use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload, Text, Value, key};
 
 pub(crate) use self::config::parse;
-use self::engine::{Begun, Engine, NoResult};
+use self::engine::{EvaluationError, ExpressionEngine, PendingEvaluation};
 use self::input::sample;
 use self::metadata::ResultMetadata;
-use self::metrics::Metrics;
-use self::values::Values;
+use self::metrics::StreamProcessorMetrics;
+use self::values::SourceValues;
 use crate::scripting::{ScriptMetrics, Scripts};
 
 /// Results that go on together, as far as a message has no more: each message may run every expression, and what they make of
 /// a batch is counted by no limit before the flow has it.
 const RESULTS_MAX: usize = 10_000;
 
-/// What the file says, with names as numbers: sources by their place in [`Values`], expressions in the order of the mapping.
+/// What the file says, with names as numbers: sources by their place in [`SourceValues`], expressions in the order of the mapping.
 #[derive(Default)]
 struct Plan {
     topics: HashMap<String, Trigger>,
@@ -64,17 +64,17 @@ struct Expression {
     topic: Text,
     /// The sources that it names.
     needs: SmallVec<[usize; 4]>,
-    work: Work,
+    work: ExpressionBody,
 }
 
 impl Expression {
     /// Whether all sources that it names have a value.
-    fn is_ready(&self, values: &Values) -> bool {
+    fn is_ready(&self, values: &SourceValues) -> bool {
         self.needs.iter().all(|source| values.get(*source).is_some())
     }
 }
 
-enum Work {
+enum ExpressionBody {
     Constant(Value),
     /// The value of a source as it is, every digit of it.
     Source(usize),
@@ -89,20 +89,20 @@ enum Work {
     Refused(String),
 }
 
-struct Spec {
+struct StreamProcessorSpec {
     plan: Arc<Plan>,
     scripts: Scripts,
-    values: Arc<Mutex<Values>>,
+    values: Arc<Mutex<SourceValues>>,
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for StreamProcessorSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         let program = self.scripts.build(&context)?;
-        let metrics = Metrics::new(&context);
+        let metrics = StreamProcessorMetrics::new(&context);
         metrics.active_mappings.set(self.plan.expressions.len() as i64);
         Ok(Box::new(StreamProcessor {
             script_metrics: program.as_ref().map(|_| ScriptMetrics::new(&context)),
-            engine: Engine::new(program, self.plan.expressions.len()),
+            engine: ExpressionEngine::new(program, self.plan.expressions.len()),
             messages_max: RESULTS_MAX / self.plan.results_max().max(1),
             plan: self.plan.clone(),
             values: self.values.clone(),
@@ -119,20 +119,20 @@ impl ProcessorSpec for Spec {
 
 struct StreamProcessor {
     plan: Arc<Plan>,
-    engine: Engine,
+    engine: ExpressionEngine,
     messages_max: usize,
-    values: Arc<Mutex<Values>>,
+    values: Arc<Mutex<SourceValues>>,
     metadata: ResultMetadata,
-    metrics: Metrics,
+    metrics: StreamProcessorMetrics,
     script_metrics: Option<ScriptMetrics>,
     context: StageContext,
 }
 
 /// What the messages of a batch become.
 #[derive(Default)]
-struct Made {
+struct BatchOutcome {
     results: Vec<Message>,
-    failed: Vec<Failed>,
+    failed: Vec<StreamFailure>,
     /// Messages whose topic no source names.
     foreign: usize,
     /// Messages of sources, whose value was taken.
@@ -146,16 +146,16 @@ struct Made {
 }
 
 /// An expression that a message runs.
-struct Run<'b> {
+struct ExpressionRun<'b> {
     message: &'b Message,
     time_ms: i64,
     number: usize,
     expression: &'b Expression,
-    begun: Begun,
+    begun: PendingEvaluation,
 }
 
 /// A message that cannot be taken, or once more for each of its expressions that fails.
-struct Failed {
+struct StreamFailure {
     message: Message,
     reason: DropReason,
     error: String,
@@ -166,9 +166,9 @@ impl Processor for StreamProcessor {
         let started = Instant::now();
         let Batch { messages, ack } = batch;
         let count = messages.len();
-        let mut made = Made {
+        let mut made = BatchOutcome {
             results: Vec::with_capacity(count),
-            ..Made::default()
+            ..BatchOutcome::default()
         };
         let calls_before = self.engine.calls();
         let (plan, shared) = (self.plan.clone(), self.values.clone());
@@ -202,9 +202,9 @@ impl StreamProcessor {
         &mut self,
         message: &'b Message,
         plan: &'b Plan,
-        values: &mut Values,
-        made: &mut Made,
-        runs: &mut Vec<Run<'b>>,
+        values: &mut SourceValues,
+        made: &mut BatchOutcome,
+        runs: &mut Vec<ExpressionRun<'b>>,
     ) {
         let topic = message.meta.get(key::UMH_TOPIC);
         let Some(trigger) = topic.and_then(|topic| plan.topics.get(&*topic)) else {
@@ -225,7 +225,7 @@ impl StreamProcessor {
             let Some(expression) = expression.filter(|expression| expression.is_ready(values)) else {
                 continue;
             };
-            runs.push(Run {
+            runs.push(ExpressionRun {
                 message,
                 time_ms,
                 number: *number,
@@ -239,7 +239,7 @@ impl StreamProcessor {
     }
 
     /// Finishes expressions, and adds what comes of them.
-    fn run(&mut self, runs: Vec<Run<'_>>, made: &mut Made) {
+    fn run(&mut self, runs: Vec<ExpressionRun<'_>>, made: &mut BatchOutcome) {
         let begun: Vec<_> = runs
             .iter()
             .map(|run| (run.expression, run.number, &run.begun))
@@ -264,7 +264,7 @@ impl StreamProcessor {
     }
 
     /// One result is lost; the message's others are not.
-    fn fail(&self, message: &Message, expression: &Expression, failure: NoResult, made: &mut Made) {
+    fn fail(&self, message: &Message, expression: &Expression, failure: EvaluationError, made: &mut BatchOutcome) {
         match failure.reason {
             DropReason::InvalidValue | DropReason::ScriptBadReturn => self.metrics.invalid_data_type.inc(),
             _ => self.metrics.javascript_errors.inc(),
@@ -274,8 +274,8 @@ impl StreamProcessor {
     }
 
     /// Tells the fate of every message, and passes the results on.
-    fn settle(&mut self, made: Made, mut ack: Ack, out: &mut Vec<Batch>) {
-        let Made {
+    fn settle(&mut self, made: BatchOutcome, mut ack: Ack, out: &mut Vec<Batch>) {
+        let BatchOutcome {
             results,
             failed,
             foreign,
@@ -292,7 +292,7 @@ impl StreamProcessor {
         ] {
             ack.filtered(reason, count);
         }
-        for Failed { message, reason, error } in failed {
+        for StreamFailure { message, reason, error } in failed {
             self.context.fail(&mut ack, message, reason, &error);
         }
         if let (Some(stats), Some(metrics)) = (self.engine.stats(), &mut self.script_metrics) {
@@ -305,10 +305,10 @@ impl StreamProcessor {
     }
 }
 
-impl Made {
+impl BatchOutcome {
     fn fail(&mut self, message: &Message, reason: DropReason, error: String) {
         let message = message.clone();
-        self.failed.push(Failed { message, reason, error });
+        self.failed.push(StreamFailure { message, reason, error });
     }
 }
 

@@ -4,9 +4,9 @@
 //! and the build of value, time and metadata. A message that fails anywhere leaves alone, with its reason; the others go
 //! on as one batch, in order.
 
-mod at_hand;
 mod config;
 mod finish;
+mod result_cache;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_flow::{Processor, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload};
 use thalweg_script::{
-    Call, CallFailure, Called, Failure, MetaReply, PayloadReply, Program, Reply, Returned, payload_value,
+    CallFailure, CallOutcome, Failure, MetaReply, PayloadReply, Program, Reply, ScriptCall, ScriptOutput, payload_value,
 };
 use thalweg_telemetry::IntCounter;
 
-use self::at_hand::AtHand;
 use self::finish::Finisher;
+use self::result_cache::ResultCache;
 use crate::datatype::Provenance;
 use crate::scripting::{self, ScriptMetrics};
 
@@ -27,18 +27,18 @@ pub(crate) use self::config::parse;
 
 /// A step of the pipeline; numbers are those of the scripts.
 #[derive(Clone, Debug)]
-enum Step {
-    Run(Stage),
+enum PipelineStep {
+    Run(ScriptStage),
     When {
         condition: usize,
         name: String,
-        then: Stage,
+        then: ScriptStage,
     },
 }
 
 /// A script that says what becomes of a message.
 #[derive(Clone, Debug)]
-struct Stage {
+struct ScriptStage {
     script: usize,
     /// How errors call it: `defaults`, `condition-0-then`, `advanced`.
     name: String,
@@ -48,19 +48,19 @@ struct Stage {
 
 struct TagProcessor {
     context: StageContext,
-    steps: Arc<[Step]>,
+    steps: Arc<[PipelineStep]>,
     program: Option<Box<dyn Program>>,
     script_metrics: Option<ScriptMetrics>,
     finisher: Finisher,
-    at_hand: AtHand,
-    counters: Counters,
+    at_hand: ResultCache,
+    counters: TagProcessorMetrics,
     /// Messages of the present batch that leave it early.
-    failed: Vec<Failed>,
+    failed: Vec<StageFailure>,
     /// The messages between two stages, and an empty list with room for those after the next one.
-    items: Vec<Item>,
-    spare: Vec<Item>,
+    items: Vec<StageItem>,
+    spare: Vec<StageItem>,
     /// What came of the calls of a stage.
-    called: Vec<Result<Called, CallFailure>>,
+    called: Vec<Result<CallOutcome, CallFailure>>,
 }
 
 /// Room for this many messages is kept from batch to batch.
@@ -71,21 +71,21 @@ const VALUE_CURE: &str = "; let a script change msg.payload or msg.meta.datatype
                           infinity: if (!Number.isFinite(msg.payload)) return null)";
 
 /// A message that a stage or the final check failed on.
-struct Failed {
+struct StageFailure {
     message: Message,
     reason: DropReason,
     error: String,
 }
 
 /// The processor's own counters, shared by its instances.
-struct Counters {
+struct TagProcessorMetrics {
     processed: IntCounter,
     errored: IntCounter,
     dropped: IntCounter,
 }
 
 /// A message on its way through the stages.
-struct Item {
+struct StageItem {
     message: Message,
     /// The metadata it came with, once a stage changed it.
     origin: Option<Metadata>,
@@ -104,7 +104,7 @@ impl Processor for TagProcessor {
         }
         for failed in self.failed.drain(..) {
             self.counters.errored.inc();
-            let Failed { message, reason, error } = failed;
+            let StageFailure { message, reason, error } = failed;
             match reason {
                 DropReason::InvalidValue => {
                     let context = &self.context;
@@ -175,7 +175,7 @@ impl TagProcessor {
                     let mut message = message.clone();
                     let scripted = scripted.get(message.meta.shared_map()).clone();
                     message.meta = message.meta.with_shared(scripted);
-                    self.failed.push(Failed { message, reason, error });
+                    self.failed.push(StageFailure { message, reason, error });
                 }
             }
             done += 1;
@@ -189,7 +189,7 @@ impl TagProcessor {
     /// Takes messages through all stages, one stage after the other, and puts the results in their place.
     fn stagewise(&mut self, mut messages: Vec<Message>, ack: &mut Ack) -> Vec<Message> {
         let steps = self.steps.clone();
-        self.items.extend(messages.drain(..).map(Item::new));
+        self.items.extend(messages.drain(..).map(StageItem::new));
         for step in steps.iter() {
             self.step(step, ack);
         }
@@ -206,16 +206,16 @@ impl TagProcessor {
         messages
     }
 
-    fn step(&mut self, step: &Step, ack: &mut Ack) {
+    fn step(&mut self, step: &PipelineStep, ack: &mut Ack) {
         let Some(program) = &mut self.program else { return };
         let (condition, stage) = match step {
-            Step::Run(stage) => (None, stage),
-            Step::When { condition, then, .. } => (Some(*condition), then),
+            PipelineStep::Run(stage) => (None, stage),
+            PipelineStep::When { condition, then, .. } => (Some(*condition), then),
         };
         let mut items = std::mem::take(&mut self.items);
         let mut next = std::mem::take(&mut self.spare);
         let mut called = std::mem::take(&mut self.called);
-        let mut calls = items.iter().map(|item| Call {
+        let mut calls = items.iter().map(|item| ScriptCall {
             condition,
             script: stage.script,
             message: &item.message,
@@ -225,14 +225,14 @@ impl TagProcessor {
         let mut filtered = 0;
         for (item, called) in items.drain(..).zip(called.drain(..)) {
             match called {
-                Ok(Called::Skipped) => next.push(item),
-                Ok(Called::Returned(returned)) => filtered += item.become_of(returned, &mut next, ack),
+                Ok(CallOutcome::Skipped) => next.push(item),
+                Ok(CallOutcome::Returned(returned)) => filtered += item.become_of(returned, &mut next, ack),
                 Err(CallFailure {
                     is_of_condition,
                     failure,
                 }) => {
                     let name = match step {
-                        Step::When { name, .. } if is_of_condition => name,
+                        PipelineStep::When { name, .. } if is_of_condition => name,
                         _ => &stage.name,
                     };
                     self.fail_script(name, item, failure);
@@ -249,7 +249,7 @@ impl TagProcessor {
         self.items = next;
     }
 
-    fn filtered(&self, stage: &Stage, n: usize, ack: &mut Ack) {
+    fn filtered(&self, stage: &ScriptStage, n: usize, ack: &mut Ack) {
         ack.filtered(FilterReason::ReturnedNull, n);
         self.counters.dropped.inc_by(n as u64);
         if !stage.told.swap(true, Ordering::Relaxed) {
@@ -262,14 +262,14 @@ impl TagProcessor {
         }
     }
 
-    fn fail_script(&mut self, stage: &str, item: Item, failure: Failure) {
+    fn fail_script(&mut self, stage: &str, item: StageItem, failure: Failure) {
         let error = format!("JavaScript error in {stage}: {}", failure.text);
         self.fail(item, scripting::reason(failure.kind), error);
     }
 
-    fn fail(&mut self, item: Item, reason: DropReason, error: String) {
+    fn fail(&mut self, item: StageItem, reason: DropReason, error: String) {
         let message = item.into_failed();
-        self.failed.push(Failed { message, reason, error });
+        self.failed.push(StageFailure { message, reason, error });
     }
 }
 
@@ -289,8 +289,8 @@ fn compute(script: usize, message: &mut Message, program: &mut dyn Program) -> O
     })
 }
 
-impl Item {
-    fn new(mut message: Message) -> Item {
+impl StageItem {
+    fn new(mut message: Message) -> StageItem {
         let raw = match &message.payload {
             // Every stage and the value itself need the parsed form, so it is made once.
             Payload::Raw(_) | Payload::Sample { .. } => {
@@ -299,7 +299,7 @@ impl Item {
             }
             Payload::Value(_) => None,
         };
-        Item {
+        StageItem {
             message,
             origin: None,
             raw,
@@ -312,8 +312,8 @@ impl Item {
     }
 
     /// One more message from the same source, as it is now.
-    fn copy(&self) -> Item {
-        Item {
+    fn copy(&self) -> StageItem {
+        StageItem {
             message: self.message.clone(),
             origin: self.origin.clone(),
             raw: self.raw.clone(),
@@ -322,18 +322,18 @@ impl Item {
     }
 
     /// Adds what a stage makes of it to `next`. Returns 1 if it is filtered.
-    fn become_of(mut self, returned: Returned, next: &mut Vec<Item>, ack: &mut Ack) -> usize {
+    fn become_of(mut self, returned: ScriptOutput, next: &mut Vec<StageItem>, ack: &mut Ack) -> usize {
         match returned {
-            Returned::Nothing => return 1,
-            Returned::One(reply) => {
+            ScriptOutput::Nothing => return 1,
+            ScriptOutput::One(reply) => {
                 self.apply(reply);
                 next.push(self);
             }
-            Returned::Over(map) => {
+            ScriptOutput::Over(map) => {
                 self.put_over(map);
                 next.push(self);
             }
-            Returned::Many(replies) => {
+            ScriptOutput::Many(replies) => {
                 ack.expanded(replies.len().saturating_sub(1));
                 for reply in replies {
                     let mut one = self.copy();

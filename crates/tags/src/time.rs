@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::sync::Arc;
-    use thalweg_record::{MetaMap, Stamps};
+    use thalweg_record::{MetaMap, ValueQuality};
 
     fn time(meta: &Metadata, source: TimestampSource) -> (i64, Vec<String>) {
         let mut warnings = Vec::new();
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_time_of_the_value_counts_if_configured_and_present() {
-        let stamps = Stamps {
+        let stamps = ValueQuality {
             source_time: Ticks::from_unix_millis(1000),
             server_time: Ticks::MISSING,
             status: 0,

@@ -88,7 +88,7 @@ pub fn virtual_path(text: &str) -> &str {
 
 /// Where a text that begins like a topic points to, up to its contract and what stands behind that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct TopicParts<'a> {
     /// Level 0 and the sublevels, with dots between them.
     pub location: &'a str,
     pub contract: &'a str,
@@ -96,14 +96,14 @@ pub struct Place<'a> {
     pub path: &'a str,
 }
 
-impl Place<'_> {
+impl TopicParts<'_> {
     /// `None` if the text has another prefix or no contract. Nothing else is checked, and the contract may be the end of it.
-    pub fn of(text: &str) -> Option<Place<'_>> {
+    pub fn of(text: &str) -> Option<TopicParts<'_>> {
         let rest = text.strip_prefix(PREFIX)?.strip_prefix('.')?;
         let (location, contract_on) = rest.split_at_checked(rest.find("._")?)?;
         let contract_on = contract_on.strip_prefix('.')?;
         let (contract, path) = contract_on.split_once('.').unwrap_or((contract_on, ""));
-        Some(Place {
+        Some(TopicParts {
             location,
             contract,
             path,
@@ -120,16 +120,16 @@ impl Place<'_> {
 }
 
 /// Takes a topic apart at its contract. Its path ends with the name.
-pub fn place(topic: &str) -> Result<Place<'_>, TopicError> {
+pub fn place(topic: &str) -> Result<TopicParts<'_>, TopicError> {
     check(topic)?;
-    Place::of(topic).ok_or(TopicError::ContractMissing)
+    TopicParts::of(topic).ok_or(TopicError::ContractMissing)
 }
 
 /// Takes a topic apart: its place, whose path is the virtual path, and its name.
-pub fn parts(topic: &str) -> Result<(Place<'_>, &str), TopicError> {
+pub fn parts(topic: &str) -> Result<(TopicParts<'_>, &str), TopicError> {
     check(topic)?;
     let (place, name) = topic.rsplit_once('.').ok_or(TopicError::TooShort)?;
-    Ok((Place::of(place).ok_or(TopicError::ContractMissing)?, name))
+    Ok((TopicParts::of(place).ok_or(TopicError::ContractMissing)?, name))
 }
 
 /// Whether a text is a topic.
@@ -320,7 +320,7 @@ mod tests {
             ("umh.v1.a.b.c._raw_v1.x.y._n", ["a.b.c", "_raw_v1", "x.y", "_n"]),
             ("umh.v1.a._b._c.n", ["a", "_b", "_c", "n"]),
         ] {
-            let place = Place {
+            let place = TopicParts {
                 location,
                 contract,
                 path,
@@ -329,14 +329,14 @@ mod tests {
             assert_eq!(place.level0(), "a");
         }
         assert_eq!(parts("umh.v1.a._c"), Err(TopicError::TooShort));
-        let classic = Place::of("umh.v1.a.b._historian").unwrap();
+        let classic = TopicParts::of("umh.v1.a.b._historian").unwrap();
         assert_eq!(
             (classic.location, classic.contract, classic.path),
             ("a.b", "_historian", "")
         );
         assert_eq!(classic.sublevels().collect::<Vec<_>>(), ["b"]);
         for text in ["umh.v1._c", "umh.v1.a.b", "umh.v2.a._c.n", "umh.v1", ""] {
-            assert_eq!(Place::of(text), None, "{text}");
+            assert_eq!(TopicParts::of(text), None, "{text}");
         }
     }
 
@@ -362,7 +362,7 @@ mod tests {
             match build(&location, &contract, &path, &name) {
                 Ok(topic) => {
                     prop_assert_eq!(check(&topic), Ok(()));
-                    let Place { contract: name, path, .. } = super::place(&topic).unwrap();
+                    let TopicParts { contract: name, path, .. } = super::place(&topic).unwrap();
                     prop_assert!(name.len() > 1 && name.starts_with('_') && !path.is_empty());
                     let end = [".", name, ".", path].concat();
                     prop_assert!(topic.ends_with(&end));

@@ -12,7 +12,7 @@
 mod bundle;
 mod directory;
 mod event;
-mod gathered;
+mod topic_table;
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
-use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, Registry, StageContext};
+use thalweg_flow::{BuildError, ComponentRegistry, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Text, key};
 use thalweg_telemetry::IntCounter;
 
 pub use self::directory::TopicDirectory;
-use self::event::{Content, Event, id_of};
-use self::gathered::{Gathered, Held, Limits, Taken};
-use crate::results::Refused;
+use self::event::{EventContent, TopicEvent, id_of};
+use self::topic_table::{BrowserLimits, BundleContents, PendingEvent, TopicTable};
+use crate::results::DropCause;
 use crate::time::now_ms;
 use crate::topic::{self, TopicError};
 
@@ -36,11 +36,11 @@ const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Of the topics whose ids an instance remembers.
 const IDS_BYTES_MAX: usize = 16 << 20;
 
-pub(crate) fn register(registry: &mut Registry, directory: &Arc<TopicDirectory>) {
+pub(crate) fn register(registry: &mut ComponentRegistry, directory: &Arc<TopicDirectory>) {
     let directory = directory.clone();
     registry.processor("topic_browser", move |node, context| {
         let limits = read(node, context)?;
-        Some(Arc::new(Spec {
+        Some(Arc::new(TopicBrowserSpec {
             limits,
             directory: directory.clone(),
             shared: Mutex::default(),
@@ -48,7 +48,7 @@ pub(crate) fn register(registry: &mut Registry, directory: &Arc<TopicDirectory>)
     });
 }
 
-fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Limits> {
+fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<BrowserLimits> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let mut count = |name: &str, default: i64, max: i64| {
         let count = fields.int_in(name, default, 1..=max);
@@ -66,7 +66,7 @@ fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Limits> {
         );
     }
     fields.finish();
-    is_usable.then_some(Limits {
+    is_usable.then_some(BrowserLimits {
         topics_max,
         events_per_topic_max,
         events_max,
@@ -74,14 +74,14 @@ fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Limits> {
     })
 }
 
-struct Spec {
-    limits: Limits,
+struct TopicBrowserSpec {
+    limits: BrowserLimits,
     directory: Arc<TopicDirectory>,
     /// Of the instances that run. Not held here, so that events which no instance will emit any more are given up.
-    shared: Mutex<Weak<Shared>>,
+    shared: Mutex<Weak<BrowserState>>,
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for TopicBrowserSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(self.browser(context)))
     }
@@ -91,13 +91,13 @@ impl ProcessorSpec for Spec {
     }
 }
 
-impl Spec {
+impl TopicBrowserSpec {
     fn browser(&self, context: StageContext) -> TopicBrowser {
         let mut slot = self.shared.lock();
         let shared = slot.upgrade().unwrap_or_else(|| {
-            let shared = Arc::new(Shared {
-                gathered: Mutex::new(Gathered::new(self.limits)),
-                counters: Counters::new(&context),
+            let shared = Arc::new(BrowserState {
+                gathered: Mutex::new(TopicTable::new(self.limits)),
+                counters: TopicBrowserMetrics::new(&context),
             });
             *slot = Arc::downgrade(&shared);
             self.directory.add(&context.component, &shared);
@@ -105,19 +105,19 @@ impl Spec {
         });
         TopicBrowser {
             shared,
-            ids: Ids::new(self.limits.topics_max),
+            ids: TopicIdCache::new(self.limits.topics_max),
             context,
         }
     }
 }
 
 /// What the instances have in common.
-struct Shared {
-    gathered: Mutex<Gathered>,
-    counters: Counters,
+struct BrowserState {
+    gathered: Mutex<TopicTable>,
+    counters: TopicBrowserMetrics,
 }
 
-impl Drop for Shared {
+impl Drop for BrowserState {
     fn drop(&mut self) {
         self.counters
             .not_emitted
@@ -126,7 +126,7 @@ impl Drop for Shared {
 }
 
 /// `processed = emitted + not emitted`, once nothing is held.
-struct Counters {
+struct TopicBrowserMetrics {
     processed: IntCounter,
     failed: IntCounter,
     not_emitted: IntCounter,
@@ -134,10 +134,10 @@ struct Counters {
     emitted: IntCounter,
 }
 
-impl Counters {
-    fn new(context: &StageContext) -> Counters {
+impl TopicBrowserMetrics {
+    fn new(context: &StageContext) -> TopicBrowserMetrics {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
-        Counters {
+        TopicBrowserMetrics {
             processed: counter("messages_processed", "Messages that became an event."),
             failed: counter("messages_failed", "Messages that could not become an event."),
             not_emitted: counter(
@@ -154,21 +154,21 @@ impl Counters {
 }
 
 struct TopicBrowser {
-    shared: Arc<Shared>,
-    ids: Ids,
+    shared: Arc<BrowserState>,
+    ids: TopicIdCache,
     context: StageContext,
 }
 
 /// Ids of topics that an instance has seen, within bounds; when there are more it starts over.
-struct Ids {
+struct TopicIdCache {
     known: HashMap<Text, u64>,
     count_max: usize,
     bytes: usize,
 }
 
-impl Ids {
-    fn new(count_max: usize) -> Ids {
-        Ids {
+impl TopicIdCache {
+    fn new(count_max: usize) -> TopicIdCache {
+        TopicIdCache {
             known: HashMap::new(),
             count_max,
             bytes: 0,
@@ -198,7 +198,7 @@ impl Processor for TopicBrowser {
         let mut events = Vec::with_capacity(messages.len());
         for message in messages {
             match self.read(&message) {
-                Ok((topic, id, content)) => events.push(Event::new(message, topic, id, content, arrived_ms)),
+                Ok((topic, id, content)) => events.push(TopicEvent::new(message, topic, id, content, arrived_ms)),
                 Err((reason, error)) => {
                     self.shared.counters.failed.inc();
                     self.context.fail(&mut ack, message, reason, &error);
@@ -241,17 +241,17 @@ impl Processor for TopicBrowser {
 }
 
 impl TopicBrowser {
-    fn read(&mut self, message: &Message) -> Result<(Text, u64, Content), Refused> {
+    fn read(&mut self, message: &Message) -> Result<(Text, u64, EventContent), DropCause> {
         let topic = message.meta.text(key::UMH_TOPIC);
         let topic = topic.ok_or_else(|| (DropReason::MissingField, "the message has no umh_topic".to_owned()))?;
         let id = self.ids.of(&topic);
         let id = id.map_err(|error| (DropReason::InvalidTopic, error.to_string()))?;
-        Ok((topic, id, Content::of(&message.payload)?))
+        Ok((topic, id, EventContent::of(&message.payload)?))
     }
 
     /// Puts events to those of the other instances. What had to leave for want of room, and the answers of events that are not
     /// needed any more, are dealt with by the caller, without the lock.
-    fn gather(&self, events: Vec<Event>, ack: &mut Ack) -> (Vec<Taken>, Vec<Ack>) {
+    fn gather(&self, events: Vec<TopicEvent>, ack: &mut Ack) -> (Vec<BundleContents>, Vec<Ack>) {
         let (mut taken, mut overwritten) = (Vec::new(), Vec::new());
         let counters = &self.shared.counters;
         counters.processed.inc_by(events.len() as u64);
@@ -261,7 +261,7 @@ impl TopicBrowser {
             if !gathered.has_room_for(&event) {
                 taken.push(gathered.take(now));
             }
-            let held = Held::new(event, ack.split(1));
+            let held = PendingEvent::new(event, ack.split(1));
             overwritten.extend(gathered.add(held, now).map(|held| held.ack));
         }
         drop(gathered);
@@ -271,8 +271,8 @@ impl TopicBrowser {
     }
 
     /// The message that stands for all that was held, or for the topics alone; none if there are none.
-    fn bundle(&self, taken: Taken) -> Option<Batch> {
-        let Taken { topics, held } = taken;
+    fn bundle(&self, taken: BundleContents) -> Option<Batch> {
+        let BundleContents { topics, held } = taken;
         if topics.is_empty() {
             return None;
         }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use thalweg_config::{LoadOptions, Source, load};
-use thalweg_flow::{Flow, FlowEnvironment, FlowSpec, ParseContext, Registry, StopReport};
+use thalweg_config::{LoadOptions, SourceText, load};
+use thalweg_flow::{ComponentRegistry, Flow, FlowEnvironment, FlowSpec, ParseContext, StopReport};
 use thalweg_record::DropReason;
 
 /// Far more than anything here takes.
@@ -25,8 +25,8 @@ fn run(settings: &str, script: &str, time: Option<Duration>) -> (Vec<String>, St
          processors:\n    - nodered_js:\n        code: |\n          {script}\noutput: {{file: {{path: {}/out, codec: lines}}}}\n",
         folder.display()
     );
-    let loaded = load(&Source::new("t.yaml", text), &|_| None, &LoadOptions::default());
-    let mut registry = Registry::new();
+    let loaded = load(&SourceText::new("t.yaml", text), &|_| None, &LoadOptions::default());
+    let mut registry = ComponentRegistry::new();
     thalweg_tags::register(&mut registry, &Arc::default());
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let spec = FlowSpec::parse(&loaded.config.flows[0], &mut context);

@@ -77,10 +77,10 @@ pub fn live() -> u64 {
 }
 
 /// Wraps the allocator that does the work.
-pub struct Counting<A>(pub A);
+pub struct CountingAllocator<A>(pub A);
 
 // SAFETY: every call is passed on unchanged to the inner allocator; counting neither allocates nor unwinds.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Counting<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`, which is passed on.
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[global_allocator]
-    static ALLOCATOR: Counting<std::alloc::System> = Counting(std::alloc::System);
+    static ALLOCATOR: CountingAllocator<std::alloc::System> = CountingAllocator(std::alloc::System);
 
     #[test]
     fn counts_what_is_asked_for() {

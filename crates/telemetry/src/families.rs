@@ -8,7 +8,7 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// The values of one moment, by metric.
 #[derive(Default)]
-pub struct Families {
+pub struct MetricFamilies {
     families: Vec<proto::MetricFamily>,
 }
 
@@ -22,7 +22,7 @@ pub struct Distribution {
     pub sum: f64,
 }
 
-impl Families {
+impl MetricFamilies {
     pub fn counter(&mut self, name: &str, help: &str, labels: Labels<'_>, value: u64) {
         let mut counter = proto::Counter::default();
         counter.set_value(value as f64);
@@ -86,26 +86,26 @@ fn metric(labels: Labels<'_>) -> proto::Metric {
 }
 
 /// Calls `tell` whenever the metrics are asked for.
-pub(crate) struct Told<F> {
+pub(crate) struct CallbackCollector<F> {
     desc: Desc,
     tell: F,
 }
 
-impl<F: Fn(&mut Families) + Send + Sync> Told<F> {
+impl<F: Fn(&mut MetricFamilies) + Send + Sync> CallbackCollector<F> {
     /// `name` is one of the metrics that it tells, and is told by nobody else.
-    pub fn new(name: &str, tell: F) -> prometheus::Result<Told<F>> {
+    pub fn new(name: &str, tell: F) -> prometheus::Result<CallbackCollector<F>> {
         let desc = Desc::new(name.to_owned(), name.to_owned(), Vec::new(), Default::default())?;
-        Ok(Told { desc, tell })
+        Ok(CallbackCollector { desc, tell })
     }
 }
 
-impl<F: Fn(&mut Families) + Send + Sync> Collector for Told<F> {
+impl<F: Fn(&mut MetricFamilies) + Send + Sync> Collector for CallbackCollector<F> {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.desc]
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let mut families = Families::default();
+        let mut families = MetricFamilies::default();
         (self.tell)(&mut families);
         families.families
     }

@@ -48,7 +48,7 @@ pub trait HttpRoutes: Send + Sync {
     }
 
     /// Paths that do something on GET: they take messages, or run what their address says. No link opens them
-    /// ([`ActingReads`](crate::ActingReads)). A segment in braces is any one.
+    /// ([`ActingPaths`](crate::ActingPaths)). A segment in braces is any one.
     fn acting_reads(&self) -> Vec<String> {
         Vec::new()
     }

@@ -3,24 +3,26 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod alloc;
-mod aside;
 mod families;
 mod http;
 mod limiter;
 pub mod logging;
 mod metrics;
+mod offload;
 mod origin;
 mod process;
 mod status;
 mod timing;
 
-pub use aside::aside;
-pub use families::{Distribution, Families, Labels};
+pub use families::{Distribution, Labels, MetricFamilies};
 pub use http::{Access, HttpRoutes, Mount};
-pub use limiter::{LogLimiter, Verdict};
+pub use limiter::{LogDecision, LogLimiter};
 pub use metrics::{ComponentId, Metrics};
-pub use origin::{ActingReads, Foreign, Links, Names, Origins, host_of};
+pub use offload::aside;
+pub use origin::{ActingPaths, HostNames, LinkablePaths, OriginPolicy, OriginRefusal, host_of};
 pub use process::{cpu_time, register_process_metrics, resident_bytes};
 pub use prometheus::{IntCounter, IntGauge};
-pub use status::{BalanceStatus, Detail, FlowStatus, NodeKind, NodeStatus, StatusBoard, StatusSource, TableStatus};
+pub use status::{
+    BalanceStatus, FlowStatus, NodeKind, NodeStatus, StatusBoard, StatusDetail, StatusSource, TableStatus,
+};
 pub use timing::Timing;

@@ -13,17 +13,17 @@ const KINDS_MAX: usize = 256;
 /// One per component; kinds are reasons, which are few.
 #[derive(Default)]
 pub struct LogLimiter {
-    kinds: Mutex<HashMap<&'static str, Seen>>,
+    kinds: Mutex<HashMap<&'static str, EventWindow>>,
 }
 
-struct Seen {
+struct EventWindow {
     window_start: Instant,
     held_back: u64,
 }
 
 /// What to do with an event.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LogDecision {
     /// Log it, and mention how many like it were held back since the last one.
     Log {
         held_back: u64,
@@ -33,11 +33,11 @@ pub enum Verdict {
 
 impl LogLimiter {
     /// Call once per event, or once per batch with the number of events in it.
-    pub fn check(&self, kind: &'static str, n: u64) -> Verdict {
+    pub fn check(&self, kind: &'static str, n: u64) -> LogDecision {
         self.check_at(kind, n, Instant::now())
     }
 
-    fn check_at(&self, kind: &'static str, n: u64, now: Instant) -> Verdict {
+    fn check_at(&self, kind: &'static str, n: u64, now: Instant) -> LogDecision {
         let mut kinds = self.kinds.lock();
         let kind = if kinds.len() >= KINDS_MAX && !kinds.contains_key(kind) {
             "other"
@@ -47,25 +47,25 @@ impl LogLimiter {
         match kinds.get_mut(kind) {
             Some(seen) if now.duration_since(seen.window_start) < PERIOD => {
                 seen.held_back += n;
-                Verdict::HoldBack
+                LogDecision::HoldBack
             }
             Some(seen) => {
                 let held_back = seen.held_back + n.saturating_sub(1);
-                *seen = Seen {
+                *seen = EventWindow {
                     window_start: now,
                     held_back: 0,
                 };
-                Verdict::Log { held_back }
+                LogDecision::Log { held_back }
             }
             None => {
                 kinds.insert(
                     kind,
-                    Seen {
+                    EventWindow {
                         window_start: now,
                         held_back: n.saturating_sub(1),
                     },
                 );
-                Verdict::Log { held_back: 0 }
+                LogDecision::Log { held_back: 0 }
             }
         }
     }
@@ -105,22 +105,22 @@ mod tests {
     fn the_first_is_logged_and_the_rest_summed_up_after_ten_seconds() {
         let limiter = LogLimiter::default();
         let start = Instant::now();
-        assert_eq!(limiter.check_at("a", 1, start), Verdict::Log { held_back: 0 });
+        assert_eq!(limiter.check_at("a", 1, start), LogDecision::Log { held_back: 0 });
         assert_eq!(
             limiter.check_at("a", 5, start + Duration::from_secs(1)),
-            Verdict::HoldBack
+            LogDecision::HoldBack
         );
         assert_eq!(
             limiter.check_at("b", 1, start + Duration::from_secs(1)),
-            Verdict::Log { held_back: 0 }
+            LogDecision::Log { held_back: 0 }
         );
         assert_eq!(
             limiter.check_at("a", 1, start + Duration::from_secs(11)),
-            Verdict::Log { held_back: 5 }
+            LogDecision::Log { held_back: 5 }
         );
         assert_eq!(
             limiter.check_at("a", 2, start + Duration::from_secs(12)),
-            Verdict::HoldBack
+            LogDecision::HoldBack
         );
         assert_eq!(limiter.drain(), [("a", 2)]);
         assert!(limiter.drain().is_empty());
@@ -134,7 +134,7 @@ mod tests {
         limiter.check_at("a", 4, second(0));
         assert!(limiter.due_at(second(9)).is_empty());
         assert_eq!(limiter.due_at(second(10)), [("a", 3)]);
-        assert_eq!(limiter.check_at("a", 1, second(11)), Verdict::HoldBack);
+        assert_eq!(limiter.check_at("a", 1, second(11)), LogDecision::HoldBack);
         assert!(limiter.due_at(second(19)).is_empty());
         assert_eq!(limiter.due_at(second(20)), [("a", 1)]);
         assert!(limiter.due_at(second(40)).is_empty());

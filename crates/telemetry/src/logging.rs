@@ -21,23 +21,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LineFormat {
     Logfmt,
     Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum LogTarget {
     Stdout,
     /// When the data goes to stdout.
     Stderr,
 }
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LoggingOptions {
     pub level: LevelFilter,
-    pub format: Format,
-    pub target: Target,
+    pub format: LineFormat,
+    pub target: LogTarget,
     pub add_timestamp: bool,
     pub static_fields: BTreeMap<String, String>,
     /// Modules of which only errors are logged, at any level.
@@ -61,12 +61,12 @@ pub fn level(name: &str) -> Option<LevelFilter> {
 }
 
 /// Starts logging for the whole process. A second call changes nothing.
-pub fn start(options: Options) {
+pub fn start(options: LoggingOptions) {
     let filter = EnvFilter::try_new(directives(options.level, options.only_errors_of))
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::registry()
         .with(filter)
-        .with(Lines {
+        .with(LineLayer {
             options,
             missing: Mutex::default(),
         })
@@ -87,32 +87,32 @@ fn directives(level: LevelFilter, only_errors_of: &[&str]) -> String {
 /// What a pipe that can be written at all takes without a wait: `PIPE_BUF` of Linux.
 const PIECE_BYTES: usize = 4096;
 
-struct Lines {
-    options: Options,
-    missing: Mutex<Missing>,
+struct LineLayer {
+    options: LoggingOptions,
+    missing: Mutex<MissingLines>,
 }
 
 /// What nobody took.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Missing {
+struct MissingLines {
     lines: u64,
     /// The last line that went out has no end.
     is_cut: bool,
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
+impl<S: Subscriber> Layer<S> for LineLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         let line = self.line(*event.metadata().level(), &fields);
         match self.options.target {
-            Target::Stdout => self.offer(&mut io::stdout().lock(), &line),
-            Target::Stderr => self.offer(&mut io::stderr().lock(), &line),
+            LogTarget::Stdout => self.offer(&mut io::stdout().lock(), &line),
+            LogTarget::Stderr => self.offer(&mut io::stderr().lock(), &line),
         }
     }
 }
 
-impl Lines {
+impl LineLayer {
     /// A log that cannot be written must not stop the data.
     fn offer(&self, out: &mut (impl Write + AsFd), line: &str) {
         let mut missing = self.missing.lock();
@@ -125,7 +125,7 @@ impl Lines {
             text.push('\n');
         }
         if missing.lines > 0 {
-            let fields = Fields {
+            let fields = EventFields {
                 message: "lines of this log are missing, since nobody took them".to_owned(),
                 others: vec![("lines", std::mem::take(&mut missing.lines).to_string())],
             };
@@ -134,7 +134,7 @@ impl Lines {
         text.push_str(line);
         for (n, piece) in text.as_bytes().chunks(PIECE_BYTES).enumerate() {
             if n > 0 && !takes_more(out) {
-                *missing = Missing { lines: 1, is_cut: true };
+                *missing = MissingLines { lines: 1, is_cut: true };
                 return;
             }
             let _ = out.write_all(piece);
@@ -142,16 +142,16 @@ impl Lines {
     }
 
     /// With its end.
-    fn line(&self, level: Level, fields: &Fields) -> String {
+    fn line(&self, level: Level, fields: &EventFields) -> String {
         let mut line = match self.options.format {
-            Format::Logfmt => self.logfmt(level, fields),
-            Format::Json => self.json(level, fields),
+            LineFormat::Logfmt => self.logfmt(level, fields),
+            LineFormat::Json => self.json(level, fields),
         };
         line.push('\n');
         line
     }
 
-    fn logfmt(&self, level: Level, fields: &Fields) -> String {
+    fn logfmt(&self, level: Level, fields: &EventFields) -> String {
         let mut line = String::new();
         let mut pair = |name: &str, value: &str| {
             let gap = if line.is_empty() { "" } else { " " };
@@ -176,7 +176,7 @@ impl Lines {
         line
     }
 
-    fn json(&self, level: Level, fields: &Fields) -> String {
+    fn json(&self, level: Level, fields: &EventFields) -> String {
         let mut object = serde_json::Map::new();
         for (name, value) in &self.options.static_fields {
             object.insert(name.clone(), value.as_str().into());
@@ -216,12 +216,12 @@ fn timestamp() -> String {
 }
 
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     message: String,
     others: Vec<(&'static str, String)>,
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "message" => self.message.push_str(value),
@@ -243,13 +243,13 @@ impl Visit for Fields {
 mod tests {
     use super::*;
 
-    fn lines(format: Format) -> Lines {
+    fn lines(format: LineFormat) -> LineLayer {
         let static_fields = BTreeMap::from([("@service".to_owned(), "thalweg".to_owned())]);
-        Lines {
-            options: Options {
+        LineLayer {
+            options: LoggingOptions {
                 level: LevelFilter::INFO,
                 format,
-                target: Target::Stderr,
+                target: LogTarget::Stderr,
                 add_timestamp: false,
                 static_fields,
                 only_errors_of: &[],
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_pipe_that_nobody_reads_holds_nothing_up_and_says_later_what_is_missing() {
         let (mut reader, mut writer) = io::pipe().unwrap();
-        let log = lines(Format::Logfmt);
+        let log = lines(LineFormat::Logfmt);
         let long = "x".repeat(1000) + "\n";
         // Far more than a pipe holds.
         (0..1000).for_each(|_| log.offer(&mut writer, &long));
@@ -276,7 +276,7 @@ mod tests {
         log.offer(&mut writer, "again\n");
         // A line that is longer than all that there is room for is cut, and the next begins a new one.
         log.offer(&mut writer, &("y".repeat(1 << 20) + "\n"));
-        assert_eq!(*log.missing.lock(), Missing { lines: 1, is_cut: true });
+        assert_eq!(*log.missing.lock(), MissingLines { lines: 1, is_cut: true });
         std::thread::scope(|scope| {
             let reading = scope.spawn(|| {
                 let mut rest = String::new();
@@ -311,16 +311,17 @@ mod tests {
 
     #[test]
     fn a_line_has_level_static_fields_message_and_the_rest() {
-        let fields = Fields {
+        let fields = EventFields {
             message: "it \"works\"".to_owned(),
             others: vec![("flow", "a".to_owned()), ("why", "x=y".to_owned())],
         };
-        let line = lines(Format::Logfmt).logfmt(Level::WARN, &fields);
+        let line = lines(LineFormat::Logfmt).logfmt(Level::WARN, &fields);
         assert_eq!(
             line,
             r#"level=warn @service=thalweg msg="it \"works\"" flow=a why="x=y""#
         );
-        let json: serde_json::Value = serde_json::from_str(&lines(Format::Json).json(Level::WARN, &fields)).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&lines(LineFormat::Json).json(Level::WARN, &fields)).unwrap();
         assert_eq!(json["msg"], "it \"works\"");
         assert_eq!(json["@service"], "thalweg");
     }

@@ -8,7 +8,7 @@ use prometheus::core::Collector;
 use prometheus::{IntCounter, IntGauge, Opts, Registry, TextEncoder};
 
 use crate::Timing;
-use crate::families::{Families, Told};
+use crate::families::{CallbackCollector, MetricFamilies};
 
 /// Who a metric belongs to: the labels `label`, `path` and, when a file has several flows, `flow`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,13 +40,13 @@ pub struct Metrics {
     registry: Registry,
     use_histogram_timing: bool,
     /// By name and labels: the instances of one component, on several threads, count together.
-    known: Arc<Mutex<HashMap<String, Known>>>,
+    known: Arc<Mutex<HashMap<String, RegisteredMetric>>>,
     /// Held while they are made into text for somebody: their number grows with what the process has.
     encoding: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
-enum Known {
+enum RegisteredMetric {
     Counter(IntCounter),
     Gauge(IntGauge),
     Timing(Timing),
@@ -70,9 +70,9 @@ impl Metrics {
 
     /// A counter with further labels whose values are few and known at start.
     pub fn counter_with(&self, id: &ComponentId, name: &str, help: &str, labels: &[(&str, &str)]) -> IntCounter {
-        let make = || Known::Counter(self.registered(IntCounter::with_opts(opts(id, name, help, labels))));
+        let make = || RegisteredMetric::Counter(self.registered(IntCounter::with_opts(opts(id, name, help, labels))));
         match self.known(id, name, labels, make) {
-            Known::Counter(counter) => counter,
+            RegisteredMetric::Counter(counter) => counter,
             _ => IntCounter::with_opts(opts(id, name, help, labels)).expect(VALID),
         }
     }
@@ -82,23 +82,31 @@ impl Metrics {
     }
 
     pub fn gauge_with(&self, id: &ComponentId, name: &str, help: &str, labels: &[(&str, &str)]) -> IntGauge {
-        let make = || Known::Gauge(self.registered(IntGauge::with_opts(opts(id, name, help, labels))));
+        let make = || RegisteredMetric::Gauge(self.registered(IntGauge::with_opts(opts(id, name, help, labels))));
         match self.known(id, name, labels, make) {
-            Known::Gauge(gauge) => gauge,
+            RegisteredMetric::Gauge(gauge) => gauge,
             _ => IntGauge::with_opts(opts(id, name, help, labels)).expect(VALID),
         }
     }
 
     pub fn timing(&self, id: &ComponentId, name: &str, help: &str) -> Timing {
-        let make = || Known::Timing(self.registered(Timing::new(name, help, id.labels(), self.use_histogram_timing)));
+        let make = || {
+            RegisteredMetric::Timing(self.registered(Timing::new(name, help, id.labels(), self.use_histogram_timing)))
+        };
         match self.known(id, name, &[], make) {
-            Known::Timing(timing) => timing,
+            RegisteredMetric::Timing(timing) => timing,
             _ => Timing::new(name, help, id.labels(), self.use_histogram_timing).expect(VALID),
         }
     }
 
     /// The metric of this name and these labels, made when it is asked for the first time.
-    fn known(&self, id: &ComponentId, name: &str, labels: &[(&str, &str)], make: impl FnOnce() -> Known) -> Known {
+    fn known(
+        &self,
+        id: &ComponentId,
+        name: &str,
+        labels: &[(&str, &str)],
+        make: impl FnOnce() -> RegisteredMetric,
+    ) -> RegisteredMetric {
         let key = format!("{name} {id:?} {labels:?}");
         if let Some(known) = self.known.lock().get(&key) {
             return known.clone();
@@ -115,8 +123,8 @@ impl Metrics {
     }
 
     /// Has metrics told when they are asked for; `name` is one of them.
-    pub fn tell(&self, name: &str, tell: impl Fn(&mut Families) + Send + Sync + 'static) {
-        self.register(Told::new(name, tell).expect(VALID));
+    pub fn tell(&self, name: &str, tell: impl Fn(&mut MetricFamilies) + Send + Sync + 'static) {
+        self.register(CallbackCollector::new(name, tell).expect(VALID));
     }
 
     /// The Prometheus text format.

@@ -21,23 +21,23 @@ const BROWSERS: &[u8] = b"Mozilla/";
 
 /// Whose pages may send requests to a listener, and under which names it answers.
 #[derive(Clone, Debug, Default)]
-pub struct Origins {
+pub struct OriginPolicy {
     /// Names as `https://grafana.example`; `*` is all.
     pub allowed: Vec<String>,
     /// Where the name in a request matters, the one that is ours beside those that nobody else can have.
     pub own_name: Option<String>,
-    pub names: Names,
+    pub names: HostNames,
     /// What a link on any page may open.
-    pub links: Links,
+    pub links: LinkablePaths,
     /// What no link may open, nor an address that a person was given: it does something when it is read.
-    pub acting: ActingReads,
+    pub acting: ActingPaths,
     /// Paths whose token can stand in the address (`?token=`); there it is proof that no page could have sent the request.
     pub tokens_in_address: Vec<String>,
 }
 
 /// Under which names a listener answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Names {
+pub enum HostNames {
     /// Any: a login is asked for, a path decides by itself, or everyone may do everything.
     #[default]
     Any,
@@ -47,17 +47,17 @@ pub enum Names {
 
 /// What costs as little as a page and does nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Links(Vec<String>);
+pub struct LinkablePaths(Vec<String>);
 
 /// Paths that do something on GET: they take messages, or run what their address says. A browser that opens an address by itself,
 /// from an e-mail, a bookmark or another program, says that no page sent it (`Sec-Fetch-Site: none`), so where a request comes
 /// from is not enough here.
 #[derive(Clone, Debug, Default)]
-pub struct ActingReads(Vec<String>);
+pub struct ActingPaths(Vec<String>);
 
 /// Why a request is not answered, as a sentence with the cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Foreign {
+pub enum OriginRefusal {
     /// The name of the host is missing, there twice, or no name.
     Host(&'static str),
     /// A name that an outsider may have had point at this machine.
@@ -70,10 +70,10 @@ pub enum Foreign {
     Opened,
 }
 
-impl ActingReads {
+impl ActingPaths {
     /// Paths as in a list of routes: a segment in braces is any one.
-    pub fn new(paths: impl IntoIterator<Item = String>) -> ActingReads {
-        ActingReads(paths.into_iter().collect())
+    pub fn new(paths: impl IntoIterator<Item = String>) -> ActingPaths {
+        ActingPaths(paths.into_iter().collect())
     }
 
     pub fn have(&self, path: &str) -> bool {
@@ -91,10 +91,10 @@ impl ActingReads {
     }
 }
 
-impl Links {
+impl LinkablePaths {
     /// Paths as they are; one that ends in a slash is all that is below it.
-    pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Links {
-        Links(paths.into_iter().map(str::to_owned).collect())
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> LinkablePaths {
+        LinkablePaths(paths.into_iter().map(str::to_owned).collect())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -110,22 +110,22 @@ impl Links {
     }
 }
 
-impl Origins {
+impl OriginPolicy {
     /// Of a listener without a login at this address.
-    pub fn of_own_machine(address: &str) -> Origins {
-        Origins {
+    pub fn of_own_machine(address: &str) -> OriginPolicy {
+        OriginPolicy {
             own_name: host_of(address).map(str::to_ascii_lowercase),
-            names: Names::Own,
-            ..Origins::default()
+            names: HostNames::Own,
+            ..OriginPolicy::default()
         }
     }
 
     /// Looks at the head of a request. `is_encrypted`: it came over TLS.
-    pub fn judge<B>(&self, request: &Request<B>, is_encrypted: bool) -> Result<(), Foreign> {
+    pub fn judge<B>(&self, request: &Request<B>, is_encrypted: bool) -> Result<(), OriginRefusal> {
         let headers = request.headers();
         let host = host(request)?;
-        if self.names == Names::Own && !self.has_name(host) {
-            return Err(Foreign::Name);
+        if self.names == HostNames::Own && !self.has_name(host) {
+            return Err(OriginRefusal::Name);
         }
         // Nothing that a browser adds by itself, and no page of another origin may add it.
         let is_bearer = |value: &[u8]| value.len() > 7 && value[..7].eq_ignore_ascii_case(b"bearer ");
@@ -137,12 +137,12 @@ impl Origins {
             return Ok(());
         }
         if is_read(request.method()) && self.acting.have(request.uri().path()) && is_navigation(headers) {
-            return Err(Foreign::Opened);
+            return Err(OriginRefusal::Opened);
         }
         self.comes_from(request, host, is_encrypted)
     }
 
-    fn comes_from<B>(&self, request: &Request<B>, host: Option<&str>, is_encrypted: bool) -> Result<(), Foreign> {
+    fn comes_from<B>(&self, request: &Request<B>, host: Option<&str>, is_encrypted: bool) -> Result<(), OriginRefusal> {
         let headers = request.headers();
         let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(origin) = text(&header::ORIGIN) {
@@ -154,12 +154,12 @@ impl Origins {
             };
             return match self.allows(origin) || is_own() {
                 true => Ok(()),
-                false => Err(Foreign::Page(Some(origin.to_owned()))),
+                false => Err(OriginRefusal::Page(Some(origin.to_owned()))),
             };
         }
         let is_link = is_read(request.method()) && self.links.have(request.uri().path());
         let referer = text(&header::REFERER).and_then(origin_of);
-        let from = || Err(Foreign::Page(referer.map(str::to_owned)));
+        let from = || Err(OriginRefusal::Page(referer.map(str::to_owned)));
         match text(&FETCH_SITE) {
             Some("same-origin" | "none") => return Ok(()),
             // Of a site are all its ports, so a page of another service on this machine is of the same site, too.
@@ -185,7 +185,7 @@ impl Origins {
         let is_browser = text(&header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(BROWSERS));
         match !is_browser || headers.contains_key(REQUESTED_WITH) {
             true => Ok(()),
-            false => Err(Foreign::Silent),
+            false => Err(OriginRefusal::Silent),
         }
     }
 
@@ -211,28 +211,28 @@ impl Origins {
     }
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for OriginRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Foreign::Host(problem) => write!(f, "{problem}"),
-            Foreign::Name => write!(
+            OriginRefusal::Host(problem) => write!(f, "{problem}"),
+            OriginRefusal::Name => write!(
                 f,
                 "without a login this listener answers only under localhost, an IP address or the host of its address; use one of them, or configure a login"
             ),
-            Foreign::Page(Some(origin)) => write!(
+            OriginRefusal::Page(Some(origin)) => write!(
                 f,
                 "a page of {} may not send this; add its origin to http.cors.allowed_origins, or send a token (Authorization: Bearer …)",
                 origin.chars().take(200).collect::<String>()
             ),
-            Foreign::Page(None) => write!(
+            OriginRefusal::Page(None) => write!(
                 f,
                 "a page of another site may not send this; open the address yourself, or send a token (Authorization: Bearer …)"
             ),
-            Foreign::Silent => write!(
+            OriginRefusal::Silent => write!(
                 f,
                 "this browser does not say which page sends this; use HTTPS or localhost, or send the header X-Requested-With or a token (Authorization: Bearer …)"
             ),
-            Foreign::Opened => write!(
+            OriginRefusal::Opened => write!(
                 f,
                 "this does something when it is asked for, so neither a link nor the address bar may open it; use the console, thalweg or curl, or send a token (Authorization: Bearer …)"
             ),
@@ -255,29 +255,31 @@ fn is_navigation(headers: &HeaderMap) -> bool {
 }
 
 /// The one host that a request names, with its port.
-fn host<B>(request: &Request<B>) -> Result<Option<&str>, Foreign> {
+fn host<B>(request: &Request<B>) -> Result<Option<&str>, OriginRefusal> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let (first, more) = (given.next(), given.next());
     if more.is_some() {
-        return Err(Foreign::Host("the request has more than one header Host; send one"));
+        return Err(OriginRefusal::Host(
+            "the request has more than one header Host; send one",
+        ));
     }
     let named = match first.map(|value| value.to_str()) {
         None => None,
         Some(Ok(value)) if value.is_empty() || is_host(value) => Some(value),
         Some(_) => {
-            return Err(Foreign::Host(
+            return Err(OriginRefusal::Host(
                 "the header Host is no name of a host; send host or host:port",
             ));
         }
     };
     let of_address = request.uri().authority().map(|authority| authority.as_str());
     match (of_address, named) {
-        (Some(address), Some(host)) if !address.eq_ignore_ascii_case(host) => Err(Foreign::Host(
+        (Some(address), Some(host)) if !address.eq_ignore_ascii_case(host) => Err(OriginRefusal::Host(
             "the address and the header Host name two hosts; send one",
         )),
         (Some(address), _) => Ok(Some(address)),
         (None, None) if request.version() == Version::HTTP_11 => {
-            Err(Foreign::Host("the request has no header Host; send it"))
+            Err(OriginRefusal::Host("the request has no header Host; send it"))
         }
         (None, named) => Ok(named.filter(|host| !host.is_empty())),
     }

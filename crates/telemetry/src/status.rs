@@ -43,19 +43,19 @@ pub struct NodeStatus {
     /// Why not, in one sentence.
     pub not_ready: Option<String>,
     /// What the component itself wants to show.
-    pub details: Vec<Detail>,
+    pub details: Vec<StatusDetail>,
 }
 
 /// One named figure or text of a component.
 #[derive(Clone, Debug, Serialize)]
-pub struct Detail {
+pub struct StatusDetail {
     pub name: String,
     pub value: serde_json::Value,
 }
 
-impl Detail {
-    pub fn new(name: &str, value: impl Into<serde_json::Value>) -> Detail {
-        Detail {
+impl StatusDetail {
+    pub fn new(name: &str, value: impl Into<serde_json::Value>) -> StatusDetail {
+        StatusDetail {
             name: name.to_owned(),
             value: value.into(),
         }

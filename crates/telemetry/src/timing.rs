@@ -18,10 +18,10 @@ const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
 /// A distribution of durations in nanoseconds. Clones share their counts.
 #[derive(Clone)]
 pub struct Timing {
-    inner: Arc<Inner>,
+    inner: Arc<TimingInner>,
 }
 
-struct Inner {
+struct TimingInner {
     desc: Desc,
     as_histogram: bool,
     buckets: Box<[AtomicU64]>,
@@ -39,7 +39,7 @@ impl Timing {
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), labels)?;
         let buckets = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
         Ok(Timing {
-            inner: Arc::new(Inner {
+            inner: Arc::new(TimingInner {
                 desc,
                 as_histogram,
                 buckets,

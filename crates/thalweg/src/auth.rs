@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use thalweg_config::{Role, is_login_name};
-use thalweg_console::login_lines::{Kind, Line, Lines, Secret, new_token};
+use thalweg_console::login_lines::{LoginFile, LoginFileKind, LoginLine, LoginSecret, new_token};
 use thalweg_kit::files;
 
 use crate::{check, cli, out};
@@ -16,18 +16,18 @@ use crate::{check, cli, out};
 #[derive(Subcommand)]
 pub enum AuthCommand {
     /// Make a token and print it, this once; with --user, take a password instead
-    Add(Add),
+    Add(AuthAdd),
     /// Show who may do what
-    List(Place),
+    List(AuthFiles),
     /// Take a token or a user away; what it holds open ends
-    Remove(Remove),
+    Remove(AuthRemove),
     /// Print the hash of a token or, with --user, of a password, which is read from the terminal or the standard input
-    Hash(Hash),
+    Hash(AuthHash),
 }
 
 /// Which files.
 #[derive(Args)]
-pub struct Place {
+pub struct AuthFiles {
     /// The configuration whose auth.tokens_file and auth.users_file it is about
     #[arg(short = 'c', long = "config", value_name = "FILE", conflicts_with_all = ["tokens", "users"])]
     config: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub struct Place {
 }
 
 #[derive(Args)]
-pub struct Add {
+pub struct AuthAdd {
     name: String,
     /// read, write or admin; each has those before it
     #[arg(long, value_name = "ROLE", value_delimiter = ',', required = true)]
@@ -49,36 +49,36 @@ pub struct Add {
     #[arg(long)]
     user: bool,
     #[command(flatten)]
-    place: Place,
+    place: AuthFiles,
 }
 
 #[derive(Args)]
-pub struct Remove {
+pub struct AuthRemove {
     name: String,
     #[command(flatten)]
-    place: Place,
+    place: AuthFiles,
 }
 
 #[derive(Args)]
-pub struct Hash {
+pub struct AuthHash {
     /// Of a password, by argon2id
     #[arg(long)]
     user: bool,
 }
 
-impl Place {
+impl AuthFiles {
     /// Those that are named, or that the configuration names.
-    fn files(&self) -> Result<Vec<(PathBuf, Kind)>> {
+    fn files(&self) -> Result<Vec<(PathBuf, LoginFileKind)>> {
         let (tokens, users) = match &self.config {
             None => (self.tokens.clone(), self.users.clone()),
             Some(config) => {
-                let options = cli::FileOptions::of(config.clone());
+                let options = cli::ConfigFileOptions::of(config.clone());
                 let checked = check::load_without_listeners(&options)?.context("the configuration has errors")?;
                 let auth = checked.config.auth;
                 (auth.tokens_file, auth.users_file)
             }
         };
-        let all = [(tokens, Kind::Tokens), (users, Kind::Users)];
+        let all = [(tokens, LoginFileKind::Tokens), (users, LoginFileKind::Users)];
         let all = all
             .into_iter()
             .filter_map(|(path, kind)| Some((path?, kind)))
@@ -90,11 +90,11 @@ impl Place {
         Ok(all)
     }
 
-    fn file(&self, wanted: Kind) -> Result<PathBuf> {
+    fn file(&self, wanted: LoginFileKind) -> Result<PathBuf> {
         let found = self.files()?.into_iter().find(|(_, kind)| *kind == wanted);
         let (flag, key) = match wanted {
-            Kind::Tokens => ("--tokens", "auth.tokens_file"),
-            Kind::Users => ("--users", "auth.users_file"),
+            LoginFileKind::Tokens => ("--tokens", "auth.tokens_file"),
+            LoginFileKind::Users => ("--users", "auth.users_file"),
         };
         let found =
             found.with_context(|| format!("which file? name it with {flag}, or set {key} in the configuration"))?;
@@ -109,8 +109,8 @@ pub fn main(command: &AuthCommand) -> Result<ExitCode> {
         AuthCommand::Remove(options) => remove(options)?,
         AuthCommand::Hash(options) => {
             let secret = match options.user {
-                true => Secret::of_password(&ask("password")?)?,
-                false => Secret::of_token(&ask("token")?),
+                true => LoginSecret::of_password(&ask("password")?)?,
+                false => LoginSecret::of_token(&ask("token")?),
             };
             out::line(secret)?;
         }
@@ -118,7 +118,7 @@ pub fn main(command: &AuthCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn add(options: &Add) -> Result<()> {
+fn add(options: &AuthAdd) -> Result<()> {
     let name = &options.name;
     ensure!(
         is_login_name(name),
@@ -129,18 +129,22 @@ fn add(options: &Add) -> Result<()> {
         Role::parse(role).with_context(|| format!("\"{role}\" is no role{}", hint()))
     };
     let roles: Vec<Role> = options.roles.iter().map(role).collect::<Result<_>>()?;
-    let kind = if options.user { Kind::Users } else { Kind::Tokens };
+    let kind = if options.user {
+        LoginFileKind::Users
+    } else {
+        LoginFileKind::Tokens
+    };
     let path = options.place.file(kind)?;
     // Before somebody types a password for nothing.
     ensure!(!has(&path, kind, name)?, "{}", taken(name, &path));
     let (secret, token) = match kind {
-        Kind::Users => (Secret::of_password(&ask("password")?)?, None),
-        Kind::Tokens => {
+        LoginFileKind::Users => (LoginSecret::of_password(&ask("password")?)?, None),
+        LoginFileKind::Tokens => {
             let token = new_token()?;
-            (Secret::of_token(&token), Some(token))
+            (LoginSecret::of_token(&token), Some(token))
         }
     };
-    let line = Line {
+    let line = LoginLine {
         name: name.clone(),
         secret,
         roles,
@@ -166,7 +170,7 @@ fn taken(name: &str, path: &Path) -> String {
     format!("{path} has \"{name}\" already; remove it first (thalweg auth remove {name}), or take another name")
 }
 
-fn remove(options: &Remove) -> Result<()> {
+fn remove(options: &AuthRemove) -> Result<()> {
     let (name, mut is_gone) = (&options.name, false);
     let all = options.place.files()?;
     for (path, kind) in &all {
@@ -174,7 +178,7 @@ fn remove(options: &Remove) -> Result<()> {
             continue;
         }
         change(path, |text| {
-            let is_other = |line: &&str| Line::parse(line.trim(), *kind).map_or(true, |line| line.name != *name);
+            let is_other = |line: &&str| LoginLine::parse(line.trim(), *kind).map_or(true, |line| line.name != *name);
             let kept: Vec<&str> = text.lines().filter(is_other).collect();
             Ok(kept.iter().flat_map(|line| [line, "\n"]).collect())
         })?;
@@ -191,9 +195,11 @@ fn remove(options: &Remove) -> Result<()> {
     Ok(())
 }
 
-fn list(place: &Place) -> Result<()> {
+fn list(place: &AuthFiles) -> Result<()> {
     for (path, kind) in place.files()? {
-        let found = read(&path)?.map(|text| Lines::parse(&text, kind)).unwrap_or_default();
+        let found = read(&path)?
+            .map(|text| LoginFile::parse(&text, kind))
+            .unwrap_or_default();
         for (line, problem) in &found.wrong {
             out::complain(format_args!("{}:{line}: {problem}", path.display()));
         }
@@ -206,8 +212,8 @@ fn list(place: &Place) -> Result<()> {
         for line in found.lines {
             let roles: Vec<&str> = line.roles.iter().map(|role| role.as_str()).collect();
             let what = match kind {
-                Kind::Tokens => "token",
-                Kind::Users => "user ",
+                LoginFileKind::Tokens => "token",
+                LoginFileKind::Users => "user ",
             };
             let roles = if roles.is_empty() {
                 "no roles".to_owned()
@@ -222,15 +228,15 @@ fn list(place: &Place) -> Result<()> {
     Ok(())
 }
 
-fn names(text: &str, kind: Kind) -> Vec<String> {
-    Lines::parse(text, kind)
+fn names(text: &str, kind: LoginFileKind) -> Vec<String> {
+    LoginFile::parse(text, kind)
         .lines
         .into_iter()
         .map(|line| line.name)
         .collect()
 }
 
-fn has(path: &Path, kind: Kind, name: &str) -> Result<bool> {
+fn has(path: &Path, kind: LoginFileKind, name: &str) -> Result<bool> {
     Ok(read(path)?.is_some_and(|text| names(&text, kind).iter().any(|known| known == name)))
 }
 

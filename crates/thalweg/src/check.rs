@@ -2,22 +2,22 @@
 
 use std::process::ExitCode;
 
-use thalweg_assemble::Checked;
+use thalweg_assemble::CheckedConfig;
 
-use crate::cli::{CheckOptions, FileOptions};
+use crate::cli::{CheckOptions, ConfigFileOptions};
 use crate::out;
 
 /// Reads and checks a file for a start; prints what is to be said about it to stderr. `None` if it has errors.
-pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
-    read(options, Checked::verify_listeners)
+pub fn load(options: &ConfigFileOptions) -> anyhow::Result<Option<CheckedConfig>> {
+    read(options, CheckedConfig::verify_listeners)
 }
 
 /// The same for who starts no listeners.
-pub fn load_without_listeners(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
+pub fn load_without_listeners(options: &ConfigFileOptions) -> anyhow::Result<Option<CheckedConfig>> {
     read(options, |_| {})
 }
 
-fn read(options: &FileOptions, verify: fn(&Checked)) -> anyhow::Result<Option<Checked>> {
+fn read(options: &ConfigFileOptions, verify: fn(&CheckedConfig)) -> anyhow::Result<Option<CheckedConfig>> {
     let path = options.path()?;
     let set = options.set.iter().map(|pair| match pair.split_once('=') {
         Some((path, value)) => Ok((path.to_owned(), value.to_owned())),
@@ -29,7 +29,7 @@ fn read(options: &FileOptions, verify: fn(&Checked)) -> anyhow::Result<Option<Ch
         set: set.collect::<anyhow::Result<_>>()?,
         chilled: options.chilled,
     };
-    let checked = Checked::load(&path, &options);
+    let checked = CheckedConfig::load(&path, &options);
     verify(&checked);
     for diagnostic in checked.diagnostics.sorted() {
         out::complain(diagnostic);

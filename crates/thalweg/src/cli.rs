@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::auth::AuthCommand;
 use crate::events::args::EventsOptions;
-use crate::lake::args::{LakeCommand, Who};
+use crate::lake::args::{LakeCommand, ProcessAccess};
 use crate::parquet::ParquetCommand;
 use crate::queue::args::QueueOptions;
 
@@ -36,7 +36,7 @@ pub enum Command {
     #[command(visible_alias = "lint")]
     Check(CheckOptions),
     /// Print the effective configuration: environment and -s replaced, secrets masked
-    Echo(FileOptions),
+    Echo(ConfigFileOptions),
     /// List the components that a configuration can name
     List(ListOptions),
     /// Collect a simulated plant of 10,000 tags into the table `tags`, and show it live
@@ -66,7 +66,7 @@ pub enum Command {
 
 /// Which configuration, and how it is read.
 #[derive(Args)]
-pub struct FileOptions {
+pub struct ConfigFileOptions {
     /// The configuration file
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -81,10 +81,10 @@ pub struct FileOptions {
     pub chilled: bool,
 }
 
-impl FileOptions {
+impl ConfigFileOptions {
     /// A file as it is.
-    pub fn of(file: PathBuf) -> FileOptions {
-        FileOptions {
+    pub fn of(file: PathBuf) -> ConfigFileOptions {
+        ConfigFileOptions {
             file: Some(file),
             config: None,
             set: Vec::new(),
@@ -103,7 +103,7 @@ impl FileOptions {
 #[derive(Args)]
 pub struct CheckOptions {
     #[command(flatten)]
-    pub file: FileOptions,
+    pub file: ConfigFileOptions,
     /// Say of each script how it runs (once for each tag, as native code, in QuickJS) and why
     #[arg(long)]
     pub explain: bool,
@@ -112,7 +112,7 @@ pub struct CheckOptions {
 #[derive(Args)]
 pub struct RunOptions {
     #[command(flatten)]
-    pub file: FileOptions,
+    pub file: ConfigFileOptions,
     /// Log level: OFF, ERROR, WARN, INFO, DEBUG, TRACE (overrides the file)
     #[arg(long = "log.level", value_name = "LEVEL")]
     pub log_level: Option<String>,
@@ -169,7 +169,7 @@ pub struct SqlOptions {
     #[arg(long, value_enum)]
     pub format: Option<SqlFormat>,
     #[command(flatten)]
-    pub who: Who,
+    pub who: ProcessAccess,
     /// Read the files, also beside a process: what it has not committed yet is not in the answer
     #[arg(long, conflicts_with = "url")]
     pub committed: bool,

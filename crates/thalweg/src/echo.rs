@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use crate::cli::FileOptions;
+use crate::cli::ConfigFileOptions;
 use crate::{check, out};
 
-pub fn main(options: &FileOptions) -> anyhow::Result<ExitCode> {
+pub fn main(options: &ConfigFileOptions) -> anyhow::Result<ExitCode> {
     let Some(checked) = check::load_without_listeners(options)? else {
         return Ok(ExitCode::FAILURE);
     };

@@ -5,12 +5,12 @@ mod append;
 pub mod args;
 mod backup;
 mod client;
-mod elements;
 pub mod environment;
 mod export;
 mod files;
 pub mod flags;
 mod import;
+mod json_array;
 mod list;
 mod maintain;
 mod moment;
@@ -25,13 +25,15 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::CommandFactory as _;
-use thalweg_assemble::{EventsPlace, EventsServer, MadeToken, ServeEvents, TlsFiles, TlsNames};
+use thalweg_assemble::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToken, TlsFiles, TlsNames};
 use thalweg_log::Durability;
 use thalweg_telemetry::logging;
 
 use crate::cli::Cli;
-use crate::events::args::{DbType, EventsCommand, EventsOptions, Format, Level, OnPoison, Recover, ServeOptions};
-use crate::signals::{Asked, Signals};
+use crate::events::args::{
+    DbType, EventsCommand, EventsOptions, LogFormat, LogLevel, OnPoison, RecoverMode, ServeOptions,
+};
+use crate::signals::{SignalRequest, Signals};
 use crate::{http, out};
 
 pub fn main(options: &EventsOptions) -> Result<ExitCode> {
@@ -97,7 +99,7 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
             }
         };
         say_token(server.new_token.as_ref());
-        while signals.next().await == Asked::Reload {
+        while signals.next().await == SignalRequest::Reload {
             server.reload();
         }
         signals.stop_at_once();
@@ -109,10 +111,10 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
 }
 
 /// Where the token of a new store is.
-pub fn say_token(made: Option<&MadeToken>) {
+pub fn say_token(made: Option<&GeneratedToken>) {
     match made {
-        Some(MadeToken::Text(token)) => out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}")),
-        Some(MadeToken::Kept(path)) => tracing::info!(
+        Some(GeneratedToken::Text(token)) => out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}")),
+        Some(GeneratedToken::Kept(path)) => tracing::info!(
             "the token of the namespace default was made; it is in {}, which only this user can read",
             path.display()
         ),
@@ -120,7 +122,7 @@ pub fn say_token(made: Option<&MadeToken>) {
     }
 }
 
-fn settings(options: &ServeOptions) -> Result<ServeEvents> {
+fn settings(options: &ServeOptions) -> Result<EventsServerOptions> {
     let test_mode = options.test_mode && options.db_url.is_none();
     if options.test_mode && !test_mode {
         tracing::warn!("--test-mode is ignored with --db-url: production rules apply");
@@ -136,27 +138,27 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
     let memory = options
         .memory_limit
         .unwrap_or_else(|| thalweg_config::memory_bytes() / 2);
-    Ok(ServeEvents {
+    Ok(EventsServerOptions {
         port: options.port,
         address: options.address.clone().filter(|address| !address.is_empty()),
         allowed_origins: options.allow_origin.clone(),
         token_out: options.token_out.clone(),
         max_connections: options.max_connections,
         place: if test_mode {
-            EventsPlace::Memory
+            EventsStorage::Memory
         } else {
             place(options)?
         },
         test_mode,
         token: http::token(options.token.as_ref(), options.token_file.as_ref())?.filter(|token| !token.is_empty()),
         durability: match options.durability {
-            args::Durability::Fsync => Durability::Fsync,
-            args::Durability::Interval => Durability::Interval,
-            args::Durability::Os => Durability::Os,
-            args::Durability::Memory => Durability::Memory,
+            args::DurabilityMode::Fsync => Durability::Fsync,
+            args::DurabilityMode::Interval => Durability::Interval,
+            args::DurabilityMode::Os => Durability::Os,
+            args::DurabilityMode::Memory => Durability::Memory,
         },
         sync_interval: options.sync_interval,
-        recover_skip: options.recover == Recover::Skip,
+        recover_skip: options.recover == RecoverMode::Skip,
         stay_when_poisoned: options.on_poison == OnPoison::Stay,
         min_free: options.min_free,
         memory,
@@ -182,17 +184,17 @@ fn tls(options: &ServeOptions) -> Option<TlsFiles> {
 }
 
 /// Where messages are kept, in production.
-fn place(options: &ServeOptions) -> Result<EventsPlace> {
+fn place(options: &ServeOptions) -> Result<EventsStorage> {
     let place = match (&options.db_url, &options.data_dir) {
         (Some(url), _) => of_url(url, options)?,
-        (None, Some(folder)) => EventsPlace::Folder(folder.clone()),
+        (None, Some(folder)) => EventsStorage::Folder(folder.clone()),
         (None, None) => bail!("--data-dir or --db-url is required (use --test-mode for in-memory testing)"),
     };
-    let EventsPlace::Folder(folder) = place else {
+    let EventsStorage::Folder(folder) = place else {
         return Ok(place);
     };
-    if options.durability != args::Durability::Memory {
-        return Ok(EventsPlace::Folder(folder));
+    if options.durability != args::DurabilityMode::Memory {
+        return Ok(EventsStorage::Folder(folder));
     }
     // Nobody who has stored something there wants to see a store without it.
     if folder.join("log").exists() {
@@ -202,25 +204,25 @@ fn place(options: &ServeOptions) -> Result<EventsPlace> {
         );
     }
     tracing::warn!("--durability memory: nothing is kept, and all messages go with this process");
-    Ok(EventsPlace::Memory)
+    Ok(EventsStorage::Memory)
 }
 
-fn of_url(url: &str, options: &ServeOptions) -> Result<EventsPlace> {
+fn of_url(url: &str, options: &ServeOptions) -> Result<EventsStorage> {
     if let Some(folder) = url.strip_prefix("log://").or_else(|| url.strip_prefix("pebble://")) {
         anyhow::ensure!(!folder.is_empty(), "--db-url {url} names no folder; it is log:///dir");
-        return Ok(EventsPlace::Folder(folder.into()));
+        return Ok(EventsStorage::Folder(folder.into()));
     }
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         if options.data_dir.is_some() {
             tracing::warn!("with --db-url postgres://, nothing is kept in --data-dir");
         }
-        if options.durability != args::Durability::Fsync {
+        if options.durability != args::DurabilityMode::Fsync {
             tracing::warn!("with --db-url postgres://, --durability is not used: what the database promises counts");
         }
-        return Ok(EventsPlace::Postgres(url.to_owned()));
+        return Ok(EventsStorage::Postgres(url.to_owned()));
     }
     match (url.starts_with("sqlite://"), &options.data_dir) {
-        (true, Some(folder)) => Ok(EventsPlace::Folder(PathBuf::from(folder))),
+        (true, Some(folder)) => Ok(EventsStorage::Folder(PathBuf::from(folder))),
         (true, None) => bail!("--db-url sqlite:// needs --data-dir"),
         (false, _) => {
             let kind = url.split("://").next().unwrap_or_default();
@@ -230,18 +232,18 @@ fn of_url(url: &str, options: &ServeOptions) -> Result<EventsPlace> {
 }
 
 fn start_logging(options: &ServeOptions) {
-    logging::start(logging::Options {
+    logging::start(logging::LoggingOptions {
         level: match options.log_level {
-            Level::Debug => logging::LevelFilter::DEBUG,
-            Level::Info => logging::LevelFilter::INFO,
-            Level::Warn => logging::LevelFilter::WARN,
-            Level::Error => logging::LevelFilter::ERROR,
+            LogLevel::Debug => logging::LevelFilter::DEBUG,
+            LogLevel::Info => logging::LevelFilter::INFO,
+            LogLevel::Warn => logging::LevelFilter::WARN,
+            LogLevel::Error => logging::LevelFilter::ERROR,
         },
         format: match options.log_format {
-            Format::Console => logging::Format::Logfmt,
-            Format::Json => logging::Format::Json,
+            LogFormat::Console => logging::LineFormat::Logfmt,
+            LogFormat::Json => logging::LineFormat::Json,
         },
-        target: logging::Target::Stderr,
+        target: logging::LogTarget::Stderr,
         add_timestamp: true,
         static_fields: BTreeMap::new(),
         only_errors_of: &[],

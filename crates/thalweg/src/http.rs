@@ -8,7 +8,7 @@ use ureq::http::Response;
 use ureq::{AsSendBody, Body};
 
 /// Whom to ask, and how long.
-pub struct Target<'t> {
+pub struct HttpTarget<'t> {
     pub url: &'t str,
     pub token: Option<&'t str>,
     /// Certificates to trust beside those of the machine.
@@ -22,14 +22,14 @@ pub struct Target<'t> {
 /// Longer than any way to a server.
 const CONNECT: Duration = Duration::from_secs(20);
 
-pub struct Http {
+pub struct HttpClient {
     agent: ureq::Agent,
     base: String,
     authorization: Option<String>,
 }
 
-impl Http {
-    pub fn new(target: Target<'_>) -> Result<Http> {
+impl HttpClient {
+    pub fn new(target: HttpTarget<'_>) -> Result<HttpClient> {
         let url = target.url.trim_end_matches('/');
         let encrypted = url.starts_with("https://");
         anyhow::ensure!(
@@ -48,7 +48,7 @@ impl Http {
             .timeout_recv_response(target.answer)
             .proxy(None)
             .build();
-        Ok(Http {
+        Ok(HttpClient {
             agent: match encrypted {
                 true => thalweg_assemble::http_agent(config, target.ca_file)?,
                 false => config.into(),
@@ -123,7 +123,7 @@ mod tests {
     fn who_takes_a_request_and_says_nothing_is_not_waited_for_without_end() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", silent.local_addr().unwrap());
-        let http = Http::new(Target {
+        let http = HttpClient::new(HttpTarget {
             url: &url,
             token: None,
             ca_file: None,

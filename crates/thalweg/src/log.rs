@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use thalweg_assemble::DataDir;
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{CheckReport, DumpOptions};
 
 use crate::cli::{LogCheck, LogCommand, LogDump, LogFolder, LogRepair};
@@ -27,7 +27,7 @@ pub fn main(command: &LogCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn check(options: &LogCheck) -> anyhow::Result<ExitCode> {
-    let place = Place::of(&options.folder)?;
+    let place = LogLocation::of(&options.folder)?;
     let _held = place.hold()?;
     let report = checked(&place, |disk, progress| Ok(thalweg_log::check(disk, progress)?))?;
     if options.json {
@@ -39,7 +39,7 @@ fn check(options: &LogCheck) -> anyhow::Result<ExitCode> {
 }
 
 fn repair(options: &LogRepair) -> anyhow::Result<ExitCode> {
-    let place = Place::of(&options.folder)?;
+    let place = LogLocation::of(&options.folder)?;
     let _held = place.hold()?;
     let repaired = checked(&place, |disk, progress| {
         Ok(thalweg_log::repair(disk, options.accept_loss, progress)?)
@@ -69,7 +69,7 @@ fn repair(options: &LogRepair) -> anyhow::Result<ExitCode> {
 }
 
 fn dump(options: &LogDump) -> anyhow::Result<ExitCode> {
-    let place = Place::of(&options.folder)?;
+    let place = LogLocation::of(&options.folder)?;
     if let Some(holder) = place.locked.iter().find_map(|folder| DataDir::holder(folder)) {
         let process = holder.process;
         out::complain(format_args!(
@@ -112,13 +112,13 @@ fn code(report: &CheckReport) -> ExitCode {
 }
 
 /// A log, and the folders whose holder may be writing it.
-struct Place {
+struct LogLocation {
     dir: PathBuf,
     locked: Vec<PathBuf>,
 }
 
-impl Place {
-    fn of(folder: &LogFolder) -> anyhow::Result<Place> {
+impl LogLocation {
+    fn of(folder: &LogFolder) -> anyhow::Result<LogLocation> {
         let dir = folder.dir.clone().unwrap_or_else(|| folder.data_dir.join("log"));
         anyhow::ensure!(
             dir.is_dir(),
@@ -141,7 +141,7 @@ impl Place {
                 holding.into_iter().flatten().find(is_locked).into_iter().collect()
             }
         };
-        Ok(Place { dir, locked })
+        Ok(LogLocation { dir, locked })
     }
 
     /// Keeps other processes from the log; a copy of a log that is in no data folder has nobody to be kept from it.
@@ -154,15 +154,15 @@ impl Place {
             .context("a log cannot be checked or repaired while a process writes it (thalweg log dump can be used)")
     }
 
-    fn disk(&self) -> anyhow::Result<Folder> {
-        Folder::open(&self.dir).with_context(|| format!("cannot open {}", self.dir.display()))
+    fn disk(&self) -> anyhow::Result<FolderDisk> {
+        FolderDisk::open(&self.dir).with_context(|| format!("cannot open {}", self.dir.display()))
     }
 }
 
 /// Runs with a line of progress on a terminal.
 fn checked<T>(
-    place: &Place,
-    work: impl FnOnce(&Folder, &mut thalweg_log::Progress<'_>) -> anyhow::Result<T>,
+    place: &LogLocation,
+    work: impl FnOnce(&FolderDisk, &mut thalweg_log::CheckProgress<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let terminal = std::io::stderr().is_terminal();
     let disk = place.disk()?;

@@ -4,7 +4,6 @@
 //! some records or some files of `lake ingest` were not taken, 65 what is stored is damaged, 74 the log took no more.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod aligned;
 mod auth;
 mod check;
 mod cli;
@@ -22,6 +21,7 @@ mod run;
 mod signals;
 mod simulate;
 mod sql;
+mod text_table;
 
 use std::process::ExitCode;
 
@@ -30,8 +30,8 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use crate::cli::{Cli, Command};
 
 #[global_allocator]
-static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
-    thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
+static ALLOCATOR: thalweg_telemetry::alloc::CountingAllocator<tikv_jemallocator::Jemalloc> =
+    thalweg_telemetry::alloc::CountingAllocator(tikv_jemallocator::Jemalloc);
 
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;

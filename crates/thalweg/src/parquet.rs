@@ -8,12 +8,12 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use thalweg_assemble::download;
 use thalweg_lake::delta::schema::TableSchema;
-use thalweg_lake::delta::{DeltaLog, Detail};
+use thalweg_lake::delta::{DeltaLog, SnapshotDetail};
 use thalweg_lake::store::SyncedStore;
 use thalweg_query::BytesAs;
-use thalweg_query::parquet::{Cat, ColumnStatistics, FileInfo, Opened, SchemaInfo, cat, schema, stats};
+use thalweg_query::parquet::{Cat, ColumnStatistics, FileInfo, ParquetFile, SchemaInfo, cat, schema, stats};
 
-use crate::{aligned, out};
+use crate::{out, text_table};
 
 const VALUE_CHARACTERS_MAX: usize = 32;
 
@@ -22,9 +22,9 @@ pub enum ParquetCommand {
     /// Print rows as JSON lines
     Cat(CatOptions),
     /// Print the columns: their types, and what is noted of them
-    Schema(FileOptions),
+    Schema(ParquetFileOptions),
     /// Print row groups and columns: sizes, encodings, nulls, least and greatest values, order
-    Stats(FileOptions),
+    Stats(ParquetFileOptions),
 }
 
 #[derive(Args)]
@@ -46,7 +46,7 @@ pub struct CatOptions {
 }
 
 #[derive(Args)]
-pub struct FileOptions {
+pub struct ParquetFileOptions {
     /// The file, or its URL (s3://, gs://, az://); - is the standard input
     pub file: String,
     /// Print one JSON document
@@ -77,11 +77,11 @@ pub fn main(command: &ParquetCommand) -> Result<ExitCode> {
 }
 
 /// One of an object store is copied first: its footer stands at the end, and says what to read before that.
-fn open(name: &str) -> Result<Opened> {
+fn open(name: &str) -> Result<ParquetFile> {
     let is_elsewhere = name.contains("://") && !name.starts_with("file://");
     Ok(match is_elsewhere {
-        true => Opened::of(name, crate::runtime()?.block_on(download(name))?.into_file())?,
-        false => Opened::open(name)?,
+        true => ParquetFile::of(name, crate::runtime()?.block_on(download(name))?.into_file())?,
+        false => ParquetFile::open(name)?,
     })
 }
 
@@ -105,7 +105,7 @@ fn rows(options: &CatOptions) -> Result<()> {
 
 /// The table's own schema, where the file lies in a table: the names of attributes are noted there. A table that cannot be read says
 /// nothing of its files.
-fn table_of(opened: &Opened) -> Result<Option<TableSchema>> {
+fn table_of(opened: &ParquetFile) -> Result<Option<TableSchema>> {
     let Some(folder) = opened.table_folder() else {
         return Ok(None);
     };
@@ -113,7 +113,7 @@ fn table_of(opened: &Opened) -> Result<Option<TableSchema>> {
     let Ok(log) = DeltaLog::new(&folder, SyncedStore::new()) else {
         return Ok(None);
     };
-    let newest = runtime.block_on(log.load(Detail::Counts));
+    let newest = runtime.block_on(log.load(SnapshotDetail::Counts));
     Ok(newest.ok().flatten().map(|snapshot| (*snapshot.schema).clone()))
 }
 
@@ -123,12 +123,12 @@ fn schema_text(info: &SchemaInfo) -> String {
         info.rows,
         info.row_groups,
         info.format_version,
-        aligned::or_dash(info.created_by.as_deref())
+        text_table::or_dash(info.created_by.as_deref())
     );
     for (key, value) in &info.metadata {
         text.push_str(&format!(
             "{key} = {}\n",
-            aligned::short(value.as_deref().unwrap_or_default(), 200)
+            text_table::short(value.as_deref().unwrap_or_default(), 200)
         ));
     }
     let rows: Vec<Vec<String>> = info
@@ -139,27 +139,27 @@ fn schema_text(info: &SchemaInfo) -> String {
             vec![
                 column.path.clone(),
                 column.physical.clone(),
-                aligned::or_dash(column.logical.as_deref()),
+                text_table::or_dash(column.logical.as_deref()),
                 column.repetition.clone(),
-                aligned::short(&column.read_as, 40),
-                aligned::short(&notes.collect::<Vec<_>>().join(" "), 100),
+                text_table::short(&column.read_as, 40),
+                text_table::short(&notes.collect::<Vec<_>>().join(" "), 100),
             ]
         })
         .collect();
     let titles = ["column", "physical", "logical", "repetition", "read as", "metadata"];
-    format!("{text}\n{}", aligned::table(&titles, &rows))
+    format!("{text}\n{}", text_table::table(&titles, &rows))
 }
 
 fn stats_text(info: &FileInfo) -> String {
-    let size = |bytes: i64| aligned::bytes(u64::try_from(bytes).unwrap_or(0));
+    let size = |bytes: i64| text_table::bytes(u64::try_from(bytes).unwrap_or(0));
     let head = format!(
         "{} rows, {} in the file; values {}, stored {}, ratio {}; created by {}\n",
         info.rows,
-        aligned::bytes(info.bytes),
+        text_table::bytes(info.bytes),
         size(info.uncompressed),
         size(info.compressed),
         info.ratio,
-        aligned::or_dash(info.created_by.as_deref())
+        text_table::or_dash(info.created_by.as_deref())
     );
     let groups: Vec<Vec<String>> = info
         .row_groups
@@ -178,7 +178,7 @@ fn stats_text(info: &FileInfo) -> String {
             ]
         })
         .collect();
-    let groups = aligned::table(
+    let groups = text_table::table(
         &["row group", "rows", "stored", "values", "ratio", "sorted by"],
         &groups,
     );
@@ -200,13 +200,17 @@ fn stats_text(info: &FileInfo) -> String {
         "min",
         "max",
     ];
-    format!("{head}\n{groups}\n\n{}", aligned::table(&titles, &columns))
+    format!("{head}\n{groups}\n\n{}", text_table::table(&titles, &columns))
 }
 
 fn stats_of(column: &ColumnStatistics, all: i64) -> Vec<String> {
-    let size = |bytes: i64| aligned::bytes(u64::try_from(bytes).unwrap_or(0));
+    let size = |bytes: i64| text_table::bytes(u64::try_from(bytes).unwrap_or(0));
     let value = |value: &Option<String>| {
-        aligned::or_dash(value.as_deref().map(|text| aligned::short(text, VALUE_CHARACTERS_MAX)))
+        text_table::or_dash(
+            value
+                .as_deref()
+                .map(|text| text_table::short(text, VALUE_CHARACTERS_MAX)),
+        )
     };
     let share = column.compressed as f64 * 100.0 / all.max(1) as f64;
     vec![
@@ -217,8 +221,8 @@ fn stats_of(column: &ColumnStatistics, all: i64) -> Vec<String> {
         format!("{share:.1} %"),
         size(column.uncompressed),
         column.ratio.to_string(),
-        aligned::or_dash(column.pages),
-        aligned::or_dash(column.nulls),
+        text_table::or_dash(column.pages),
+        text_table::or_dash(column.nulls),
         value(&column.min),
         value(&column.max),
     ]

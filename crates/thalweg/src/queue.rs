@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use self::args::{Create, Pause, QueueCommand, QueueOptions};
-use self::client::{Client, segment};
+use self::args::{QueueCommand, QueueCreate, QueueOptions, QueuePause};
+use self::client::{QueueClient, segment};
 use crate::out;
 
 pub fn main(options: &QueueOptions) -> Result<ExitCode> {
-    let client = Client::new(&options.server)?;
+    let client = QueueClient::new(&options.server)?;
     let as_json = options.server.json;
     match &options.command {
         QueueCommand::Create(create) => {
@@ -43,7 +43,7 @@ pub fn main(options: &QueueOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(client: &Client, name: &str, as_json: bool) -> Result<()> {
+fn show(client: &QueueClient, name: &str, as_json: bool) -> Result<()> {
     let (shown, stats) = (client.get(&of(name, ""))?, client.get(&of(name, "/stats"))?);
     let messages = match buffer::is_buffer(name) {
         true => buffer::messages(name, &stats, |path| client.get(path))?,
@@ -70,7 +70,7 @@ fn tell(as_json: bool, answer: &Value, text: impl FnOnce() -> String) -> Result<
 }
 
 /// What `create` sends: the name, and each `--set retry.max_retries=3` at its place.
-fn settings(create: &Create) -> Result<Value> {
+fn settings(create: &QueueCreate) -> Result<Value> {
     let mut body = json!({"name": create.name});
     if let Some(partitions) = create.partitions {
         body["partitions"] = partitions.into();
@@ -93,7 +93,7 @@ fn settings(create: &Create) -> Result<Value> {
     Ok(body)
 }
 
-fn paused(client: &Client, pause: &Pause, as_json: bool) -> Result<()> {
+fn paused(client: &QueueClient, pause: &QueuePause, as_json: bool) -> Result<()> {
     let action = if pause.resume { "resume" } else { "pause" };
     let (path, body) = match &pause.group {
         Some(group) => (
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn settings_of_a_new_queue_are_placed_by_their_paths() {
-        let create = |set: &[(&str, &str)]| Create {
+        let create = |set: &[(&str, &str)]| QueueCreate {
             name: "q".to_owned(),
             partitions: Some(4),
             set: set

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use thalweg_assemble::{Checked, Process, Stopped};
+use thalweg_assemble::{CheckedConfig, Process, ShutdownReport};
 use thalweg_telemetry::logging;
 
 use crate::cli::RunOptions;
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalRequest, Signals};
 use crate::{check, out};
 
 pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
@@ -35,7 +35,7 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
 
 /// Reads the file again as often as it is asked to; returns when the process is to stop.
 async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOptions) {
-    while signals.next().await == Asked::Reload {
+    while signals.next().await == SignalRequest::Reload {
         // Logins are judged where they are replaced, and listeners stay as they are.
         let reloaded = match check::load_without_listeners(&options.file) {
             Ok(Some(checked)) => process.reload(&checked).await,
@@ -62,7 +62,7 @@ async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOpt
 }
 
 /// Prints the balance of each flow; 0 if every message was acknowledged.
-pub fn exit_code(stopped: &Stopped) -> ExitCode {
+pub fn exit_code(stopped: &ShutdownReport) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for report in &stopped.flows {
         tracing::info!(flow = report.flow, "{}", report.counts);
@@ -82,7 +82,7 @@ pub fn exit_code(stopped: &Stopped) -> ExitCode {
     code
 }
 
-fn start_logging(checked: &Checked, options: &RunOptions) -> anyhow::Result<()> {
+fn start_logging(checked: &CheckedConfig, options: &RunOptions) -> anyhow::Result<()> {
     let mut logger = checked.logging();
     if let Some(name) = &options.log_level {
         logger.level = logging::level(name)

@@ -17,7 +17,7 @@ pub struct Signals {
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalRequest {
     Stop,
     Reload,
 }
@@ -33,24 +33,24 @@ impl Signals {
         })
     }
 
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.terminate.recv() => SignalRequest::Stop,
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 
     /// Returns at the first signal to stop.
     pub async fn stop(mut self) {
-        while self.next().await != Asked::Stop {}
+        while self.next().await != SignalRequest::Stop {}
         self.stop_at_once();
     }
 
     /// From now on another signal to stop exits with code 1.
     pub fn stop_at_once(mut self) {
         tokio::spawn(async move {
-            while self.next().await != Asked::Stop {}
+            while self.next().await != SignalRequest::Stop {}
             out::complain(
                 "thalweg: stopped at once by a second signal; what was not acknowledged will be sent again by its source",
             );

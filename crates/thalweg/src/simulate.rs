@@ -42,7 +42,7 @@ async fn stdin_ends() {
     while !matches!(stdin.read(&mut bytes).await, Ok(0) | Err(_)) {}
 }
 
-fn options(a: SimulateOpcua) -> anyhow::Result<thalweg_simulator::Options> {
+fn options(a: SimulateOpcua) -> anyhow::Result<thalweg_simulator::SimulatorOptions> {
     let user = match &a.user {
         None => None,
         Some(text) => {
@@ -52,7 +52,7 @@ fn options(a: SimulateOpcua) -> anyhow::Result<thalweg_simulator::Options> {
             Some((name.to_owned(), password.to_owned()))
         }
     };
-    Ok(thalweg_simulator::Options {
+    Ok(thalweg_simulator::SimulatorOptions {
         host: a.host,
         port: a.port,
         http_port: a.http_port,
@@ -80,6 +80,6 @@ fn options(a: SimulateOpcua) -> anyhow::Result<thalweg_simulator::Options> {
         wide: a.wide,
         seed: a.seed,
         types: a.types,
-        ..thalweg_simulator::Options::default()
+        ..thalweg_simulator::SimulatorOptions::default()
     })
 }

@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use thalweg_assemble::sql::{Format, Question, Session, Source, answer};
+use thalweg_assemble::sql::{SqlOutputFormat, SqlRequest, SqlSession, SqlSource, answer};
 
 use crate::cli::{SqlFormat, SqlOptions};
 use crate::http::token;
@@ -19,7 +19,7 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     let query = match &options.query {
         Some(query) => query.clone(),
         None if terminal && std::io::stdin().is_terminal() => {
-            let session = Session::new(source(options)?);
+            let session = SqlSession::new(source(options)?);
             shell::run(&crate::runtime()?, session, shell::format(options.format)?)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -32,19 +32,19 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
         }
     };
     let format = match options.format {
-        Some(SqlFormat::Table) => Format::Table,
-        Some(SqlFormat::Csv) => Format::Csv,
-        Some(SqlFormat::Json) => Format::Json,
-        Some(SqlFormat::Ndjson) => Format::Ndjson,
-        Some(SqlFormat::Arrow) => Format::Arrow,
-        None if terminal => Format::Table,
-        None => Format::Ndjson,
+        Some(SqlFormat::Table) => SqlOutputFormat::Table,
+        Some(SqlFormat::Csv) => SqlOutputFormat::Csv,
+        Some(SqlFormat::Json) => SqlOutputFormat::Json,
+        Some(SqlFormat::Ndjson) => SqlOutputFormat::Ndjson,
+        Some(SqlFormat::Arrow) => SqlOutputFormat::Arrow,
+        None if terminal => SqlOutputFormat::Table,
+        None => SqlOutputFormat::Ndjson,
     };
     anyhow::ensure!(
-        !(format == Format::Arrow && terminal),
+        !(format == SqlOutputFormat::Arrow && terminal),
         "an Arrow stream is not for a terminal; redirect it: thalweg sql --format arrow \"...\" > result.arrows"
     );
-    let question = Question {
+    let question = SqlRequest {
         source: source(options)?,
         query,
         format,
@@ -59,9 +59,9 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn source(options: &SqlOptions) -> anyhow::Result<Source> {
+fn source(options: &SqlOptions) -> anyhow::Result<SqlSource> {
     let who = &options.who;
-    Ok(Source {
+    Ok(SqlSource {
         data_dir: options.data_dir.clone(),
         lake: options.lake.clone(),
         url: who.url.clone(),

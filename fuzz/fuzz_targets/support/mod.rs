@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use thalweg_events::json::compact;
 use thalweg_events::{DEFAULT, EmbeddedStore, EventsOptions, NewNamespace, Scopes, Store, new_token};
-use thalweg_events_api::{EventsApiOptions, Server};
-use thalweg_log::disk::Ram;
+use thalweg_events_api::{EventsApiOptions, EventsApiServer};
+use thalweg_log::disk::RamDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_telemetry::Metrics;
 use tokio::runtime::Runtime;
@@ -17,7 +17,7 @@ const FILE: u64 = 40 << 20;
 
 struct Fuzzed {
     runtime: Runtime,
-    server: Arc<Server>,
+    server: Arc<EventsApiServer>,
     log: Arc<EmbeddedLog>,
     inputs: u32,
 }
@@ -25,7 +25,7 @@ struct Fuzzed {
 static FUZZED: Mutex<Option<Fuzzed>> = Mutex::new(None);
 
 /// Does something with a server.
-pub fn with<F: Future<Output = ()>>(work: impl FnOnce(Arc<Server>) -> F) {
+pub fn with<F: Future<Output = ()>>(work: impl FnOnce(Arc<EventsApiServer>) -> F) {
     let mut held = FUZZED.lock().unwrap_or_else(PoisonError::into_inner);
     if held.as_ref().is_some_and(|fuzzed| fuzzed.inputs >= INPUTS)
         && let Some(old) = held.take()
@@ -56,7 +56,7 @@ fn start() -> Fuzzed {
         tail_bytes_max: 0,
         ..LogOptions::default()
     };
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(512 << 20)), 1, &settings).expect("a log opens"));
+    let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(512 << 20)), 1, &settings).expect("a log opens"));
     let options = EventsOptions {
         durability: Durability::Os,
         in_memory: true,
@@ -81,7 +81,7 @@ fn start() -> Fuzzed {
         ..EventsApiOptions::default()
     };
     Fuzzed {
-        server: Server::new(Arc::new(store), options, Arc::new(Metrics::new(false))),
+        server: EventsApiServer::new(Arc::new(store), options, Arc::new(Metrics::new(false))),
         runtime,
         log,
         inputs: 0,

@@ -11,10 +11,10 @@ use thalweg_events::{
 };
 use thalweg_events_postgres::{PostgresOptions, PostgresStore};
 use thalweg_kit::files;
-use thalweg_log::disk::{Folder, Ram};
+use thalweg_log::disk::{FolderDisk, RamDisk};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
-use super::{EventsPlace, ServeEvents, log_settings};
+use super::{EventsServerOptions, EventsStorage, log_settings};
 use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
 use crate::log::OpenLog;
@@ -24,40 +24,40 @@ use crate::log_memory::LogMemory;
 const RAM_FILE: u64 = 40 << 20;
 
 /// A store, and what it stands on.
-pub(super) struct Opened {
+pub(super) struct OpenEventStore {
     pub store: Arc<dyn Store>,
-    kept: Kept,
+    kept: StoreBacking,
 }
 
-enum Kept {
+enum StoreBacking {
     InMemory(Arc<EmbeddedLog>, Arc<WatchedClock>),
     OnDisk(Box<OpenLog>, DataDir),
     /// By somebody else.
     Elsewhere,
 }
 
-impl Opened {
-    pub async fn open(options: &ServeEvents) -> Result<Opened> {
+impl OpenEventStore {
+    pub async fn open(options: &EventsServerOptions) -> Result<OpenEventStore> {
         match &options.place {
-            EventsPlace::Memory => Opened::in_memory(options).await,
-            EventsPlace::Folder(folder) => Opened::on_disk(options, folder).await,
-            EventsPlace::Postgres(url) => {
+            EventsStorage::Memory => OpenEventStore::in_memory(options).await,
+            EventsStorage::Folder(folder) => OpenEventStore::on_disk(options, folder).await,
+            EventsStorage::Postgres(url) => {
                 let store = open_postgres(url).await?;
-                let kept = Kept::Elsewhere;
-                Ok(Opened { store, kept })
+                let kept = StoreBacking::Elsewhere;
+                Ok(OpenEventStore { store, kept })
             }
         }
     }
 
-    async fn in_memory(options: &ServeEvents) -> Result<Opened> {
+    async fn in_memory(options: &EventsServerOptions) -> Result<OpenEventStore> {
         let (store, log) = open_in_memory(options.memory, index_memory(options.memory)).await?;
         let clock = Arc::new(WatchedClock::resume(log.clock(), log.as_ref()).await?);
         clock.watch(log.clone());
-        let kept = Kept::InMemory(log, clock);
-        Ok(Opened { store, kept })
+        let kept = StoreBacking::InMemory(log, clock);
+        Ok(OpenEventStore { store, kept })
     }
 
-    async fn on_disk(options: &ServeEvents, folder: &Path) -> Result<Opened> {
+    async fn on_disk(options: &EventsServerOptions, folder: &Path) -> Result<OpenEventStore> {
         let held = take(folder)?;
         let memory = LogMemory::of(usize::try_from(options.memory / 4).unwrap_or(usize::MAX), 1);
         let log = OpenLog::open(&log_settings(options), memory, folder).await?;
@@ -72,27 +72,27 @@ impl Opened {
             options.recover_skip,
         )
         .await?;
-        Ok(Opened {
+        Ok(OpenEventStore {
             store,
-            kept: Kept::OnDisk(Box::new(log), held),
+            kept: StoreBacking::OnDisk(Box::new(log), held),
         })
     }
 
     /// What it stands on here.
     pub fn logs(&self) -> Vec<Arc<EmbeddedLog>> {
         match &self.kept {
-            Kept::InMemory(log, _) => vec![log.clone()],
-            Kept::OnDisk(log, _) => log.logs().to_vec(),
-            Kept::Elsewhere => Vec::new(),
+            StoreBacking::InMemory(log, _) => vec![log.clone()],
+            StoreBacking::OnDisk(log, _) => log.logs().to_vec(),
+            StoreBacking::Elsewhere => Vec::new(),
         }
     }
 
     /// Of a log of its own; a database has its own time.
     pub fn clock(&self) -> Option<&Arc<WatchedClock>> {
         match &self.kept {
-            Kept::OnDisk(log, _) => Some(log.clock()),
-            Kept::InMemory(_, clock) => Some(clock),
-            Kept::Elsewhere => None,
+            StoreBacking::OnDisk(log, _) => Some(log.clock()),
+            StoreBacking::InMemory(_, clock) => Some(clock),
+            StoreBacking::Elsewhere => None,
         }
     }
 
@@ -100,9 +100,9 @@ impl Opened {
     pub async fn close(self) {
         drop(self.store);
         let close = move || match self.kept {
-            Kept::InMemory(log, _) => log.close(),
-            Kept::OnDisk(log, _held) => log.close(),
-            Kept::Elsewhere => {}
+            StoreBacking::InMemory(log, _) => log.close(),
+            StoreBacking::OnDisk(log, _held) => log.close(),
+            StoreBacking::Elsewhere => {}
         };
         let _ = tokio::task::spawn_blocking(close).await;
     }
@@ -129,16 +129,16 @@ pub(super) async fn open_embedded(
     index_memory: usize,
     accept_loss: bool,
 ) -> Result<Arc<dyn Store>> {
-    let keeps = Keeps {
+    let keeps = RecoveryOptions {
         accept_loss,
-        ..Keeps::default()
+        ..RecoveryOptions::default()
     };
     Ok(Arc::new(embedded(log, durability, folder, index_memory, keeps).await?))
 }
 
 /// What a start keeps of what is deleted or lost.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Keeps {
+pub(crate) struct RecoveryOptions {
     /// The lake reads messages of deleted namespaces, too.
     pub deleted: bool,
     /// What the log has lost is given up.
@@ -150,10 +150,10 @@ pub(super) async fn embedded(
     durability: Durability,
     folder: &Path,
     index_memory: usize,
-    keeps: Keeps,
+    keeps: RecoveryOptions,
 ) -> Result<EmbeddedStore> {
     let indexes = folder.join("events");
-    let opened = Folder::open(&indexes).with_context(|| format!("cannot open the folder {}", indexes.display()));
+    let opened = FolderDisk::open(&indexes).with_context(|| format!("cannot open the folder {}", indexes.display()));
     let settings = EventsOptions {
         durability,
         in_memory: false,
@@ -204,7 +204,7 @@ fn ram(bytes: u64) -> Result<EmbeddedLog> {
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
-    Ok(EmbeddedLog::open(Arc::new(Ram::new(bytes)), 1, &settings)?)
+    Ok(EmbeddedLog::open(Arc::new(RamDisk::new(bytes)), 1, &settings)?)
 }
 
 /// A token that was given for the namespace `default`.
@@ -219,20 +219,20 @@ pub(super) fn given_token(text: &str) -> Result<Token> {
 /// Where a token goes that is made at the first start. What a process writes beside a terminal ends up in journals, which many can
 /// read and which are kept for long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TokenTo {
+pub enum TokenDestination {
     Terminal,
     /// A file that only the user of the process can read.
     File(PathBuf),
     Nowhere,
 }
 
-impl TokenTo {
+impl TokenDestination {
     /// A terminal, if somebody sits at one, else a file, if there is a place for it.
-    pub fn seen(file: Option<PathBuf>) -> TokenTo {
+    pub fn seen(file: Option<PathBuf>) -> TokenDestination {
         match (std::io::stderr().is_terminal(), file) {
-            (true, _) => TokenTo::Terminal,
-            (false, Some(file)) => TokenTo::File(file),
-            (false, None) => TokenTo::Nowhere,
+            (true, _) => TokenDestination::Terminal,
+            (false, Some(file)) => TokenDestination::File(file),
+            (false, None) => TokenDestination::Nowhere,
         }
     }
 
@@ -244,7 +244,7 @@ impl TokenTo {
 
 /// A token that was made now.
 #[derive(Clone, PartialEq, Eq)]
-pub enum MadeToken {
+pub enum GeneratedToken {
     /// To be said at the terminal.
     Text(String),
     /// It is in this file.
@@ -252,7 +252,11 @@ pub enum MadeToken {
 }
 
 /// The namespace that always exists, and its token. Returns where the token is, if it was made now.
-pub(super) async fn make_default(store: &dyn Store, given: Option<Token>, to: &TokenTo) -> Result<Option<MadeToken>> {
+pub(super) async fn make_default(
+    store: &dyn Store,
+    given: Option<Token>,
+    to: &TokenDestination,
+) -> Result<Option<GeneratedToken>> {
     let exists = match store.namespace(DEFAULT).await {
         Ok(_) => true,
         Err(EventsError::NamespaceNotFound(_)) => false,
@@ -280,7 +284,7 @@ pub(super) async fn make_default(store: &dyn Store, given: Option<Token>, to: &T
             Ok(_) => return Ok(handed),
             // Another server on the same database was faster, and tells its token.
             Err(EventsError::NamespaceExists(_)) => {
-                if let Some(MadeToken::Kept(path)) = handed {
+                if let Some(GeneratedToken::Kept(path)) = handed {
                     let _ = std::fs::remove_file(path);
                 }
             }
@@ -299,10 +303,10 @@ pub(super) async fn make_default(store: &dyn Store, given: Option<Token>, to: &T
     Ok(None)
 }
 
-fn hand_over(text: &str, to: &TokenTo) -> Result<MadeToken> {
+fn hand_over(text: &str, to: &TokenDestination) -> Result<GeneratedToken> {
     match to {
-        TokenTo::Terminal => Ok(MadeToken::Text(text.to_owned())),
-        TokenTo::File(path) => {
+        TokenDestination::Terminal => Ok(GeneratedToken::Text(text.to_owned())),
+        TokenDestination::File(path) => {
             let write = || -> std::io::Result<()> {
                 if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
                     files::create_folders(folder)?;
@@ -313,9 +317,9 @@ fn hand_over(text: &str, to: &TokenTo) -> Result<MadeToken> {
             write().with_context(|| {
                 format!("cannot write the token of the namespace {DEFAULT} to {shown}; make the folder writable, or give a token (--token-file)")
             })?;
-            Ok(MadeToken::Kept(path.clone()))
+            Ok(GeneratedToken::Kept(path.clone()))
         }
-        TokenTo::Nowhere => bail!(
+        TokenDestination::Nowhere => bail!(
             "the namespace {DEFAULT} is new, and there is no terminal to show its token at; give one (--token-file), or a file for it (--token-out)"
         ),
     }

@@ -1,8 +1,8 @@
 //! What the section `ingest` says.
 
 use thalweg_config::{Config, Diagnostics, Fields, ListenerConfig, Pos};
-use thalweg_lake::otlp::decode::Window;
-use thalweg_lake::otlp::walk::WalkLimits;
+use thalweg_lake::otlp::decode::ArrivalWindow;
+use thalweg_lake::otlp::validate::OtlpRecordLimits;
 use thalweg_otlp::ReceiverOptions;
 
 use crate::lake::not_there;
@@ -14,17 +14,17 @@ pub(crate) const INFLIGHT_MIN: u64 = 8 << 20;
 
 /// The receivers, if the section is there.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct IngestSection {
     pub grpc: ListenerConfig,
     pub http: ListenerConfig,
     pub receiver: ReceiverOptions,
-    pub window: Window,
+    pub window: ArrivalWindow,
     /// `inflight_bytes`, if the file gives it; the options' own is set when the memory is divided.
     pub inflight: Option<(u64, Pos)>,
 }
 
 /// Reads the section; mistakes go to the diagnostics.
-pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Option<Section> {
+pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Option<IngestSection> {
     let mut fields = Fields::new(config.ingest.as_ref()?, diagnostics);
     let mut otlp = fields.fields("otlp");
     let grpc = ListenerConfig::read(GRPC.0, otlp.fields("grpc"), GRPC.1);
@@ -32,7 +32,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Option<Sect
     otlp.finish();
     let receiver = receiver(&mut fields);
     let nanos = |time: std::time::Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-    let window = Window {
+    let window = ArrivalWindow {
         past: nanos(fields.duration("past_max", "87660h")),
         future: nanos(fields.duration("future_max", "24h")),
     };
@@ -40,7 +40,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Option<Sect
     let inflight = inflight.map(|bytes| (bytes, fields.pos_of("inflight_bytes")));
     not_there(&mut fields, "watch", "takes files with thalweg lake ingest only");
     fields.finish();
-    Some(Section {
+    Some(IngestSection {
         grpc,
         http,
         receiver,
@@ -67,7 +67,7 @@ fn receiver(fields: &mut Fields<'_>) -> ReceiverOptions {
         zstd_window_max: count(fields.size("zstd_window", "8MiB")),
         requests_max: count(fields.int_in("max_requests", 4096, 1..=1_000_000).unsigned_abs()),
         body_timeout: fields.duration("body_timeout", "30s"),
-        walk: WalkLimits {
+        walk: OtlpRecordLimits {
             nesting: count(fields.int_in("max_nesting", 64, 1..=256).unsigned_abs()),
             attributes: count(fields.int_in("max_attributes", 1024, 1..=65_535).unsigned_abs()),
             name_bytes: count(fields.size("max_name_bytes", "512B")),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use thalweg_config::Role;
-use thalweg_lake::entry::{AppendRefused, BoxFuture, EntrySink, Position};
-use thalweg_lake::ingest::{Handoff, Handoffs};
+use thalweg_lake::entry::{AppendRefused, BoxFuture, EntryPosition, EntrySink};
+use thalweg_lake::ingest::{Handoff, HandoffQueue};
 use thalweg_lake::otlp::Signal;
-use thalweg_otlp::{Admission, Denied};
+use thalweg_otlp::{Admission, AdmissionError};
 use thalweg_queue::{NewMessage, Queue, QueueError};
 
 /// Of each of [`Signal::ALL`]: its queue, and where what is stored in it is handed over.
-pub(super) struct QueueSink(pub [(Arc<Queue>, Arc<Handoffs>); 3]);
+pub(super) struct QueueSink(pub [(Arc<Queue>, Arc<HandoffQueue>); 3]);
 
 impl EntrySink for QueueSink {
     fn append(
@@ -19,7 +19,7 @@ impl EntrySink for QueueSink {
         signal: Signal,
         entry: Vec<u8>,
         handoff: Handoff,
-    ) -> BoxFuture<'static, Result<Position, AppendRefused>> {
+    ) -> BoxFuture<'static, Result<EntryPosition, AppendRefused>> {
         let [logs, metrics, traces] = &self.0;
         let (queue, handoffs) = match signal {
             Signal::Logs => logs,
@@ -30,7 +30,7 @@ impl EntrySink for QueueSink {
         Box::pin(async move {
             let produced = queue.produce(NewMessage::of(entry)).await.map_err(refused)?;
             handoffs.report(produced.partition, produced.offset, handoff);
-            Ok(Position {
+            Ok(EntryPosition {
                 queue: queue.name().to_string(),
                 partition: produced.partition,
                 offset: produced.offset,
@@ -51,15 +51,15 @@ fn refused(error: QueueError) -> AppendRefused {
 }
 
 /// The logins of the process: whoever sends needs the role `write`.
-pub(super) struct Senders(pub thalweg_console::Admission);
+pub(super) struct WriteRoleAdmission(pub thalweg_console::Authorizer);
 
-impl Admission for Senders {
-    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), Denied>> {
+impl Admission for WriteRoleAdmission {
+    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), AdmissionError>> {
         Box::pin(async move {
             self.0.admit(headers, Role::Write).await.map_err(|denied| match denied {
-                thalweg_console::Denied::Busy => Denied::Busy,
-                thalweg_console::Denied::Stranger(why) => Denied::NotAuthenticated(why),
-                thalweg_console::Denied::Lacks(why) => Denied::NotAuthorized(why),
+                thalweg_console::AuthorizationError::Busy => AdmissionError::Busy,
+                thalweg_console::AuthorizationError::Stranger(why) => AdmissionError::NotAuthenticated(why),
+                thalweg_console::AuthorizationError::Lacks(why) => AdmissionError::NotAuthorized(why),
             })
         })
     }

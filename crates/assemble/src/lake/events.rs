@@ -7,9 +7,9 @@ use thalweg_events::{EmbeddedStore, MessageId, event_in, names};
 use thalweg_lake::ingest::{Event, EventPartition, EventStore};
 
 /// The store that keeps its messages in the log of this process.
-pub(super) struct Messages(pub Arc<EmbeddedStore>);
+pub(super) struct LakeEventStore(pub Arc<EmbeddedStore>);
 
-impl EventStore for Messages {
+impl EventStore for LakeEventStore {
     fn partitions(&self) -> Vec<EventPartition> {
         let all = self.0.partitions().into_iter();
         all.map(|partition| EventPartition {

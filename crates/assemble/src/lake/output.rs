@@ -9,22 +9,22 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec, ParseContext,
     Rejection, WriteError, all_but,
 };
-use thalweg_lake::ingest::{Handoff, Handoffs};
+use thalweg_lake::ingest::{Handoff, HandoffQueue};
 use thalweg_lake::otlp::Signal;
-use thalweg_lake::records::RecordPacker;
+use thalweg_lake::signal_batch::SignalBatchWriter;
 use thalweg_lake::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
-use thalweg_lake::tags::{Packer, Refused};
+use thalweg_lake::tags::{RefusedMessage, TagBatchWriter};
 use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
 use thalweg_queue::{NewMessage, Queue};
 use thalweg_record::{Message, Ticks};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::OnceCell;
 
-use super::Lake;
-use crate::queues::Store;
+use super::LakeTables;
+use crate::queues::QueueService;
 
 /// Batches that share one commit of the log, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 4096;
@@ -37,30 +37,30 @@ const RECORD_BYTES: usize = 256;
 
 /// Tables that an output can feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fed {
+enum OutputTable {
     Tags,
     Records(Signal),
 }
 
-impl Fed {
-    const ALL: [Fed; 4] = [
-        Fed::Tags,
-        Fed::Records(Signal::Logs),
-        Fed::Records(Signal::Metrics),
-        Fed::Records(Signal::Traces),
+impl OutputTable {
+    const ALL: [OutputTable; 4] = [
+        OutputTable::Tags,
+        OutputTable::Records(Signal::Logs),
+        OutputTable::Records(Signal::Metrics),
+        OutputTable::Records(Signal::Traces),
     ];
 
     fn spec(self) -> &'static TableSpec {
         match self {
-            Fed::Tags => &TAGS,
-            Fed::Records(Signal::Logs) => &LOGS,
-            Fed::Records(Signal::Metrics) => &METRICS,
-            Fed::Records(Signal::Traces) => &TRACES,
+            OutputTable::Tags => &TAGS,
+            OutputTable::Records(Signal::Logs) => &LOGS,
+            OutputTable::Records(Signal::Metrics) => &METRICS,
+            OutputTable::Records(Signal::Traces) => &TRACES,
         }
     }
 }
 
-pub(crate) fn register(registry: &mut Registry, lake: Arc<Lake>, store: &Arc<Store>) {
+pub(crate) fn register(registry: &mut ComponentRegistry, lake: Arc<LakeTables>, store: &Arc<QueueService>) {
     let store = store.clone();
     registry.output("lake", move |node, context| parse(node, context, &lake, &store));
 }
@@ -68,28 +68,28 @@ pub(crate) fn register(registry: &mut Registry, lake: Arc<Lake>, store: &Arc<Sto
 fn parse(
     node: &ComponentNode,
     context: &mut ParseContext<'_>,
-    lake: &Arc<Lake>,
-    store: &Store,
+    lake: &Arc<LakeTables>,
+    store: &QueueService,
 ) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let names = Fed::ALL.map(|fed| fed.spec().name);
+    let names = OutputTable::ALL.map(|fed| fed.spec().name);
     let name = fields.one_of("table", &names, TAGS.name);
     fields.finish();
     lake.want();
     store.want();
-    let fed = Fed::ALL.into_iter().find(|fed| fed.spec().name == name);
-    Some(Arc::new(Spec {
+    let fed = OutputTable::ALL.into_iter().find(|fed| fed.spec().name == name);
+    Some(Arc::new(LakeOutputSpec {
         lake: lake.clone(),
-        fed: fed.unwrap_or(Fed::Tags),
+        fed: fed.unwrap_or(OutputTable::Tags),
     }))
 }
 
-struct Spec {
-    lake: Arc<Lake>,
-    fed: Fed,
+struct LakeOutputSpec {
+    lake: Arc<LakeTables>,
+    fed: OutputTable,
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for LakeOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         Ok(Arc::new(LakeOutput {
             lake: self.lake.clone(),
@@ -102,29 +102,29 @@ impl OutputSpec for Spec {
 }
 
 struct LakeOutput {
-    lake: Arc<Lake>,
-    fed: Fed,
+    lake: Arc<LakeTables>,
+    fed: OutputTable,
     /// The column `source` of messages that do not name their own.
     source: Arc<str>,
     /// Of the partition.
     key: Bytes,
-    opened: OnceCell<Opened>,
+    opened: OnceCell<OpenLakeOutput>,
 }
 
 /// The queue of the table, and what makes entries for it.
-struct Opened {
+struct OpenLakeOutput {
     queue: Arc<Queue>,
-    handoffs: Arc<Handoffs>,
-    packing: Mutex<Packing>,
+    handoffs: Arc<HandoffQueue>,
+    packing: Mutex<EntryWriter>,
 }
 
-enum Packing {
-    Tags(Box<Packer>),
-    Records(Box<RecordPacker>),
+enum EntryWriter {
+    Tags(Box<TagBatchWriter>),
+    Records(Box<SignalBatchWriter>),
 }
 
 /// A record of the log.
-struct Entry {
+struct LogEntry {
     bytes: Bytes,
     handoff: Handoff,
     /// The messages before this one are in this entry or those before, or refused.
@@ -132,56 +132,56 @@ struct Entry {
 }
 
 impl LakeOutput {
-    async fn opened(&self) -> Result<Opened, OpenError> {
+    async fn opened(&self) -> Result<OpenLakeOutput, OpenError> {
         let (queue, handoffs, packing) = match self.fed {
-            Fed::Tags => {
+            OutputTable::Tags => {
                 let (queue, handoffs) = self.lake.tags().await?;
-                (queue, handoffs, Packing::Tags(Box::default()))
+                (queue, handoffs, EntryWriter::Tags(Box::default()))
             }
-            Fed::Records(signal) => {
+            OutputTable::Records(signal) => {
                 let (queue, handoffs) = self.lake.received(signal).await?;
                 let limits = self.lake.records();
                 let limits = limits.ok_or_else(|| OpenError::Temporary("the lake is not open".to_owned()))?;
-                let packer = RecordPacker::new(signal, self.fed.spec(), limits);
-                (queue, handoffs, Packing::Records(Box::new(packer)))
+                let packer = SignalBatchWriter::new(signal, self.fed.spec(), limits);
+                (queue, handoffs, EntryWriter::Records(Box::new(packer)))
             }
         };
-        Ok(Opened {
+        Ok(OpenLakeOutput {
             queue,
             handoffs,
             packing: Mutex::new(packing),
         })
     }
 
-    fn pack(&self, packing: &mut Packing, messages: &Arc<Vec<Message>>) -> Packed {
+    fn pack(&self, packing: &mut EntryWriter, messages: &Arc<Vec<Message>>) -> EncodedEntries {
         let arrival = Ticks::now().unix_nanos().unwrap_or_default();
         match packing {
-            Packing::Tags(packer) => {
+            EntryWriter::Tags(packer) => {
                 let packed = packer.pack(&self.source, messages, arrival);
-                let entries = packed.entries.iter().map(|entry| Entry {
+                let entries = packed.entries.iter().map(|entry| LogEntry {
                     bytes: entry.bytes.clone(),
                     handoff: Handoff::Messages(packed.handed(entry, messages, &self.source, arrival)),
                     until: entry.part.end,
                 });
-                Packed {
+                EncodedEntries {
                     entries: entries.collect(),
                     refused: packed.refused,
                     rejected: Vec::new(),
                 }
             }
-            Packing::Records(packer) => {
+            EntryWriter::Records(packer) => {
                 let mut pack = || packer.pack(&self.source, messages, arrival);
                 let packed = match is_long(messages) {
                     // Other connections go on, on another thread.
                     true => tokio::task::block_in_place(pack),
                     false => pack(),
                 };
-                let entries = packed.entries.into_iter().map(|entry| Entry {
+                let entries = packed.entries.into_iter().map(|entry| LogEntry {
                     bytes: entry.bytes,
                     handoff: entry.handoff,
                     until: entry.until,
                 });
-                Packed {
+                EncodedEntries {
                     entries: entries.collect(),
                     refused: packed.refused,
                     rejected: packed.rejected,
@@ -192,9 +192,9 @@ impl LakeOutput {
 }
 
 /// What became of messages.
-struct Packed {
-    entries: Vec<Entry>,
-    refused: Vec<Refused>,
+struct EncodedEntries {
+    entries: Vec<LogEntry>,
+    refused: Vec<RefusedMessage>,
     /// Records within messages that are stored, by reason.
     rejected: Vec<(&'static str, u64)>,
 }
@@ -223,7 +223,7 @@ impl Output for LakeOutput {
             )))));
         };
         let packed = self.pack(&mut opened.packing.lock(), &messages);
-        let Packed {
+        let EncodedEntries {
             entries,
             refused,
             rejected,
@@ -234,7 +234,7 @@ impl Output for LakeOutput {
             let (mut stored, mut failed) = (0, None);
             let mut entries = entries.into_iter().peekable();
             while entries.peek().is_some() {
-                let Piece { records, handed, until } = piece(&mut entries, &key);
+                let EntryAppend { records, handed, until } = piece(&mut entries, &key);
                 let produced = match queue.produce_all(records).await {
                     Ok(produced) => produced,
                     Err(error) => {
@@ -264,9 +264,9 @@ impl Output for LakeOutput {
 /// What is refused for good, and what is to come again, of so many messages. `failed` says where those end that are stored, and why.
 fn settle(
     count: usize,
-    mut refused: Vec<Refused>,
+    mut refused: Vec<RefusedMessage>,
     failed: Option<(usize, String)>,
-) -> Result<(Vec<Refused>, Vec<Rejection>), WriteError> {
+) -> Result<(Vec<RefusedMessage>, Vec<Rejection>), WriteError> {
     match failed {
         None => Ok((refused, Vec::new())),
         Some((0, error)) => Err(WriteError::Temporary(format!("the lake cannot store: {error}"))),
@@ -280,7 +280,7 @@ fn settle(
 }
 
 /// Entries that the log takes at once.
-struct Piece {
+struct EntryAppend {
     records: Vec<NewMessage>,
     /// Of each.
     handed: Vec<Handoff>,
@@ -289,7 +289,7 @@ struct Piece {
 }
 
 /// As many as there are and go together.
-fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = Entry>>, key: &Bytes) -> Piece {
+fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = LogEntry>>, key: &Bytes) -> EntryAppend {
     let (mut records, mut handed, mut bytes, mut until) = (Vec::new(), Vec::new(), 0, 0);
     while let Some(entry) = entries.next_if(|next| {
         let fits = bytes + next.bytes.len() + RECORD_BYTES <= SUBMISSION_BYTES_MAX;
@@ -303,26 +303,26 @@ fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = Entry>>, key: &B
             ..NewMessage::of(entry.bytes)
         });
     }
-    Piece { records, handed, until }
+    EntryAppend { records, handed, until }
 }
 
-fn rejection(refused: Refused) -> Rejection {
+fn rejection(refused: RefusedMessage) -> Rejection {
     Rejection::permanent(refused.index, refused.refusal.reason, refused.refusal.error)
 }
 
 #[cfg(test)]
 mod tests {
-    use thalweg_lake::tags::Refusal;
+    use thalweg_lake::tags::MessageRefusal;
     use thalweg_record::DropReason;
 
     use super::*;
 
-    fn refused(index: usize) -> Refused {
-        let refusal = Refusal {
+    fn refused(index: usize) -> RefusedMessage {
+        let refusal = MessageRefusal {
             reason: DropReason::InvalidPayload,
             error: String::new(),
         };
-        Refused { index, refusal }
+        RefusedMessage { index, refusal }
     }
 
     fn places(rejections: &[Rejection]) -> Vec<usize> {
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn entries_go_together_up_to_what_the_log_takes_at_once() {
-        let handed = thalweg_lake::ingest::Messages {
+        let handed = thalweg_lake::ingest::MessagesHandoff {
             all: Arc::default(),
             part: 0..0,
             refused: Vec::new(),
@@ -355,7 +355,7 @@ mod tests {
             source: "here".into(),
             arrival: 0,
         };
-        let entry = |bytes: usize, until| Entry {
+        let entry = |bytes: usize, until| LogEntry {
             bytes: vec![0; bytes].into(),
             handoff: Handoff::Messages(handed.clone()),
             until,

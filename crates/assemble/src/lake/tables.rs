@@ -11,17 +11,18 @@ use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use thalweg_events::EmbeddedStore;
 use thalweg_flow::OpenError;
-use thalweg_lake::attributes::Promotion;
-use thalweg_lake::entry::{BoxFuture, Position};
+use thalweg_lake::attributes::AttributePromotion;
+use thalweg_lake::entry::{BoxFuture, EntryPosition};
 use thalweg_lake::ingest::{
-    EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, Progress, TableWriter, keep_ends, keep_event_ends,
+    EntryLimits, HandoffBudget, HandoffQueue, IngestOptions, PartitionProgress, QueueSource, TableWriter, keep_ends,
+    keep_event_ends,
 };
-use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
+use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceThread};
+use thalweg_lake::memtable_view::{MemtableReader, MemtableView, VisibilityWaitError};
 use thalweg_lake::otlp::Signal;
-use thalweg_lake::records::RecordLimits;
-use thalweg_lake::store::Site;
+use thalweg_lake::signal_batch::SignalBatchLimits;
+use thalweg_lake::store::LakeStorage;
 use thalweg_lake::tables::{EVENTS, LOGS, METRICS, TAGS, TRACES, TableSpec};
-use thalweg_lake::upkeep::{ByHand, Did, Upkeep};
 use thalweg_lake::{LakeMetrics, OpenError as TableError};
 use thalweg_log::{Durability, Log, Offset, PartitionId};
 use thalweg_queue::settings::QueueSettings;
@@ -30,9 +31,9 @@ use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OnceCell, watch};
 
-use super::Section;
-use super::events::Messages;
-use super::taken::Taken;
+use super::LakeSection;
+use super::committed_offsets::CommittedOffsets;
+use super::events::LakeEventStore;
 use crate::lake_site::is_final;
 
 /// The queue that feeds the table `tags`.
@@ -61,28 +62,28 @@ const MEMORY_PARTS: usize = 3 * TABLES_MAX + TAGS_PARTS + 1;
 
 /// The tables of the process.
 #[derive(Default)]
-pub(crate) struct Lake {
+pub(crate) struct LakeTables {
     /// A component asks for tables.
     wanted: AtomicBool,
-    ground: RwLock<Option<Arc<Ground>>>,
-    tags: OnceCell<Received>,
+    ground: RwLock<Option<Arc<LakeContext>>>,
+    tags: OnceCell<TableQueue>,
     /// Of [`OF_SIGNALS`].
-    received: [OnceCell<Received>; 3],
+    received: [OnceCell<TableQueue>; 3],
     writers: RwLock<Vec<Arc<TableWriter>>>,
     /// Tables that could not be opened yet, and why.
     unopened: Mutex<BTreeMap<&'static str, String>>,
-    upkeep: Mutex<Option<Upkeep>>,
+    upkeep: Mutex<Option<MaintenanceThread>>,
     /// Of requests that receivers hand over.
-    room: OnceLock<Arc<HandoffRoom>>,
+    room: OnceLock<Arc<HandoffBudget>>,
     /// Queries may come before the tables of receivers are there.
     is_opening: watch::Sender<bool>,
 }
 
 /// The queue of a table, and where what is stored in it is handed over.
-pub(crate) type Received = (Arc<Queue>, Arc<Handoffs>);
+pub(crate) type TableQueue = (Arc<Queue>, Arc<HandoffQueue>);
 
 /// What tables stand on.
-pub(crate) struct Ground {
+pub(crate) struct LakeContext {
     pub queues: Queues,
     pub log: Arc<dyn thalweg_log::Log>,
     /// The usual one of the log.
@@ -91,17 +92,17 @@ pub(crate) struct Ground {
     pub accept_loss: bool,
     /// Where it ended before anything was appended to it.
     pub log_ends: BTreeMap<PartitionId, Offset>,
-    pub site: Site,
+    pub site: LakeStorage,
     pub metrics: LakeMetrics,
-    pub section: Section,
+    pub section: LakeSection,
     pub entries: EntryLimits,
     /// Of messages that are records of OTLP tables.
-    pub records: RecordLimits,
+    pub records: SignalBatchLimits,
 }
 
 /// Why a table and its queue could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unopened {
+pub(crate) enum TableOpenError {
     #[error("the lake has no log to stand on")]
     NoGround,
     #[error("the queue {name} cannot be made: {source}")]
@@ -115,10 +116,10 @@ pub(crate) enum Unopened {
     },
 }
 
-impl Unopened {
+impl TableOpenError {
     /// Of one table, which keeps no other from being opened; but nothing is stored behind what a log has lost.
     fn say(self, table: &str) -> Result<()> {
-        if matches!(self, Unopened::Table(TableError::Lost { .. })) {
+        if matches!(self, TableOpenError::Table(TableError::Lost { .. })) {
             return Err(self.into());
         }
         tracing::error!(table, "{self}");
@@ -126,16 +127,16 @@ impl Unopened {
     }
 }
 
-impl From<Unopened> for OpenError {
-    fn from(error: Unopened) -> OpenError {
+impl From<TableOpenError> for OpenError {
+    fn from(error: TableOpenError) -> OpenError {
         match &error {
-            Unopened::Table(table) if table.is_permanent() => OpenError::Permanent(error.to_string()),
+            TableOpenError::Table(table) if table.is_permanent() => OpenError::Permanent(error.to_string()),
             _ => OpenError::Temporary(error.to_string()),
         }
     }
 }
 
-impl Lake {
+impl LakeTables {
     pub fn want(&self) {
         self.wanted.store(true, Ordering::Release);
     }
@@ -145,7 +146,7 @@ impl Lake {
     }
 
     /// Has the metrics of tables told; opens nothing.
-    pub fn register(self: &Arc<Lake>, section: &Section, metrics: &Metrics) -> Result<LakeMetrics> {
+    pub fn register(self: &Arc<LakeTables>, section: &LakeSection, metrics: &Metrics) -> Result<LakeMetrics> {
         let metrics = LakeMetrics::register(metrics.registry())?;
         let lake = Arc::downgrade(self);
         let used = move || lake.upgrade().map_or(0, |lake| lake.used_bytes());
@@ -155,14 +156,14 @@ impl Lake {
 
     /// From now on tables can be opened. What the log has for them from earlier times becomes rows, whoever feeds them now. Must
     /// be called on a tokio runtime.
-    pub async fn start(self: &Arc<Lake>, ground: Ground) -> Result<()> {
+    pub async fn start(self: &Arc<LakeTables>, ground: LakeContext) -> Result<()> {
         // A store that does not answer in time may do so later.
         if let Ok(Err(error)) = tokio::time::timeout(OPEN_WITHIN, ground.site.claim()).await
             && is_final(&error)
         {
             return Err(error.into());
         }
-        let upkeep = Upkeep::start(ground.section.upkeep.clone(), ground.metrics.clone());
+        let upkeep = MaintenanceThread::start(ground.section.upkeep.clone(), ground.metrics.clone());
         *self.upkeep.lock() = Some(upkeep.context("the thread that keeps tables in order cannot be started")?);
         let has = |name: &str| ground.queues.get(name).is_ok();
         let has_tags = has(TAGS_QUEUE);
@@ -182,23 +183,23 @@ impl Lake {
     }
 
     /// The table `tags`, which outputs feed: its queue, which is open.
-    pub async fn tags(self: &Arc<Lake>) -> Result<Received, Unopened> {
-        let promotion = |ground: &Ground| ground.section.tags.clone();
+    pub async fn tags(self: &Arc<LakeTables>) -> Result<TableQueue, TableOpenError> {
+        let promotion = |ground: &LakeContext| ground.section.tags.clone();
         let open = || self.open(&TAGS, TAGS_QUEUE, promotion);
         self.tags.get_or_try_init(open).await.cloned()
     }
 
     /// A table that receivers feed, and outputs: its queue, which is open.
-    pub async fn received(self: &Arc<Lake>, signal: Signal) -> Result<Received, Unopened> {
+    pub async fn received(self: &Arc<LakeTables>, signal: Signal) -> Result<TableQueue, TableOpenError> {
         let at = signal as usize;
         let (_, name, spec) = OF_SIGNALS[at];
-        let promotion = |ground: &Ground| ground.section.promotions[at].clone();
+        let promotion = |ground: &LakeContext| ground.section.promotions[at].clone();
         let open = || self.open(spec, name, promotion);
         self.received[at].get_or_try_init(open).await.cloned()
     }
 
     /// What messages for such a table may be.
-    pub fn records(&self) -> Option<RecordLimits> {
+    pub fn records(&self) -> Option<SignalBatchLimits> {
         Some(self.ground.read().as_ref()?.records)
     }
 
@@ -210,36 +211,36 @@ impl Lake {
     /// Opens a table, and makes its queue if it is not there. Of an object store that does not answer the table is opened when it
     /// does: what comes until then waits in the queue.
     async fn open(
-        self: &Arc<Lake>,
+        self: &Arc<LakeTables>,
         spec: &'static TableSpec,
         name: &'static str,
-        promotion: impl FnOnce(&Ground) -> Promotion,
-    ) -> Result<Received, Unopened> {
-        let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
+        promotion: impl FnOnce(&LakeContext) -> AttributePromotion,
+    ) -> Result<TableQueue, TableOpenError> {
+        let ground = self.ground.read().clone().ok_or(TableOpenError::NoGround)?;
         let bytes = ground.section.options.memory_bytes / MEMORY_PARTS;
-        let room = self.room.get_or_init(|| HandoffRoom::new(bytes));
+        let room = self.room.get_or_init(|| HandoffBudget::new(bytes));
         let promotion = promotion(&ground);
-        let unmade = |source| Unopened::Queue { name, source };
+        let unmade = |source| TableOpenError::Queue { name, source };
         let queue = ground.queue(name).await.map_err(unmade)?;
         let group = queue.group(GROUP).map_err(unmade)?;
-        let taken = Taken::new(queue.data_ids().len());
+        let taken = CommittedOffsets::new(queue.data_ids().len());
         let handoffs = ground.handoffs(&queue, room);
         let feed = ground.feed(&queue, &taken, &handoffs);
-        let table = Opened::Fed { spec, feed, promotion };
-        self.open_table(Opening { ground, table }).await?;
+        let table = TableSource::Fed { spec, feed, promotion };
+        self.open_table(PendingTable { ground, table }).await?;
         tokio::spawn(taken.commit(queue.clone(), group));
         Ok((queue, handoffs))
     }
 
     /// Opens the table `events`, which the partitions of the store feed.
-    pub async fn open_events(self: &Arc<Lake>, store: Arc<EmbeddedStore>) -> Result<(), Unopened> {
-        let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
-        let table = Opened::Events(Arc::new(Messages(store)));
-        self.open_table(Opening { ground, table }).await
+    pub async fn open_events(self: &Arc<LakeTables>, store: Arc<EmbeddedStore>) -> Result<(), TableOpenError> {
+        let ground = self.ground.read().clone().ok_or(TableOpenError::NoGround)?;
+        let table = TableSource::Events(Arc::new(LakeEventStore(store)));
+        self.open_table(PendingTable { ground, table }).await
     }
 
     /// Now, or in the background if that is worth waiting for.
-    async fn open_table(self: &Arc<Lake>, opening: Opening) -> Result<(), Unopened> {
+    async fn open_table(self: &Arc<LakeTables>, opening: PendingTable) -> Result<(), TableOpenError> {
         match opening.open_within(OPEN_WITHIN).await {
             Ok(writer) => self.keep(writer),
             Err(error) if opening.is_worth_waiting(&error) => {
@@ -290,16 +291,20 @@ impl Lake {
 
     /// The tables that are kept in order here.
     pub fn kept(&self) -> Vec<String> {
-        self.upkeep.lock().as_ref().map(Upkeep::tables).unwrap_or_default()
+        self.upkeep
+            .lock()
+            .as_ref()
+            .map(MaintenanceThread::tables)
+            .unwrap_or_default()
     }
 
     /// Asks for upkeep by hand; `None` if there is none here.
-    pub fn ask(&self, asked: ByHand) -> Option<UnboundedReceiver<Did>> {
+    pub fn ask(&self, asked: MaintenanceRequest) -> Option<UnboundedReceiver<MaintenanceReport>> {
         self.upkeep.lock().as_ref().map(|upkeep| upkeep.ask(asked))
     }
 
     /// Of each table: what it has, for how long rows wait for their commit, and how far it has taken the log.
-    pub fn states(&self) -> Vec<(TableStatus, Duration, Vec<Progress>)> {
+    pub fn states(&self) -> Vec<(TableStatus, Duration, Vec<PartitionProgress>)> {
         let state = |writer: &Arc<TableWriter>| {
             let status = writer.tables().into_iter().next()?;
             Some((status, writer.lag(), writer.progress()))
@@ -332,41 +337,41 @@ impl Lake {
 }
 
 /// A table that is to be opened.
-struct Opening {
-    ground: Arc<Ground>,
-    table: Opened,
+struct PendingTable {
+    ground: Arc<LakeContext>,
+    table: TableSource,
 }
 
 /// Which one, and what feeds it.
-enum Opened {
+enum TableSource {
     Fed {
         spec: &'static TableSpec,
-        feed: Feed,
-        promotion: Promotion,
+        feed: QueueSource,
+        promotion: AttributePromotion,
     },
-    Events(Arc<Messages>),
+    Events(Arc<LakeEventStore>),
 }
 
-impl Opening {
+impl PendingTable {
     fn spec(&self) -> &'static TableSpec {
         match &self.table {
-            Opened::Fed { spec, .. } => spec,
-            Opened::Events(_) => &EVENTS,
+            TableSource::Fed { spec, .. } => spec,
+            TableSource::Events(_) => &EVENTS,
         }
     }
 
     async fn open(&self) -> Result<TableWriter, TableError> {
-        let Ground { site, metrics, .. } = &*self.ground;
+        let LakeContext { site, metrics, .. } = &*self.ground;
         let partitions = match &self.table {
-            Opened::Fed { feed, .. } => feed.partitions.len(),
-            Opened::Events(_) => 1,
+            TableSource::Fed { feed, .. } => feed.partitions.len(),
+            TableSource::Events(_) => 1,
         };
         let (metrics, options) = (metrics.clone(), self.ground.options(partitions));
         match &self.table {
-            Opened::Fed { spec, feed, promotion } => {
+            TableSource::Fed { spec, feed, promotion } => {
                 TableWriter::open(site, spec, feed.clone(), promotion.clone(), metrics, &options).await
             }
-            Opened::Events(messages) => {
+            TableSource::Events(messages) => {
                 let promotion = self.ground.section.events_promotion.clone();
                 let log = self.ground.log.clone();
                 TableWriter::open_events(site, log, messages.clone(), promotion, metrics, &options).await
@@ -384,21 +389,23 @@ impl Opening {
     }
 
     /// Returns when a later opening, by whatever process, can tell what came behind the end of the log of now.
-    async fn keep_ends(self) -> Result<Opening, Unopened> {
+    async fn keep_ends(self) -> Result<PendingTable, TableOpenError> {
         let table = self.spec().name;
         let keep = move || {
-            let Ground {
+            let LakeContext {
                 site, log, log_ends, ..
             } = &*self.ground;
             let kept = match &self.table {
-                Opened::Fed { spec, feed, .. } => keep_ends(site, spec, feed, log_ends),
-                Opened::Events(messages) => keep_event_ends(site, &EVENTS, log.as_ref(), messages.as_ref(), log_ends),
+                TableSource::Fed { spec, feed, .. } => keep_ends(site, spec, feed, log_ends),
+                TableSource::Events(messages) => {
+                    keep_event_ends(site, &EVENTS, log.as_ref(), messages.as_ref(), log_ends)
+                }
             };
             kept.map(|()| self)
         };
         let kept = tokio::task::spawn_blocking(keep).await.map_err(std::io::Error::other);
         kept.and_then(|kept| kept)
-            .map_err(|source| Unopened::Ends { table, source })
+            .map_err(|source| TableOpenError::Ends { table, source })
     }
 
     /// Whether it may succeed later, and there is a log that has what comes until then.
@@ -411,7 +418,7 @@ impl Opening {
     }
 
     /// Until it succeeds, or there are no tables any more.
-    async fn open_later(self, lake: Weak<Lake>) {
+    async fn open_later(self, lake: Weak<LakeTables>) {
         let mut pause = OPEN_AGAIN_FIRST;
         loop {
             tokio::time::sleep(pause).await;
@@ -446,7 +453,7 @@ pub(crate) fn ends_of(log: &dyn Log) -> BTreeMap<PartitionId, Offset> {
     ends.collect()
 }
 
-impl Ground {
+impl LakeContext {
     async fn queue(&self, name: &str) -> Result<Arc<Queue>, QueueError> {
         if let Ok(queue) = self.queues.get(name) {
             return Ok(queue);
@@ -461,16 +468,16 @@ impl Ground {
         self.queues.create(name, settings).await
     }
 
-    fn handoffs(&self, queue: &Arc<Queue>, room: &Arc<HandoffRoom>) -> Arc<Handoffs> {
+    fn handoffs(&self, queue: &Arc<Queue>, room: &Arc<HandoffBudget>) -> Arc<HandoffQueue> {
         // Of a partition whose end nobody knows everything is read from the log.
         let end = |id| self.log.bounds(id).map_or(Offset::MAX, |bounds| bounds.next);
         let ends: Vec<Offset> = queue.data_ids().into_iter().map(end).collect();
-        Handoffs::new(room.clone(), &ends)
+        HandoffQueue::new(room.clone(), &ends)
     }
 
-    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<Taken>, handoffs: &Arc<Handoffs>) -> Feed {
+    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<CommittedOffsets>, handoffs: &Arc<HandoffQueue>) -> QueueSource {
         let taken = taken.clone();
-        Feed {
+        QueueSource {
             handoffs: Some(handoffs.clone()),
             queue: queue.name().to_string(),
             log: self.log.clone(),
@@ -497,23 +504,27 @@ impl Ground {
     }
 }
 
-impl LiveTables for Lake {
+impl MemtableReader for LakeTables {
     fn tables(&self) -> Vec<&'static TableSpec> {
         self.writers.read().iter().map(|writer| writer.spec()).collect()
     }
 
-    fn rows(&self, table: &str) -> Option<LiveRows> {
+    fn rows(&self, table: &str) -> Option<MemtableView> {
         let writers = self.writers();
         Some(writers.iter().find(|writer| writer.spec().name == table)?.live())
     }
 
-    fn wait_for<'a>(&'a self, position: &'a Position, within: Duration) -> BoxFuture<'a, Result<(), WaitError>> {
+    fn wait_for<'a>(
+        &'a self,
+        position: &'a EntryPosition,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), VisibilityWaitError>> {
         Box::pin(async move {
             let until = Instant::now() + within;
             let mut opening = self.is_opening.subscribe();
             let opened = tokio::time::timeout(within, opening.wait_for(|is_opening| !is_opening));
             if opened.await.is_err() {
-                return Err(WaitError::Late {
+                return Err(VisibilityWaitError::Late {
                     position: position.clone(),
                     seconds: within.as_secs_f64(),
                     cause: ": tables are still being opened".to_owned(),
@@ -523,7 +534,7 @@ impl LiveTables for Lake {
             let Some(writer) = writers.iter().find(|writer| writer.queue() == position.queue) else {
                 let queues: Vec<&str> = writers.iter().map(|writer| writer.queue()).collect();
                 let queues = queues.join(", ");
-                return Err(WaitError::Unknown(format!(
+                return Err(VisibilityWaitError::Unknown(format!(
                     "{position}: no table of this process is fed by such a queue; it may be one of {queues}"
                 )));
             };
@@ -533,13 +544,13 @@ impl LiveTables for Lake {
     }
 }
 
-impl StatusSource for Lake {
+impl StatusSource for LakeTables {
     fn tables(&self) -> Vec<TableStatus> {
         self.writers().iter().flat_map(|writer| writer.tables()).collect()
     }
 
     fn not_ready(&self) -> Vec<String> {
-        let has_stopped = self.upkeep.lock().as_ref().is_some_and(Upkeep::has_stopped);
+        let has_stopped = self.upkeep.lock().as_ref().is_some_and(MaintenanceThread::has_stopped);
         let text = "the thread that merges files and deletes old ones has stopped; start the process again";
         let stopped = has_stopped.then(|| text.to_owned());
         let unopened = self.unopened.lock().values().cloned().collect::<BTreeSet<String>>();

@@ -11,22 +11,22 @@
 //! messages it has and how many were stored in its partition before it: so the messages that are in a buffer are known at
 //! the start from two records per partition, and what is missing between two parcels (purged, damaged) is counted.
 
-mod place;
-mod read;
-mod store;
+mod backing_queue;
+mod reader;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 use std::sync::Arc;
 
 use thalweg_config::{Fields, FlowConfig, Node};
-use thalweg_flow::{Buffer, BufferSpec, BuildContext, BuildError, ParseContext, Registry};
+use thalweg_flow::{Buffer, BufferSpec, BuildContext, BuildError, ComponentRegistry, ParseContext};
 use thalweg_log::Durability;
 use thalweg_queue::names::{BUFFER_PREFIX, check_name};
 use thalweg_queue::settings::PARTITIONS_MAX;
 
-use super::{Store, want};
-use place::Place;
+use super::{QueueService, want};
+use backing_queue::BackingQueue;
 
 /// A parcel is closed at about this size.
 const PARCEL_BYTES: usize = 256 << 10;
@@ -34,13 +34,13 @@ const PARCEL_BYTES: usize = 256 << 10;
 const BYTES_MIN: u64 = 1 << 20;
 const CLAIM_MAX: i64 = 10_000;
 
-pub(super) fn register(registry: &mut Registry, store: Arc<Store>) {
+pub(super) fn register(registry: &mut ComponentRegistry, store: Arc<QueueService>) {
     registry.buffer(move |node, flow, context| parse(node, flow, context, &store));
 }
 
 /// The fields of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Options {
+struct QueueBufferOptions {
     name: String,
     partitions: u32,
     durability: Option<Durability>,
@@ -51,16 +51,16 @@ struct Options {
     claim_batch: u32,
 }
 
-struct Spec {
-    store: Arc<Store>,
-    options: Options,
+struct QueueBufferSpec {
+    store: Arc<QueueService>,
+    options: QueueBufferOptions,
 }
 
 fn parse(
     node: &Node,
     flow: &FlowConfig,
     context: &mut ParseContext<'_>,
-    store: &Arc<Store>,
+    store: &Arc<QueueService>,
 ) -> Option<Arc<dyn BufferSpec>> {
     want(store);
     let mut fields = Fields::new(node, context.diagnostics);
@@ -89,9 +89,9 @@ fn parse(
     }
     let claim_batch = fields.int_in("claim_batch", 1000, 1..=CLAIM_MAX);
     fields.finish();
-    Some(Arc::new(Spec {
+    Some(Arc::new(QueueBufferSpec {
         store: store.clone(),
-        options: Options {
+        options: QueueBufferOptions {
             name,
             partitions: u32::try_from(partitions).unwrap_or(1),
             durability,
@@ -102,16 +102,16 @@ fn parse(
     }))
 }
 
-impl BufferSpec for Spec {
+impl BufferSpec for QueueBufferSpec {
     fn build(&self, context: &BuildContext, memory_bytes: usize) -> Result<Buffer, BuildError> {
-        let place = Arc::new(Place::new(
+        let place = Arc::new(BackingQueue::new(
             self.store.clone(),
             self.options.clone(),
             context.component.clone(),
         ));
         Ok(Buffer {
-            store: Arc::new(store::Storing::new(place.clone())),
-            reader: Box::new(read::Reading::new(place, memory_bytes)),
+            store: Arc::new(writer::QueueBufferWriter::new(place.clone())),
+            reader: Box::new(reader::QueueBufferReader::new(place, memory_bytes)),
         })
     }
 }

@@ -9,15 +9,15 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext, Registry,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, Input, InputContext, InputError, InputSpec, ParseContext,
 };
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, Start};
-use thalweg_queue::{ClaimWant, Delivery, Group, MessageId, Queue, QueueError, Queues, Receipt, Verdict};
-use thalweg_record::{Batch, Message, Metadata, Outcome};
+use thalweg_queue::settings::{GroupMode, GroupSettings, GroupStart};
+use thalweg_queue::{ClaimRequest, Delivery, Group, MessageId, Queue, QueueError, Queues, Receipt, SettleAction};
+use thalweg_record::{AckResult, Batch, Message, Metadata};
 
-use super::names::{Reader, UsedName};
-use super::{Store, want};
+use super::names::{GroupReference, QueueReference};
+use super::{QueueService, want};
 
 /// A claim waits so long before it asks again.
 const WAIT: Duration = Duration::from_secs(30);
@@ -26,28 +26,32 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Leases are extended when a third of them is over.
 const EXTEND_PART: u32 = 3;
 
-pub(super) fn register(registry: &mut Registry, store: Arc<Store>) {
+pub(super) fn register(registry: &mut ComponentRegistry, store: Arc<QueueService>) {
     registry.input("queue", move |node, context| parse(node, context, &store));
 }
 
 #[derive(Clone)]
-struct Options {
+struct QueueInputOptions {
     name: String,
     group: Option<String>,
     consumer: Option<String>,
     mode: GroupMode,
-    start: Start,
+    start: GroupStart,
     claim_batch: Option<u32>,
     max_in_flight: Option<u32>,
     auto_extend: bool,
 }
 
-struct Spec {
-    store: Arc<Store>,
-    options: Options,
+struct QueueInputSpec {
+    store: Arc<QueueService>,
+    options: QueueInputOptions,
 }
 
-fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store>) -> Option<Arc<dyn InputSpec>> {
+fn parse(
+    node: &ComponentNode,
+    context: &mut ParseContext<'_>,
+    store: &Arc<QueueService>,
+) -> Option<Arc<dyn InputSpec>> {
     want(store);
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let name = fields.required_string("name");
@@ -67,12 +71,12 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
     let start = fields.string("start", "earliest");
     let start = start.parse().unwrap_or_else(|error| {
         fields.error("start", error);
-        Start::Earliest
+        GroupStart::Earliest
     });
     let number = |fields: &mut Fields<'_>, name: &str, max: i64| {
         fields.has(name).then(|| fields.int_in(name, 1, 1..=max) as u32)
     };
-    let options = Options {
+    let options = QueueInputOptions {
         name,
         group,
         consumer,
@@ -85,23 +89,23 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
     let known = ["claim_batch", "max_in_flight"];
     known.iter().for_each(|name| drop(fields.node(name)));
     let named = if fields.has("group") { "group" } else { "name" };
-    store.uses(UsedName {
+    store.uses(QueueReference {
         name: options.name.clone(),
         pos: fields.pos_of("name"),
-        reader: Some(Reader {
+        reader: Some(GroupReference {
             group: options.group.clone(),
             mode: options.mode,
             pos: fields.pos_of(named),
         }),
     });
     fields.finish();
-    Some(Arc::new(Spec {
+    Some(Arc::new(QueueInputSpec {
         store: store.clone(),
         options,
     }))
 }
 
-impl InputSpec for Spec {
+impl InputSpec for QueueInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         // Two inputs of one file are two consumers. After a restart they are others: leases of this process end with it, so
         // nobody has to come back for them.
@@ -122,13 +126,13 @@ impl InputSpec for Spec {
 }
 
 struct QueueInput {
-    store: Arc<Store>,
-    options: Options,
+    store: Arc<QueueService>,
+    options: QueueInputOptions,
     consumer: String,
 }
 
 /// Leases that the flow has not confirmed.
-type Open = Arc<Mutex<Vec<Receipt>>>;
+type OpenLeases = Arc<Mutex<Vec<Receipt>>>;
 
 impl Input for QueueInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
@@ -136,19 +140,19 @@ impl Input for QueueInput {
             while let Some((queue, group)) = self.join(&context).await {
                 context.connection.up();
                 // What is open of a queue that is gone is none of the next one's.
-                let open = Open::default();
+                let open = OpenLeases::default();
                 let ended = tokio::select! {
                     ended = self.read(&context, &queue, &group, &open) => ended,
                     never = self.extend(&queue, &group, &open) => match never {},
                 };
                 match ended {
-                    Ended::Stopped => {
+                    InputEnd::Stopped => {
                         context.sink.settled().await;
                         queue.leave(&group, &self.consumer);
                         break;
                     }
                     // An event and no outage: it is told each time, however soon the queue is back.
-                    Ended::Deleted(what) => {
+                    InputEnd::Deleted(what) => {
                         context.connection.progress(&what);
                         tracing::warn!(
                             queue = %queue.name(), group = %group.name(),
@@ -163,7 +167,7 @@ impl Input for QueueInput {
 }
 
 /// Why an input reads no further.
-enum Ended {
+enum InputEnd {
     Stopped,
     /// The queue or the group is gone; the error says which.
     Deleted(String),
@@ -202,17 +206,23 @@ impl QueueInput {
         Ok((queue, group))
     }
 
-    async fn read(&self, context: &InputContext, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) -> Ended {
+    async fn read(
+        &self,
+        context: &InputContext,
+        queue: &Arc<Queue>,
+        group: &Arc<Group>,
+        open: &OpenLeases,
+    ) -> InputEnd {
         loop {
             context.sink.has_room().await;
-            let want = ClaimWant {
+            let want = ClaimRequest {
                 max: self.options.claim_batch.unwrap_or(queue.settings().claim_batch),
                 wait: WAIT,
                 max_in_flight: self.options.max_in_flight,
-                ..ClaimWant::default()
+                ..ClaimRequest::default()
             };
             let claimed = tokio::select! {
-                () = context.stop.cancelled() => return Ended::Stopped,
+                () = context.stop.cancelled() => return InputEnd::Stopped,
                 claimed = queue.claim(group, &self.consumer, MemberKind::Pipeline, want) => claimed,
             };
             match claimed {
@@ -220,7 +230,7 @@ impl QueueInput {
                 Ok(deliveries) => {
                     context.connection.up();
                     if self.pass_on(context, queue, group, open, deliveries).await.is_err() {
-                        return Ended::Stopped;
+                        return InputEnd::Stopped;
                     }
                 }
                 // The flow settles them, then there is room again.
@@ -228,14 +238,14 @@ impl QueueInput {
                 Err(error @ (QueueError::QueueNotFound { .. } | QueueError::GroupNotFound { .. })) => {
                     // All queues end with the process, too.
                     return match self.pause(context).await {
-                        true => Ended::Deleted(error.to_string()),
-                        false => Ended::Stopped,
+                        true => InputEnd::Deleted(error.to_string()),
+                        false => InputEnd::Stopped,
                     };
                 }
                 Err(error) => {
                     context.connection.failed(&error.to_string());
                     if !self.pause(context).await {
-                        return Ended::Stopped;
+                        return InputEnd::Stopped;
                     }
                 }
             }
@@ -255,13 +265,13 @@ impl QueueInput {
         context: &InputContext,
         queue: &Arc<Queue>,
         group: &Arc<Group>,
-        open: &Open,
+        open: &OpenLeases,
         deliveries: Vec<Delivery>,
     ) -> Result<(), thalweg_flow::SinkClosed> {
         let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| queue.receipt(delivery)).collect();
         let messages: Vec<Message> = deliveries.iter().map(|delivery| message(queue, delivery)).collect();
         open.lock().extend(receipts.iter().cloned());
-        let taken = Arc::new(Taken {
+        let taken = Arc::new(LeasedBatch {
             queue: queue.clone(),
             group: group.clone(),
             open: open.clone(),
@@ -278,7 +288,7 @@ impl QueueInput {
     }
 
     /// Keeps what the flow works on from going to others. Never returns.
-    async fn extend(&self, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) -> Infallible {
+    async fn extend(&self, queue: &Arc<Queue>, group: &Arc<Group>, open: &OpenLeases) -> Infallible {
         loop {
             tokio::time::sleep(queue.settings().visibility_timeout / EXTEND_PART).await;
             if !self.options.auto_extend || !group.is_work() {
@@ -287,7 +297,7 @@ impl QueueInput {
             let receipts = open.lock().clone();
             let verdicts: Vec<_> = receipts
                 .into_iter()
-                .map(|receipt| (receipt, Verdict::Extend { visibility: None }))
+                .map(|receipt| (receipt, SettleAction::Extend { visibility: None }))
                 .collect();
             if let Err(error) = queue.settle(group, verdicts, false).await {
                 tracing::warn!(queue = %queue.name(), %error, "leases cannot be extended");
@@ -297,16 +307,16 @@ impl QueueInput {
 }
 
 /// Messages of one batch, until the flow says what became of them.
-struct Taken {
+struct LeasedBatch {
     queue: Arc<Queue>,
     group: Arc<Group>,
-    open: Open,
+    open: OpenLeases,
     receipts: Vec<Receipt>,
     /// Those that the flow will never take, with the reason.
     refused: Mutex<Vec<(Receipt, Box<str>)>>,
 }
 
-impl Taken {
+impl LeasedBatch {
     /// The flow refuses a message for good, and no dead letter of its own takes it: those of the queue will. It is known by
     /// its id, which a script may have taken away; then it is only counted as dropped.
     fn refuse(&self, message: &Message, error: &str) -> bool {
@@ -327,14 +337,14 @@ impl Taken {
         true
     }
 
-    fn settle(&self, outcome: Outcome) {
+    fn settle(&self, outcome: AckResult) {
         self.open.lock().retain(|known| !self.receipts.contains(known));
         let refused = std::mem::take(&mut *self.refused.lock());
         let is_refused = |receipt: &&Receipt| refused.iter().any(|(known, _)| known == *receipt);
         let others = self.receipts.iter().filter(|receipt| !is_refused(receipt));
         let settled = match outcome {
-            Outcome::Acked => self.queue.ack_all(&self.group, others),
-            Outcome::Nacked => {
+            AckResult::Acked => self.queue.ack_all(&self.group, others),
+            AckResult::Nacked => {
                 let others: Vec<Receipt> = others.cloned().collect();
                 self.queue.give_back(&self.group, &others, false)
             }
@@ -352,7 +362,7 @@ impl Taken {
         if refused.is_empty() {
             return Ok(());
         }
-        let verdict = |(receipt, reason)| (receipt, Verdict::Reject { reason: Some(reason) });
+        let verdict = |(receipt, reason)| (receipt, SettleAction::Reject { reason: Some(reason) });
         let verdicts = refused.into_iter().map(verdict).collect();
         // Without waiting for the commit there is nothing to wait for.
         let settled = self.queue.settle(&self.group, verdicts, false).now_or_never();

@@ -11,16 +11,16 @@ use thalweg_queue::settings::{GroupMode, QueueSettings, QueuesSettings};
 
 /// A flow reads or writes a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UsedName {
+pub(super) struct QueueReference {
     /// Where the file names it.
     pub pos: Pos,
     pub name: String,
     /// `None`: it is written.
-    pub reader: Option<Reader>,
+    pub reader: Option<GroupReference>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reader {
+pub(super) struct GroupReference {
     pub group: Option<String>,
     pub mode: GroupMode,
     /// Where the file names the group, or the queue.
@@ -28,7 +28,7 @@ pub(super) struct Reader {
 }
 
 /// Mistakes go to the diagnostics.
-pub(super) fn check(used: &[UsedName], section: &QueuesSettings, diagnostics: &Diagnostics) {
+pub(super) fn check(used: &[QueueReference], section: &QueuesSettings, diagnostics: &Diagnostics) {
     let list: HashMap<&str, &QueueSettings> = section
         .list
         .iter()
@@ -50,7 +50,7 @@ pub(super) fn check(used: &[UsedName], section: &QueuesSettings, diagnostics: &D
     }
 }
 
-fn check_undeclared(name: &str, used: &UsedName, section: &QueuesSettings, diagnostics: &Diagnostics) {
+fn check_undeclared(name: &str, used: &QueueReference, section: &QueuesSettings, diagnostics: &Diagnostics) {
     let names: Vec<&str> = section.list.iter().map(|(known, _)| known.as_str()).collect();
     let near = closest(name, &names);
     let meant = near
@@ -80,7 +80,7 @@ fn check_undeclared(name: &str, used: &UsedName, section: &QueuesSettings, diagn
 }
 
 /// A group of another mode than it is declared with is never joined; one that is not declared is made, and begins anew.
-fn check_group(queue: &str, settings: &QueueSettings, reader: &Reader, diagnostics: &Diagnostics) {
+fn check_group(queue: &str, settings: &QueueSettings, reader: &GroupReference, diagnostics: &Diagnostics) {
     let default: SmolStr = settings.default_group.to_string().into();
     let name = reader.group.as_deref().unwrap_or(&default);
     if let Some(declared) = settings.groups.iter().find(|group| group.name == name) {
@@ -106,12 +106,12 @@ fn check_group(queue: &str, settings: &QueueSettings, reader: &Reader, diagnosti
 
 #[cfg(test)]
 mod tests {
-    use thalweg_config::{LoadOptions, Source};
+    use thalweg_config::{LoadOptions, SourceText};
 
-    use crate::checked::Checked;
+    use crate::checked_config::CheckedConfig;
 
     fn check(text: &str) -> (String, bool) {
-        let checked = Checked::text(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
+        let checked = CheckedConfig::text(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
         (checked.diagnostics.to_string(), checked.diagnostics.has_errors())
     }
 

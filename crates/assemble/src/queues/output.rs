@@ -7,8 +7,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{
-    Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
-    Registry, Rejection, WriteError, all_but,
+    Batching, BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec,
+    ParseContext, Rejection, WriteError, all_but,
 };
 use thalweg_log::format::record::KEY_MAX;
 use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
@@ -16,33 +16,37 @@ use thalweg_mapping::Interpolation;
 use thalweg_queue::{NewMessage, PROPERTIES_BYTES_MAX, Queue, QueueError};
 use thalweg_record::{DropReason, Message, Payload};
 
-use super::names::UsedName;
-use super::{Store, want};
+use super::names::QueueReference;
+use super::{QueueService, want};
 
 /// Batches that share one append, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 256;
 /// What a record has beside key, properties and value, at most.
 const RECORD_BYTES: usize = 64;
 
-pub(super) fn register(registry: &mut Registry, store: Arc<Store>) {
+pub(super) fn register(registry: &mut ComponentRegistry, store: Arc<QueueService>) {
     registry.output("queue", move |node, context| parse(node, context, &store));
 }
 
-struct Spec {
-    store: Arc<Store>,
+struct QueueOutputSpec {
+    store: Arc<QueueService>,
     name: String,
-    fields: Arc<Interpolated>,
+    fields: Arc<MessageTemplate>,
     batching: Option<Batching>,
 }
 
-struct Interpolated {
+struct MessageTemplate {
     key: Option<Interpolation>,
     delay: Option<Interpolation>,
     ttl: Option<Interpolation>,
     properties: Vec<(String, Interpolation)>,
 }
 
-fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store>) -> Option<Arc<dyn OutputSpec>> {
+fn parse(
+    node: &ComponentNode,
+    context: &mut ParseContext<'_>,
+    store: &Arc<QueueService>,
+) -> Option<Arc<dyn OutputSpec>> {
     want(store);
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let name = fields.required_string("name");
@@ -51,7 +55,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
     {
         fields.error("name", error);
     }
-    store.uses(UsedName {
+    store.uses(QueueReference {
         name: name.clone(),
         pos: fields.pos_of("name"),
         reader: None,
@@ -74,13 +78,13 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
             Err(error) => context.diagnostics.error(&properties, error),
         }
     }
-    let fields = Interpolated {
+    let fields = MessageTemplate {
         key: optional(key.as_ref(), context)?,
         delay: optional(delay.as_ref(), context)?,
         ttl: optional(ttl.as_ref(), context)?,
         properties: known,
     };
-    Some(Arc::new(Spec {
+    Some(Arc::new(QueueOutputSpec {
         store: store.clone(),
         name,
         fields: Arc::new(fields),
@@ -108,7 +112,7 @@ fn optional(node: Option<&thalweg_config::Node>, context: &mut ParseContext<'_>)
     }
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for QueueOutputSpec {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         Ok(Arc::new(QueueOutput {
             store: self.store.clone(),
@@ -121,9 +125,9 @@ impl OutputSpec for Spec {
 }
 
 struct QueueOutput {
-    store: Arc<Store>,
+    store: Arc<QueueService>,
     name: String,
-    fields: Arc<Interpolated>,
+    fields: Arc<MessageTemplate>,
     batching: Option<Batching>,
     /// That which had the name at the last look.
     queue: Arc<Mutex<Option<Arc<Queue>>>>,
@@ -245,7 +249,7 @@ fn temporary(error: QueueError) -> WriteError {
     WriteError::Temporary(error.to_string())
 }
 
-impl Interpolated {
+impl MessageTemplate {
     fn message(&self, batch: &[Message], index: usize, now: i64) -> Result<NewMessage, String> {
         let message = batch.get(index).ok_or("no such message")?;
         let render = |what: &str, field: &Option<Interpolation>| -> Result<Option<String>, String> {

@@ -17,7 +17,7 @@ use prometheus::{IntCounterVec, Opts, proto};
 use smol_str::SmolStr;
 use thalweg_log::Offset;
 use thalweg_queue::{DeadLetterListener, Queue};
-use thalweg_telemetry::{LogLimiter, Metrics, Verdict};
+use thalweg_telemetry::{LogDecision, LogLimiter, Metrics};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
@@ -38,7 +38,7 @@ pub(super) struct Webhooks {
     me: Weak<Webhooks>,
     runtime: Handle,
     client: Arc<Client>,
-    meters: Meters,
+    meters: WebhookMetrics,
     posts: Semaphore,
     queues: Mutex<HashMap<SmolStr, mpsc::Sender<Letter>>>,
     waiting: AtomicU64,
@@ -52,7 +52,7 @@ struct Letter {
 
 /// Why a letter was not posted, though nobody refused it.
 #[derive(Clone, Copy)]
-enum Dropped {
+enum WebhookDropCause {
     /// Too many wait.
     Overflow,
     /// It was sent again or thrown away before its turn, or the webhook was taken away.
@@ -62,7 +62,7 @@ enum Dropped {
 impl Webhooks {
     /// Must be called on a tokio runtime.
     pub fn new(metrics: &Metrics) -> Arc<Webhooks> {
-        let meters = Meters::new();
+        let meters = WebhookMetrics::new();
         metrics.register(meters.clone());
         Arc::new_cyclic(|me| Webhooks {
             me: me.clone(),
@@ -116,10 +116,10 @@ impl Webhooks {
         let name = letter.queue.name().clone();
         match self.deliver(&letter).await {
             Ok(true) => self.meters.sent.with_label_values(&[name.as_str()]).inc(),
-            Ok(false) => self.meters.dropped(&name, Dropped::Gone),
+            Ok(false) => self.meters.dropped(&name, WebhookDropCause::Gone),
             Err(error) => {
                 self.meters.failed.with_label_values(&[name.as_str()]).inc();
-                if let Verdict::Log { held_back } = self.log.check("failed", 1) {
+                if let LogDecision::Log { held_back } = self.log.check("failed", 1) {
                     let letter = letter.offset;
                     tracing::warn!(
                         queue = %name, letter, held_back,
@@ -171,8 +171,8 @@ impl DeadLetterListener for Webhooks {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if sender.try_send(letter).is_err() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.meters.dropped(name, Dropped::Overflow);
-            if let Verdict::Log { held_back } = self.log.check("overflow", 1) {
+            self.meters.dropped(name, WebhookDropCause::Overflow);
+            if let LogDecision::Log { held_back } = self.log.check("overflow", 1) {
                 tracing::warn!(queue = %name, held_back, "dlq.webhook is too slow: {WAITING_MAX} dead letters wait, this one is not posted");
             }
         }
@@ -235,19 +235,19 @@ fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
 
 /// By queue; those of queues that are gone go with them.
 #[derive(Clone)]
-struct Meters {
+struct WebhookMetrics {
     sent: IntCounterVec,
     failed: IntCounterVec,
     dropped: IntCounterVec,
     known: Arc<Mutex<HashMap<SmolStr, Weak<Queue>>>>,
 }
 
-impl Meters {
-    fn new() -> Meters {
+impl WebhookMetrics {
+    fn new() -> WebhookMetrics {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             IntCounterVec::new(Opts::new(name, help), labels).expect("the name is a valid constant")
         };
-        Meters {
+        WebhookMetrics {
             sent: counter(
                 "mqtt_queue_webhook_sent_total",
                 "Dead letters that dlq.webhook has taken.",
@@ -274,23 +274,23 @@ impl Meters {
         }
     }
 
-    fn dropped(&self, queue: &str, why: Dropped) {
+    fn dropped(&self, queue: &str, why: WebhookDropCause) {
         self.dropped.with_label_values(&[queue, why.name()]).inc();
     }
 }
 
-impl Dropped {
-    const ALL: [Dropped; 2] = [Dropped::Overflow, Dropped::Gone];
+impl WebhookDropCause {
+    const ALL: [WebhookDropCause; 2] = [WebhookDropCause::Overflow, WebhookDropCause::Gone];
 
     fn name(self) -> &'static str {
         match self {
-            Dropped::Overflow => "overflow",
-            Dropped::Gone => "gone",
+            WebhookDropCause::Overflow => "overflow",
+            WebhookDropCause::Gone => "gone",
         }
     }
 }
 
-impl Collector for Meters {
+impl Collector for WebhookMetrics {
     fn desc(&self) -> Vec<&Desc> {
         let all = [&self.sent, &self.failed, &self.dropped];
         all.into_iter().flat_map(Collector::desc).collect()
@@ -302,7 +302,7 @@ impl Collector for Meters {
             if !there {
                 let _ = self.sent.remove_label_values(&[name]);
                 let _ = self.failed.remove_label_values(&[name]);
-                for why in Dropped::ALL {
+                for why in WebhookDropCause::ALL {
                     let _ = self.dropped.remove_label_values(&[name, why.name()]);
                 }
             }

@@ -11,15 +11,15 @@ use axum::http::{Request, StatusCode, header};
 use futures::StreamExt as _;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use thalweg_query::print::Rows;
-use thalweg_query::received;
+use thalweg_query::arrow_stream;
+use thalweg_query::print::RowStream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::Source;
+use super::SqlSource;
 use crate::refusal::refusal;
 use crate::tls_client::client_config;
 
@@ -29,13 +29,13 @@ const CONNECT: Duration = Duration::from_secs(20);
 const ERROR_BYTES_MAX: usize = 1 << 20;
 
 /// A process that is asked.
-pub(super) struct Asked {
+pub(super) struct SqlEndpoint {
     url: String,
     /// Of a folder that it holds, where it has written down the address.
     holder: Option<u64>,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for SqlEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.holder {
             Some(process) => write!(f, "process {process} at {}", self.url),
@@ -44,16 +44,16 @@ impl fmt::Display for Asked {
     }
 }
 
-impl Asked {
-    pub fn at(url: &str, holder: Option<u64>) -> Asked {
-        Asked {
+impl SqlEndpoint {
+    pub fn at(url: &str, holder: Option<u64>) -> SqlEndpoint {
+        SqlEndpoint {
             url: url.trim_end_matches('/').to_owned(),
             holder,
         }
     }
 
     /// Returns once the columns are known.
-    pub async fn ask(&self, query: &str, source: &Source) -> Result<Rows> {
+    pub async fn ask(&self, query: &str, source: &SqlSource) -> Result<RowStream> {
         let (authority, has_tls) = self.address()?;
         if source.ca_file.is_some() && !has_tls {
             bail!("--ca-file is for https:// only, and {self} is asked without TLS");
@@ -61,11 +61,13 @@ impl Asked {
         let connected = tokio::time::timeout(CONNECT, connect(&authority, has_tls, source.ca_file.as_deref()));
         let connected = connected.await.unwrap_or_else(|_| {
             let seconds = CONNECT.as_secs();
-            Err(Failed::Unreachable(anyhow!("there was no answer within {seconds} s")))
+            Err(ConnectError::Unreachable(anyhow!(
+                "there was no answer within {seconds} s"
+            )))
         });
         let (mut sender, driver) = connected.map_err(|why| self.cannot_ask(why))?;
         let response = sender.send_request(request(&authority, query, source)?).await;
-        let response = response.map_err(|error| self.cannot_ask(Failed::Unreachable(error.into())))?;
+        let response = response.map_err(|error| self.cannot_ask(ConnectError::Unreachable(error.into())))?;
         let status = response.status();
         let body = Body::new(response.into_body());
         if !status.is_success() {
@@ -77,7 +79,7 @@ impl Asked {
             bytes.map_err(|error| error.to_string())
         });
         // Dropping the sender lets the connection end with the answer.
-        Ok(received::rows(bytes.boxed()).await?)
+        Ok(arrow_stream::rows(bytes.boxed()).await?)
     }
 
     /// Host and port, and whether they are asked through TLS.
@@ -97,14 +99,14 @@ impl Asked {
     }
 
     /// With what can be done.
-    fn cannot_ask(&self, why: Failed) -> Error {
+    fn cannot_ask(&self, why: ConnectError) -> Error {
         let (error, cure) = match why {
-            Failed::Settings(error) => return error,
-            Failed::NotTrusted(error) => (
+            ConnectError::Settings(error) => return error,
+            ConnectError::NotTrusted(error) => (
                 error,
                 "name its certificate, or that of the authority that signed it, with --ca-file, and with --url the host that it is for",
             ),
-            Failed::Unreachable(error) => (error, "name an address at which it answers with --url"),
+            ConnectError::Unreachable(error) => (error, "name an address at which it answers with --url"),
         };
         let files = match self.holder {
             Some(_) => "; or read what it has committed to files, without its newest rows, with --committed",
@@ -115,7 +117,7 @@ impl Asked {
 }
 
 /// Why there is no connection.
-enum Failed {
+enum ConnectError {
     /// The program has no way to connect.
     Settings(Error),
     NotTrusted(Error),
@@ -126,30 +128,30 @@ async fn connect(
     authority: &Authority,
     has_tls: bool,
     ca_file: Option<&Path>,
-) -> Result<(SendRequest<Body>, Driver), Failed> {
+) -> Result<(SendRequest<Body>, Driver), ConnectError> {
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = authority.port_u16().unwrap_or(if has_tls { 443 } else { 80 });
-    let unreachable = |error: std::io::Error| Failed::Unreachable(error.into());
+    let unreachable = |error: std::io::Error| ConnectError::Unreachable(error.into());
     let stream = TcpStream::connect((host, port)).await.map_err(unreachable)?;
     if !has_tls {
         return speak(stream).await;
     }
-    let config = client_config(ca_file).map_err(Failed::Settings)?;
+    let config = client_config(ca_file).map_err(ConnectError::Settings)?;
     let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| Failed::Settings(anyhow!("no certificate can be for the host {host}")))?;
+    let name = name.map_err(|_| ConnectError::Settings(anyhow!("no certificate can be for the host {host}")))?;
     match TlsConnector::from(config).connect(name, stream).await {
         Ok(stream) => speak(stream).await,
         // What was said is no TLS, or nobody who is known vouches for it.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Err(Failed::NotTrusted(error.into())),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Err(ConnectError::NotTrusted(error.into())),
         Err(error) => Err(unreachable(error)),
     }
 }
 
 async fn speak(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<(SendRequest<Body>, Driver), Failed> {
+) -> Result<(SendRequest<Body>, Driver), ConnectError> {
     let spoken = handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = spoken.map_err(|error| Failed::Unreachable(error.into()))?;
+    let (sender, connection) = spoken.map_err(|error| ConnectError::Unreachable(error.into()))?;
     let driver = Driver(tokio::spawn(async move {
         // Whoever reads the answer hears of an error.
         let _ = connection.await;
@@ -157,7 +159,7 @@ async fn speak(
     Ok((sender, driver))
 }
 
-fn request(authority: &Authority, query: &str, source: &Source) -> Result<Request<Body>> {
+fn request(authority: &Authority, query: &str, source: &SqlSource) -> Result<Request<Body>> {
     let mut asked = serde_json::json!({"sql": query, "format": "arrow"});
     if let Some(positions) = &source.wait_for {
         asked["wait_for"] = positions.as_str().into();
@@ -172,7 +174,7 @@ fn request(authority: &Authority, query: &str, source: &Source) -> Result<Reques
     request.context("the token cannot be sent")
 }
 
-fn refused(body: &str, status: StatusCode, source: &Source) -> String {
+fn refused(body: &str, status: StatusCode, source: &SqlSource) -> String {
     let text = refusal(body, status.as_u16());
     match status == StatusCode::UNAUTHORIZED && source.token.is_none() && !text.contains("--token") {
         true => format!("{text}; give a token with --token-file"),

@@ -13,18 +13,18 @@ use tokio_rustls::rustls::ServerConfig;
 use super::*;
 use crate::tls_client::test_server::Identity;
 
-fn question(source: Source) -> Question {
-    Question {
+fn question(source: SqlSource) -> SqlRequest {
+    SqlRequest {
         source,
         query: "select 1 as x".to_owned(),
-        format: Format::Csv,
+        format: SqlOutputFormat::Csv,
     }
 }
 
-fn of(data_dir: &Path) -> Source {
-    Source {
+fn of(data_dir: &Path) -> SqlSource {
+    SqlSource {
         data_dir: data_dir.to_owned(),
-        ..Source::default()
+        ..SqlSource::default()
     }
 }
 
@@ -118,12 +118,12 @@ impl World {
         address.port()
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> SqlSource {
         of(self.folder.path())
     }
 
     /// The answer and how many questions the process has answered for it, or the error.
-    fn ask(&self, source: Source) -> Result<(String, usize), String> {
+    fn ask(&self, source: SqlSource) -> Result<(String, usize), String> {
         let before = self.answered.load(Ordering::SeqCst);
         let mut out = Vec::new();
         let answered = answer(&self.runtime, &question(source), &mut out);
@@ -169,7 +169,7 @@ fn a_process_that_speaks_tls_is_asked_or_refused_and_its_files_are_read_by_choic
     ] {
         assert!(refused.contains(words), "{words}: {refused}");
     }
-    let trusting = Source {
+    let trusting = SqlSource {
         ca_file: Some(own.certificate.clone()),
         ..world.source()
     };
@@ -178,12 +178,12 @@ fn a_process_that_speaks_tls_is_asked_or_refused_and_its_files_are_read_by_choic
         nobody.contains("not_authenticated: who are you?; give a token with --token-file"),
         "{nobody}"
     );
-    let known = Source {
+    let known = SqlSource {
         token: Some(TOKEN.to_owned()),
         ..trusting
     };
     assert_eq!(seen(&world.ask(known)), BY_PROCESS);
-    let committed = Source {
+    let committed = SqlSource {
         committed: true,
         ..world.source()
     };
@@ -200,13 +200,13 @@ fn a_certificate_for_another_name_of_the_machine_is_asked_for_under_that_name() 
         &["-addext", "subjectAltName=DNS:localhost"],
     );
     let port = world.listen(Some(own.shown()), None);
-    let trusting = Source {
+    let trusting = SqlSource {
         ca_file: Some(own.certificate.clone()),
         ..world.source()
     };
     let refused = world.ask(trusting.clone()).unwrap_err();
     assert!(refused.contains("with --url the host that it is for"), "{refused}");
-    let named = Source {
+    let named = SqlSource {
         url: Some(format!("https://localhost:{port}/")),
         ..trusting
     };
@@ -218,7 +218,7 @@ fn a_process_without_tls_is_asked_and_the_files_are_read_when_it_has_ended() {
     let world = World::new();
     world.listen(None, None);
     assert_eq!(seen(&world.ask(world.source())), BY_PROCESS);
-    let wrong = Source {
+    let wrong = SqlSource {
         ca_file: Some(PathBuf::from("ca.pem")),
         ..world.source()
     };
@@ -258,7 +258,7 @@ fn a_process_that_cannot_be_asked_is_refused_with_the_cure() {
     for words in ["cannot ask process ", "--url", "--committed"] {
         assert!(away.contains(words), "{words}: {away}");
     }
-    let nowhere = Source {
+    let nowhere = SqlSource {
         url: Some("localhost:4195".to_owned()),
         ..world.source()
     };
@@ -274,7 +274,7 @@ fn a_process_that_cannot_be_asked_is_refused_with_the_cure() {
 fn a_lake_that_is_named_itself_leaves_the_data_folder_alone() {
     let world = World::new();
     let lake = tempfile::tempdir().unwrap();
-    let of_lake = Source {
+    let of_lake = SqlSource {
         lake: Some(lake.path().display().to_string()),
         ..world.source()
     };
@@ -291,7 +291,7 @@ fn a_lake_that_is_named_itself_leaves_the_data_folder_alone() {
 /// Its path is another name of the same lake, and no way to get a part of its rows without a word.
 #[test]
 fn a_lake_that_is_named_itself_beside_its_process_is_asked_for_or_read_by_choice() {
-    let named = |world: &World, lake: &Path| Source {
+    let named = |world: &World, lake: &Path| SqlSource {
         lake: Some(lake.display().to_string()),
         ..world.source()
     };
@@ -302,7 +302,7 @@ fn a_lake_that_is_named_itself_beside_its_process_is_asked_for_or_read_by_choice
     assert!(refused.contains("--committed"), "{refused}");
     world.listen(None, None);
     assert_eq!(seen(&world.ask(named(&world, &inside))), BY_PROCESS);
-    let by_choice = Source {
+    let by_choice = SqlSource {
         committed: true,
         ..named(&world, &inside)
     };

@@ -202,7 +202,7 @@ impl Role {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthConfig {
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<TokenConfig>,
     /// Lines `name:sha256:role,…`.
     pub tokens_file: Option<PathBuf>,
     /// Lines `user:argon2id-hash:role,…`.
@@ -217,7 +217,7 @@ impl AuthConfig {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct TokenConfig {
     pub name: String,
     pub secret: TokenSecret,
     pub roles: Vec<Role>,
@@ -237,9 +237,9 @@ pub enum TokenSecret {
 impl AuthConfig {
     pub(super) fn read(mut f: Fields<'_>) -> AuthConfig {
         let diags = f.diags();
-        let mut tokens: Vec<Token> = Vec::new();
+        let mut tokens: Vec<TokenConfig> = Vec::new();
         for entry in f.list("tokens") {
-            let Some(token) = Token::read(&entry, diags) else {
+            let Some(token) = TokenConfig::read(&entry, diags) else {
                 continue;
             };
             if let Some(first) = tokens.iter().find(|first| first.name == token.name) {
@@ -260,8 +260,8 @@ impl AuthConfig {
     }
 }
 
-impl Token {
-    fn read(entry: &Node, diags: &Diagnostics) -> Option<Token> {
+impl TokenConfig {
+    fn read(entry: &Node, diags: &Diagnostics) -> Option<TokenConfig> {
         let mut f = Fields::new(entry, diags);
         let name = f.required_string("name");
         let hash = f.opt_string("sha256");
@@ -290,7 +290,7 @@ impl Token {
             let text = "a name has 1 to 128 characters, none of them a colon, a space or a control character";
             diags.error(entry, text);
         }
-        given.then_some(Token {
+        given.then_some(TokenConfig {
             name,
             secret: secret?,
             roles,

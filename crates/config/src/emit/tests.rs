@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::{Key, Path};
+use crate::node::{Key, NodePath};
 use crate::source::Pos;
 
 const HERE: Pos = Pos { line: 1, column: 1 };
@@ -68,11 +68,11 @@ enum Shape {
     Map(Vec<(String, Shape)>),
 }
 
-fn build(shape: &Shape, path: Path) -> Node {
+fn build(shape: &Shape, path: NodePath) -> Node {
     let value = match shape {
-        Shape::Text(text) => Value::Scalar(Scalar::new(text.as_str(), Meaning::Str)),
-        Shape::Plain(text) => Value::Scalar(Scalar::new(text.as_str(), resolve(text))),
-        Shape::Seq(items) => Value::Seq(
+        Shape::Text(text) => NodeValue::Scalar(Scalar::new(text.as_str(), ScalarValue::Str)),
+        Shape::Plain(text) => NodeValue::Scalar(Scalar::new(text.as_str(), resolve(text))),
+        Shape::Seq(items) => NodeValue::Seq(
             items
                 .iter()
                 .enumerate()
@@ -86,7 +86,7 @@ fn build(shape: &Shape, path: Path) -> Node {
                     entries.push((Key::new(name.as_str(), HERE), build(value, path.key(name.as_str()))));
                 }
             }
-            Value::Map(Mapping::new(entries))
+            NodeValue::Map(Mapping::new(entries))
         }
     };
     Node::new(HERE, path, value)
@@ -130,8 +130,8 @@ proptest! {
     /// What is written as YAML reads back as the same tree.
     #[test]
     fn yaml_round_trip(shape in shape()) {
-        let node = build(&shape, Path::default());
-        let written = yaml(&node, Secrets::Show);
+        let node = build(&shape, NodePath::default());
+        let written = yaml(&node, SecretMasking::Show);
         let read = Node::parse(&written).map_err(|e| TestCaseError::fail(format!("{e}\n{written}")))?;
         prop_assert!(read == node, "{}\n{:?}", written, shape);
     }
@@ -139,8 +139,8 @@ proptest! {
     /// What is written as JSON is JSON, and as YAML the same tree as far as JSON can tell.
     #[test]
     fn json_is_always_valid(shape in shape()) {
-        let node = build(&shape, Path::default());
-        let written = json(&node, Secrets::Show);
+        let node = build(&shape, NodePath::default());
+        let written = json(&node, SecretMasking::Show);
         prop_assert!(serde_json::from_str::<serde_json::Value>(&written).is_ok(), "{}", written);
     }
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::Kind;
+use crate::node::ValueKind;
 
 fn run(text: &str) -> (Option<Node>, String) {
     let diags = Diagnostics::new("f.yaml");
@@ -19,15 +19,15 @@ fn good(text: &str) -> Node {
 fn kinds_and_written_text() {
     let node = good("a: 007\nb: '007'\nc: true\nd: 1.50\ne:\nf: |\n  x\n  y\ng: !!str 5\nh: !!int \"5\"\ni: ! 5\n");
     let kinds = [
-        ("a", Kind::Int, Some("007")),
-        ("b", Kind::Str, Some("007")),
-        ("c", Kind::Bool, Some("true")),
-        ("d", Kind::Float, Some("1.50")),
-        ("e", Kind::Null, None),
-        ("f", Kind::Str, Some("x\ny\n")),
-        ("g", Kind::Str, Some("5")),
-        ("h", Kind::Int, Some("5")),
-        ("i", Kind::Str, Some("5")),
+        ("a", ValueKind::Int, Some("007")),
+        ("b", ValueKind::Str, Some("007")),
+        ("c", ValueKind::Bool, Some("true")),
+        ("d", ValueKind::Float, Some("1.50")),
+        ("e", ValueKind::Null, None),
+        ("f", ValueKind::Str, Some("x\ny\n")),
+        ("g", ValueKind::Str, Some("5")),
+        ("h", ValueKind::Int, Some("5")),
+        ("i", ValueKind::Str, Some("5")),
     ];
     for (name, kind, text) in kinds {
         let value = node.get(name).unwrap();
@@ -36,7 +36,7 @@ fn kinds_and_written_text() {
     assert_eq!(node.get("b").unwrap().as_i64(), Some(7));
     assert_eq!(node.get("d").unwrap().as_f64(), Some(1.5));
     assert_eq!(node.get("c").unwrap().as_str(), None);
-    assert_eq!(good("").kind(), Kind::Null);
+    assert_eq!(good("").kind(), ValueKind::Null);
     assert_eq!(good("---\na: 1\n...\n").get("a").unwrap().as_i64(), Some(1));
     assert_eq!(good("{null: 1}").get("null").unwrap().as_i64(), Some(1));
 }
@@ -301,7 +301,7 @@ proptest! {
     #[test]
     fn hostile_text_never_panics(text in yaml_like()) {
         let env = |name: &str| (name == "A").then(|| "x\n- y: 1".to_owned());
-        let source = crate::source::Source::new("f.yaml", text.clone());
+        let source = crate::source::SourceText::new("f.yaml", text.clone());
         let loaded = crate::load(&source, &env, &crate::LoadOptions::default());
         let _ = (loaded.config.to_yaml(), loaded.config.to_json(), loaded.diagnostics.to_string());
         let (node, messages) = run(&text);

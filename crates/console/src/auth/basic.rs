@@ -10,15 +10,15 @@ use tokio_util::sync::CancellationToken;
 use super::Identity;
 use crate::StartError;
 
-pub struct Login {
+pub struct BasicLogin {
     username: String,
     hash: [u8; 32],
 }
 
-impl Login {
+impl BasicLogin {
     /// Only `sha256`: the other hashes of that section would be one more library each for a section that is on its way
     /// out, and `users_file` takes the same person with a better hash.
-    pub fn new(config: &BasicAuth) -> Result<Login, StartError> {
+    pub fn new(config: &BasicAuth) -> Result<BasicLogin, StartError> {
         let problem = |problem: &str| StartError::Auth {
             problem: format!("http.basic_auth: {problem}"),
         };
@@ -33,7 +33,7 @@ impl Login {
             .ok()
             .and_then(|hash| hash.try_into().ok());
         let hash = hash.ok_or_else(|| problem("password_hash must be the base64 of the password's SHA-256"))?;
-        Ok(Login {
+        Ok(BasicLogin {
             username: config.username.clone(),
             hash,
         })

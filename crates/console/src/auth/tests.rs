@@ -1,9 +1,9 @@
 use super::*;
 use axum::http::HeaderValue;
-use thalweg_config::{Pos, Token, TokenSecret};
+use thalweg_config::{Pos, TokenConfig, TokenSecret};
 
-fn token(name: &str, secret: TokenSecret, roles: &[Role]) -> Token {
-    Token {
+fn token(name: &str, secret: TokenSecret, roles: &[Role]) -> TokenConfig {
+    TokenConfig {
         name: name.to_owned(),
         secret,
         roles: roles.to_vec(),
@@ -57,7 +57,7 @@ async fn tokens_are_known_as_bearer_and_by_name_as_basic() {
     );
     assert_eq!(
         credentials.identify(&HeaderMap::new()).await.unwrap_err(),
-        Stranger::Silent
+        AuthFailure::Silent
     );
     for wrong in [
         "Bearer abcd",
@@ -69,13 +69,13 @@ async fn tokens_are_known_as_bearer_and_by_name_as_basic() {
     ] {
         assert_eq!(
             credentials.identify(&authorization(wrong)).await.unwrap_err(),
-            Stranger::Wrong,
+            AuthFailure::Wrong,
             "{wrong}"
         );
     }
     assert_eq!(
         credentials.identify(&basic("ops:abc")).await.unwrap_err(),
-        Stranger::Wrong
+        AuthFailure::Wrong
     );
 }
 
@@ -91,7 +91,7 @@ async fn a_user_of_the_legacy_section_has_all_roles() {
     assert!(Role::NAMES.iter().all(|name| ada.may(Role::parse(name).unwrap())));
     assert_eq!(
         credentials.identify(&basic("ada:pumps")).await.unwrap_err(),
-        Stranger::Wrong
+        AuthFailure::Wrong
     );
     let old = BasicAuth {
         algorithm: "bcrypt".to_owned(),
@@ -245,12 +245,15 @@ async fn another_section_is_in_force_at_once_or_says_that_it_needs_a_restart() {
     let logins = Logins::load(&section(&["a", "b"]), None).unwrap();
     let credentials = logins.credentials().unwrap();
     let held = credentials.identify(&authorization("Bearer a")).await.unwrap();
-    assert_eq!(logins.replace(&section(&["a", "b"])).unwrap(), Replaced::Nothing);
-    assert_eq!(logins.replace(&section(&["b", "c"])).unwrap(), Replaced::Done);
+    assert_eq!(
+        logins.replace(&section(&["a", "b"])).unwrap(),
+        AuthReloadOutcome::Nothing
+    );
+    assert_eq!(logins.replace(&section(&["b", "c"])).unwrap(), AuthReloadOutcome::Done);
     assert!(held.ended.is_cancelled());
     assert!(credentials.identify(&authorization("Bearer a")).await.is_err());
     assert!(credentials.identify(&authorization("Bearer c")).await.is_ok());
-    assert_eq!(logins.replace(&section(&[])).unwrap(), Replaced::NeedsRestart);
+    assert_eq!(logins.replace(&section(&[])).unwrap(), AuthReloadOutcome::NeedsRestart);
     let missing = AuthConfig {
         users_file: Some("/nowhere/users".into()),
         ..section(&["d"])
@@ -262,9 +265,12 @@ async fn another_section_is_in_force_at_once_or_says_that_it_needs_a_restart() {
     );
     assert_eq!(
         Logins::none().replace(&section(&["a"])).unwrap(),
-        Replaced::NeedsRestart
+        AuthReloadOutcome::NeedsRestart
     );
-    assert_eq!(Logins::none().replace(&section(&[])).unwrap(), Replaced::Nothing);
+    assert_eq!(
+        Logins::none().replace(&section(&[])).unwrap(),
+        AuthReloadOutcome::Nothing
+    );
 }
 
 #[tokio::test]
@@ -293,12 +299,12 @@ async fn so_many_wrong_passwords_keep_no_token_out_and_hold_nothing_up() {
     .await;
     assert_eq!(
         credentials.identify(&basic("ada:pump")).await.unwrap_err(),
-        Stranger::Busy
+        AuthFailure::Busy
     );
     assert!(credentials.identify(&authorization("Bearer t")).await.is_ok());
     drop(all);
     for one in waiting {
-        assert_eq!(one.await.unwrap(), Stranger::Wrong);
+        assert_eq!(one.await.unwrap(), AuthFailure::Wrong);
     }
     assert!(credentials.identify(&basic("ada:pump")).await.is_ok());
 }

@@ -8,19 +8,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Where a file is and when it or its name was changed: one that is put in its place in the same moment and has the same length
 /// is another one, too.
-type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
+type FileStamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
-pub struct Watch {
+pub struct FileWatch {
     files: Vec<PathBuf>,
-    stamps: Vec<Stamp>,
+    stamps: Vec<FileStamp>,
     looked: Instant,
 }
 
-impl Watch {
+impl FileWatch {
     /// Call it before the files are read, so that a change in between is seen.
-    pub fn new(files: Vec<PathBuf>) -> Watch {
+    pub fn new(files: Vec<PathBuf>) -> FileWatch {
         let stamps = stamps(&files);
-        Watch {
+        FileWatch {
             files,
             stamps,
             looked: Instant::now(),
@@ -37,7 +37,7 @@ impl Watch {
         if files == self.files {
             return self.look();
         }
-        *self = Watch::new(files);
+        *self = FileWatch::new(files);
         true
     }
 
@@ -50,7 +50,7 @@ impl Watch {
     }
 }
 
-fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+fn stamps(files: &[PathBuf]) -> Vec<FileStamp> {
     let stamp = |file: &PathBuf| {
         let about = std::fs::metadata(file).ok()?;
         let (written, changed) = ((about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec()));
@@ -68,7 +68,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "a").unwrap();
-        let mut watch = Watch::new(vec![file.clone()]);
+        let mut watch = FileWatch::new(vec![file.clone()]);
         assert!(!watch.look());
         std::fs::write(&file, "ab").unwrap();
         assert!(watch.look());
@@ -85,7 +85,7 @@ mod tests {
         let (file, new) = (folder.path().join("file"), folder.path().join("new"));
         std::fs::write(&file, "a").unwrap();
         let time = std::fs::metadata(&file).unwrap().modified().unwrap();
-        let mut watch = Watch::new(vec![file.clone()]);
+        let mut watch = FileWatch::new(vec![file.clone()]);
         std::fs::write(&new, "b").unwrap();
         std::fs::File::open(&new).unwrap().set_modified(time).unwrap();
         std::fs::rename(&new, &file).unwrap();

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use pprof::ProfilerGuardBuilder;
 use serde::Deserialize;
 
-use super::{Names, download, gzipped, problem};
+use super::{SymbolCacheGuard, download, gzipped, problem};
 
 /// Not a divisor of the periods that programs like, so that periodic work is not always or never hit.
 const SAMPLES_PER_SECOND: i32 = 99;
@@ -22,26 +22,26 @@ const SECONDS_DEFAULT: u64 = 30;
 /// There is one timer and one signal per process.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-struct Turn;
+struct ProfilerPermit;
 
-impl Turn {
-    fn take() -> Option<Turn> {
-        (!TAKEN.swap(true, Ordering::AcqRel)).then_some(Turn)
+impl ProfilerPermit {
+    fn take() -> Option<ProfilerPermit> {
+        (!TAKEN.swap(true, Ordering::AcqRel)).then_some(ProfilerPermit)
     }
 }
 
-impl Drop for Turn {
+impl Drop for ProfilerPermit {
     fn drop(&mut self) {
         TAKEN.store(false, Ordering::Release);
     }
 }
 
 #[derive(Deserialize)]
-pub struct Wanted {
+pub struct CpuProfileQuery {
     seconds: Option<String>,
 }
 
-pub async fn profile(Query(wanted): Query<Wanted>) -> Response {
+pub async fn profile(Query(wanted): Query<CpuProfileQuery>) -> Response {
     let seconds = match wanted.seconds.as_deref().map(str::parse).unwrap_or(Ok(SECONDS_DEFAULT)) {
         Ok(seconds @ 1..=SECONDS_MAX) => seconds,
         _ => {
@@ -49,7 +49,7 @@ pub async fn profile(Query(wanted): Query<Wanted>) -> Response {
             return problem(StatusCode::BAD_REQUEST, &text);
         }
     };
-    let Some(turn) = Turn::take() else {
+    let Some(turn) = ProfilerPermit::take() else {
         let text = "another CPU profile is being taken, and only one can be; try again when it is done\n";
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "10")], text).into_response();
     };
@@ -65,7 +65,7 @@ pub async fn profile(Query(wanted): Query<Wanted>) -> Response {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     // Names are looked up in the debug information, which takes seconds in a large binary.
     let built = tokio::task::spawn_blocking(move || {
-        let _names = Names;
+        let _names = SymbolCacheGuard;
         let report = sampler.report().build().map_err(|error| error.to_string())?;
         drop(sampler);
         drop(turn);

@@ -7,7 +7,7 @@ use axum::response::Response;
 use flate2::read::GzDecoder;
 use pprof::protos::{Message, Profile};
 
-use super::{Names, download, gzipped, problem};
+use super::{SymbolCacheGuard, download, gzipped, problem};
 
 const OFF: &str = "heap profiling is off; start Thalweg with the environment variable \
     MALLOC_CONF=prof:true,prof_active:true,lg_prof_sample:19 to turn it on (it costs about one percent)";
@@ -28,7 +28,7 @@ pub async fn profile() -> Response {
     }
     // Writes a file, reads it, and looks names up in the debug information.
     let dumped = tokio::task::spawn_blocking(move || {
-        let _names = Names;
+        let _names = SymbolCacheGuard;
         let dumped = control.dump_pprof().map_err(|error| error.to_string())?;
         without_allocator(&dumped).map_err(|error| error.to_string())
     });

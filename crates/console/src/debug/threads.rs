@@ -21,7 +21,7 @@ use super::{download, gzipped, problem};
 const THREADS_MAX: usize = 4096;
 
 #[derive(Debug, PartialEq)]
-pub struct Thread {
+pub struct ThreadInfo {
     id: u64,
     name: String,
     /// `sleeping`, `running`, …
@@ -32,17 +32,17 @@ pub struct Thread {
 }
 
 /// All threads of the process, in the order of their ids. One that ends meanwhile is left out.
-pub fn read() -> Vec<Thread> {
+pub fn read() -> Vec<ThreadInfo> {
     let Ok(entries) = std::fs::read_dir("/proc/self/task") else {
         return Vec::new();
     };
     let folders = entries.filter_map(|entry| Some(entry.ok()?.path())).take(THREADS_MAX);
-    let mut threads: Vec<Thread> = folders.filter_map(|folder| read_thread(&folder)).collect();
+    let mut threads: Vec<ThreadInfo> = folders.filter_map(|folder| read_thread(&folder)).collect();
     threads.sort_by_key(|thread| thread.id);
     threads
 }
 
-fn read_thread(folder: &Path) -> Option<Thread> {
+fn read_thread(folder: &Path) -> Option<ThreadInfo> {
     let text = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
     let (id, name, state, cpu) = parse_stat(&text("stat")?)?;
     let mut stack = text("stack").map(|stack| parse_stack(&stack)).unwrap_or_default();
@@ -54,7 +54,7 @@ fn read_thread(folder: &Path) -> Option<Thread> {
                 .filter(|name| !name.is_empty() && name != "0"),
         );
     }
-    Some(Thread {
+    Some(ThreadInfo {
         id,
         name,
         state,
@@ -102,9 +102,9 @@ fn parse_stack(stack: &str) -> Vec<String> {
     stack.lines().filter_map(name).collect()
 }
 
-pub fn text(threads: &[Thread]) -> String {
+pub fn text(threads: &[ThreadInfo]) -> String {
     let mut text = format!("{} threads\n", threads.len());
-    for Thread {
+    for ThreadInfo {
         id,
         name,
         state,
@@ -125,17 +125,17 @@ pub fn text(threads: &[Thread]) -> String {
 }
 
 #[derive(Deserialize)]
-pub struct Form {
+pub struct ThreadProfileQuery {
     /// As in Go: 1 and 2 ask for text.
     debug: Option<String>,
 }
 
 /// Made aside: the kernel is asked for thousands of threads.
-pub async fn profile(Query(form): Query<Form>) -> Response {
+pub async fn profile(Query(form): Query<ThreadProfileQuery>) -> Response {
     aside(move || profile_of(&form)).await
 }
 
-fn profile_of(form: &Form) -> Response {
+fn profile_of(form: &ThreadProfileQuery) -> Response {
     let threads = read();
     if form.debug.as_deref().is_some_and(|debug| debug != "0") {
         return text(&threads).into_response();
@@ -150,10 +150,10 @@ fn profile_of(form: &Form) -> Response {
 }
 
 /// One sample per thread. Its stack is, from the outside in: the thread's name, its state, the kernel functions.
-fn to_profile(threads: &[Thread], now: SystemTime) -> Profile {
-    let mut strings = Strings::default();
+fn to_profile(threads: &[ThreadInfo], now: SystemTime) -> Profile {
+    let mut strings = StringTable::default();
     let mut profile = Profile::default();
-    let kind = |strings: &mut Strings, ty, unit| ValueType {
+    let kind = |strings: &mut StringTable, ty, unit| ValueType {
         ty: strings.index(ty),
         unit: strings.index(unit),
     };
@@ -214,21 +214,21 @@ fn to_profile(threads: &[Thread], now: SystemTime) -> Profile {
 }
 
 /// The format's table of texts, each once; the first is empty.
-struct Strings {
+struct StringTable {
     table: Vec<String>,
     index: HashMap<String, i64>,
 }
 
-impl Default for Strings {
-    fn default() -> Strings {
-        Strings {
+impl Default for StringTable {
+    fn default() -> StringTable {
+        StringTable {
             table: vec![String::new()],
             index: HashMap::from([(String::new(), 0)]),
         }
     }
 }
 
-impl Strings {
+impl StringTable {
     fn index(&mut self, text: &str) -> i64 {
         if let Some(index) = self.index.get(text) {
             return *index;
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn equal_frames_are_written_once() {
-        let thread = |id, stack: &[&str]| Thread {
+        let thread = |id, stack: &[&str]| ThreadInfo {
             id,
             name: "worker".to_owned(),
             state: "sleeping",

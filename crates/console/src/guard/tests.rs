@@ -1,12 +1,12 @@
 use super::*;
 use crate::auth::Logins;
-use thalweg_config::{AuthConfig, Token, TokenSecret};
+use thalweg_config::{AuthConfig, TokenConfig, TokenSecret};
 
 const LOCAL: &str = "127.0.0.1:5000";
 const OTHER: &str = "192.0.2.9:5000";
 
-fn guard(trust: Trust) -> Arc<Guard> {
-    Guard::new(None, trust, Arc::new(Origins::of_own_machine("127.0.0.1:4195")))
+fn guard(trust: ClientTrust) -> Arc<AccessGuard> {
+    AccessGuard::new(None, trust, Arc::new(OriginPolicy::of_own_machine("127.0.0.1:4195")))
 }
 
 fn request(peer: &str, method: Method, headers: &[(&str, &str)]) -> Parts {
@@ -19,10 +19,10 @@ fn request(peer: &str, method: Method, headers: &[(&str, &str)]) -> Parts {
     parts
 }
 
-async fn status(guard: &Guard, request: Parts, access: Access, of_reference: bool) -> u16 {
-    match guard.judge(&request, Demand { access, of_reference }).await {
+async fn status(guard: &AccessGuard, request: Parts, access: Access, of_reference: bool) -> u16 {
+    match guard.judge(&request, AccessRequirement { access, of_reference }).await {
         Ok(_) => 200,
-        Err(Refusal(status, _)) => status.as_u16(),
+        Err(AccessRefusal(status, _)) => status.as_u16(),
     }
 }
 
@@ -31,17 +31,17 @@ async fn without_a_login_other_hosts_get_only_the_paths_of_the_reference() {
     use Access::{Admin, Open, Own, ReadWrite};
     let cases = [
         // trust, peer, access, of the reference, status
-        (Trust::ThisMachine, LOCAL, Admin, false, 200),
-        (Trust::ThisMachine, LOCAL, ReadWrite, false, 200),
-        (Trust::ThisMachine, OTHER, Open, true, 200),
-        (Trust::ThisMachine, OTHER, ReadWrite, true, 200),
-        (Trust::ThisMachine, OTHER, Admin, true, 403),
-        (Trust::ThisMachine, OTHER, ReadWrite, false, 403),
-        (Trust::ThisMachine, OTHER, Open, false, 403),
-        (Trust::ThisMachine, LOCAL, Own, false, 200),
-        (Trust::ThisMachine, OTHER, Own, false, 403),
-        (Trust::Everyone, OTHER, Own, false, 200),
-        (Trust::Everyone, OTHER, Admin, false, 200),
+        (ClientTrust::ThisMachine, LOCAL, Admin, false, 200),
+        (ClientTrust::ThisMachine, LOCAL, ReadWrite, false, 200),
+        (ClientTrust::ThisMachine, OTHER, Open, true, 200),
+        (ClientTrust::ThisMachine, OTHER, ReadWrite, true, 200),
+        (ClientTrust::ThisMachine, OTHER, Admin, true, 403),
+        (ClientTrust::ThisMachine, OTHER, ReadWrite, false, 403),
+        (ClientTrust::ThisMachine, OTHER, Open, false, 403),
+        (ClientTrust::ThisMachine, LOCAL, Own, false, 200),
+        (ClientTrust::ThisMachine, OTHER, Own, false, 403),
+        (ClientTrust::Everyone, OTHER, Own, false, 200),
+        (ClientTrust::Everyone, OTHER, Admin, false, 200),
     ];
     for (trust, peer, access, of_reference, expected) in cases {
         let found = status(&guard(trust), request(peer, Method::GET, &[]), access, of_reference).await;
@@ -54,7 +54,7 @@ async fn requests_through_a_proxy_on_this_machine_are_not_local() {
     for header in ["X-Forwarded-For", "Forwarded", "Via"] {
         let passed_on = request(LOCAL, Method::GET, &[(header, "198.51.100.1")]);
         assert_eq!(
-            status(&guard(Trust::ThisMachine), passed_on, Access::ReadWrite, false).await,
+            status(&guard(ClientTrust::ThisMachine), passed_on, Access::ReadWrite, false).await,
             403,
             "{header}"
         );
@@ -78,18 +78,21 @@ async fn a_foreign_name_that_points_here_is_refused_without_a_login() {
     for (host, expected) in cases {
         let named = request(LOCAL, Method::GET, &[("Host", host)]);
         assert_eq!(
-            status(&guard(Trust::ThisMachine), named, Access::ReadWrite, false).await,
+            status(&guard(ClientTrust::ThisMachine), named, Access::ReadWrite, false).await,
             expected,
             "{host}"
         );
     }
     let named = request(LOCAL, Method::GET, &[("Host", "evil.example")]);
-    assert_eq!(status(&guard(Trust::ThisMachine), named, Access::Open, true).await, 200);
+    assert_eq!(
+        status(&guard(ClientTrust::ThisMachine), named, Access::Open, true).await,
+        200
+    );
 }
 
 #[tokio::test]
 async fn a_listener_that_is_open_to_everyone_answers_to_every_name() {
-    let guard = guard(Trust::Everyone);
+    let guard = guard(ClientTrust::Everyone);
     let named = request(LOCAL, Method::GET, &[("Host", "evil.example:4195")]);
     assert_eq!(status(&guard, named, Access::ReadWrite, false).await, 200);
 }
@@ -97,7 +100,7 @@ async fn a_listener_that_is_open_to_everyone_answers_to_every_name() {
 #[tokio::test]
 async fn in_the_clear_other_hosts_get_only_the_paths_of_the_reference_even_with_a_login() {
     let logins = auth(&[("r", &[Role::Read])]);
-    let guard = Guard::new(logins.credentials(), Trust::Unencrypted, Arc::default());
+    let guard = AccessGuard::new(logins.credentials(), ClientTrust::Unencrypted, Arc::default());
     let bearer = [("Authorization", "Bearer r")];
     let by_proxy = [("Authorization", "Bearer r"), ("X-Forwarded-For", "198.51.100.1")];
     let nothing: [(&str, &str); 0] = [];
@@ -118,7 +121,7 @@ async fn in_the_clear_other_hosts_get_only_the_paths_of_the_reference_even_with_
 
 fn auth(tokens: &[(&str, &[Role])]) -> Logins {
     use sha2::Digest;
-    let token = |(name, roles): &(&str, &[Role])| Token {
+    let token = |(name, roles): &(&str, &[Role])| TokenConfig {
         name: (*name).to_owned(),
         secret: TokenSecret::Sha256(sha2::Sha256::digest(name).into()),
         roles: roles.to_vec(),
@@ -134,7 +137,7 @@ fn auth(tokens: &[(&str, &[Role])]) -> Logins {
 #[tokio::test]
 async fn with_a_login_each_request_needs_its_role_wherever_it_comes_from() {
     let logins = auth(&[("r", &[Role::Read]), ("w", &[Role::Write]), ("a", &[Role::Admin])]);
-    let guard = Guard::new(logins.credentials(), Trust::Nobody, Arc::default());
+    let guard = AccessGuard::new(logins.credentials(), ClientTrust::Nobody, Arc::default());
     let cases = [
         // token, method, access, status
         (None, Method::GET, Access::Open, 200),

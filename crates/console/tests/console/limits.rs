@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use thalweg_config::Role;
 
-use thalweg_console::{ConsoleOptions, Running};
+use thalweg_console::{ConsoleOptions, RunningListener};
 use tokio::net::TcpStream;
 
 use crate::support::{connect, exchange, fetch, options, send, start_with, token};
@@ -170,7 +170,7 @@ async fn a_connection_that_never_finishes_its_headers_is_closed() {
 }
 
 /// A client that listens to events.
-async fn listen(running: &Running) -> (TcpStream, u16) {
+async fn listen(running: &RunningListener) -> (TcpStream, u16) {
     let mut stream = connect(running).await;
     stream
         .write_all(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use pprof::protos::{Message, Profile};
-use thalweg_console::Running;
+use thalweg_console::RunningListener;
 
 use crate::support::{Answer, fetch, options, start_with};
 
 /// The sampler is one per process, and tests run beside each other.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-async fn start() -> Running {
+async fn start() -> RunningListener {
     let mut debugging = options();
     debugging.http.debug_endpoints = true;
     start_with(debugging).await

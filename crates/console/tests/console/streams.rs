@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use futures::{StreamExt as _, stream};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use thalweg_console::{ConsoleOptions, Limits, Running};
+use thalweg_console::{ConsoleOptions, HttpLimits, RunningListener};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 use tokio::task::JoinHandle;
 
@@ -58,9 +58,9 @@ impl HttpRoutes for Slow {
     }
 }
 
-async fn start_with(change: impl FnOnce(&mut Limits)) -> Running {
+async fn start_with(change: impl FnOnce(&mut HttpLimits)) -> RunningListener {
     let mut options: ConsoleOptions = options();
-    options.limits = Limits {
+    options.limits = HttpLimits {
         header_timeout: LONG,
         request_stall_max: Some(LONG),
         write_stall_max: LONG,
@@ -77,7 +77,7 @@ struct Client {
 }
 
 impl Client {
-    async fn of(running: &Running) -> Client {
+    async fn of(running: &RunningListener) -> Client {
         let io = TokioIo::new(connect(running).await);
         let (sender, connection) = handshake(TokioExecutor::new(), io).await.unwrap();
         Client {

@@ -6,8 +6,8 @@ use axum::Router;
 use axum::http::Method;
 use axum::routing::{get, post};
 use parking_lot::Mutex;
-use thalweg_config::{Config, Role, Token, TokenSecret};
-use thalweg_console::{ConfigText, Console, ConsoleOptions, Running, StartError};
+use thalweg_config::{Config, Role, TokenConfig, TokenSecret};
+use thalweg_console::{ConfigText, Console, ConsoleOptions, RunningListener, StartError};
 use thalweg_telemetry::{
     Access, BalanceStatus, FlowStatus, HttpRoutes, Metrics, Mount, NodeKind, NodeStatus, StatusBoard, StatusSource,
     TableStatus, register_process_metrics,
@@ -163,10 +163,10 @@ pub fn options() -> ConsoleOptions {
 }
 
 /// A token whose text is its name.
-pub fn token(name: &str, roles: &[Role]) -> Token {
+pub fn token(name: &str, roles: &[Role]) -> TokenConfig {
     use sha2::Digest;
     let secret = TokenSecret::Sha256(sha2::Sha256::digest(name).into());
-    Token {
+    TokenConfig {
         name: name.to_owned(),
         secret,
         roles: roles.to_vec(),
@@ -174,18 +174,21 @@ pub fn token(name: &str, roles: &[Role]) -> Token {
     }
 }
 
-pub async fn try_start(options: ConsoleOptions, routes: Vec<Arc<dyn HttpRoutes>>) -> Result<Running, StartError> {
+pub async fn try_start(
+    options: ConsoleOptions,
+    routes: Vec<Arc<dyn HttpRoutes>>,
+) -> Result<RunningListener, StartError> {
     let board = StatusBoard::default();
     board.add(Arc::new(FakeSource::default()));
     Console::start(options, Arc::new(Metrics::default()), board, routes).await
 }
 
-pub async fn start_with(options: ConsoleOptions) -> Running {
+pub async fn start_with(options: ConsoleOptions) -> RunningListener {
     try_start(options, vec![Arc::new(Extra)]).await.unwrap()
 }
 
 /// A console whose source is in the caller's hands.
-pub async fn start() -> (Running, Arc<FakeSource>) {
+pub async fn start() -> (RunningListener, Arc<FakeSource>) {
     let source = Arc::new(FakeSource::default());
     let board = StatusBoard::default();
     board.add(source.clone());
@@ -220,7 +223,7 @@ impl Answer {
     }
 }
 
-pub async fn connect(running: &Running) -> TcpStream {
+pub async fn connect(running: &RunningListener) -> TcpStream {
     TcpStream::connect(running.address()).await.unwrap()
 }
 
@@ -241,7 +244,7 @@ pub async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request
 }
 
 /// One request on a connection of its own. `headers` are whole lines.
-pub async fn send(running: &Running, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+pub async fn send(running: &RunningListener, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
     let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     if !body.is_empty() || method != "GET" {
         request += &format!("content-length: {}\r\ncontent-type: text/plain\r\n", body.len());
@@ -253,6 +256,6 @@ pub async fn send(running: &Running, method: &str, path: &str, headers: &[&str],
     exchange(&mut connect(running).await, request.as_bytes()).await.unwrap()
 }
 
-pub async fn fetch(running: &Running, path: &str) -> Answer {
+pub async fn fetch(running: &RunningListener, path: &str) -> Answer {
     send(running, "GET", path, &[], "").await
 }

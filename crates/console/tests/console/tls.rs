@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles, TlsNames};
-use thalweg_telemetry::{Metrics, Origins};
+use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener, Tls, TlsFiles, TlsNames};
+use thalweg_telemetry::{Metrics, OriginPolicy};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
@@ -28,7 +28,7 @@ fn encrypted() -> thalweg_console::ConsoleOptions {
     options
 }
 
-async fn handshake(running: &Running, protocols: &[&str]) -> std::io::Result<TlsStream<tokio::net::TcpStream>> {
+async fn handshake(running: &RunningListener, protocols: &[&str]) -> std::io::Result<TlsStream<tokio::net::TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_file(data("localhost.crt")).unwrap())
@@ -163,17 +163,17 @@ fn files(folder: &std::path::Path, client_ca: Option<&str>) -> TlsFiles {
     }
 }
 
-async fn serve(tls: &Arc<Tls>) -> Running {
+async fn serve(tls: &Arc<Tls>) -> RunningListener {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let router = Router::new().route("/ping", get(|| async { "pong" }));
-    let (limits, metrics) = (Limits::default(), Metrics::default());
+    let (limits, metrics) = (HttpLimits::default(), Metrics::default());
     let mut all = Console::serve(
         Some(tls.clone()),
         vec![listener],
         &router,
         limits,
-        &Manners::default(),
-        Origins::default(),
+        &ResponseStyle::default(),
+        OriginPolicy::default(),
         &metrics,
     )
     .unwrap();
@@ -182,7 +182,7 @@ async fn serve(tls: &Arc<Tls>) -> Running {
 
 /// What a client gets that trusts `ca`, proves to be `identity`, and speaks one version of the protocol.
 async fn ask(
-    running: &Running,
+    running: &RunningListener,
     folder: &std::path::Path,
     (ca, identity): (&str, Option<&str>),
     version: &'static SupportedProtocolVersion,

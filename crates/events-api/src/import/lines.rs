@@ -4,9 +4,9 @@ use axum::body::BodyDataStream;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
-use super::Failed;
+use super::ImportError;
 
-pub(super) struct Lines {
+pub(super) struct LineReader {
     pub body: BodyDataStream,
     buffer: BytesMut,
     /// So much of the buffer has no end of a line.
@@ -17,9 +17,9 @@ pub(super) struct Lines {
     ended: bool,
 }
 
-impl Lines {
-    pub fn new(body: BodyDataStream, line_max: usize) -> Lines {
-        Lines {
+impl LineReader {
+    pub fn new(body: BodyDataStream, line_max: usize) -> LineReader {
+        LineReader {
             body,
             buffer: BytesMut::new(),
             searched: 0,
@@ -35,7 +35,7 @@ impl Lines {
     }
 
     /// With the end of the line, where it has one. Whoever gives up waiting loses nothing.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Failed> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ImportError> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
             let end = fresh
@@ -45,7 +45,7 @@ impl Lines {
             let len = end.unwrap_or(self.buffer.len());
             if len > self.line_max {
                 self.buffer = BytesMut::new();
-                return Err(Failed {
+                return Err(ImportError {
                     code: "READ_ERROR",
                     message: format!("line {} exceeds {} bytes", self.number + 1, self.line_max),
                     line: self.number + 1,
@@ -66,7 +66,7 @@ impl Lines {
             match self.body.next().await {
                 Some(Ok(more)) => self.buffer.extend_from_slice(&more),
                 Some(Err(_)) => {
-                    return Err(Failed {
+                    return Err(ImportError {
                         code: "READ_ERROR",
                         message: "the request ended early".to_owned(),
                         line: 0,
@@ -88,12 +88,12 @@ mod tests {
 
     use super::*;
 
-    fn read(pieces: &[&[u8]], line_max: usize) -> Result<Vec<Vec<u8>>, Failed> {
+    fn read(pieces: &[&[u8]], line_max: usize) -> Result<Vec<Vec<u8>>, ImportError> {
         let pieces: Vec<_> = pieces
             .iter()
             .map(|piece| Ok::<_, Infallible>(Bytes::from(piece.to_vec())))
             .collect();
-        let mut lines = Lines::new(Body::from_stream(stream::iter(pieces)).into_data_stream(), line_max);
+        let mut lines = LineReader::new(Body::from_stream(stream::iter(pieces)).into_data_stream(), line_max);
         futures::executor::block_on(async {
             let mut all = Vec::new();
             while let Some(line) = lines.next().await? {

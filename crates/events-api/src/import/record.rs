@@ -1,29 +1,29 @@
 //! A line as a message with its place, within the same limits as one that is written.
 
-use thalweg_events::json::{self, Json, Kind};
-use thalweg_events::{Import, MessageId, POSITION_MAX, time};
+use thalweg_events::json::{self, Json, JsonKind};
+use thalweg_events::{ImportRecord, MessageId, POSITION_MAX, time};
 
-use super::Failed;
+use super::ImportError;
 use crate::args::{STREAM_BYTES_MAX, TYPE_BYTES_MAX, name_fault};
 
 const ID_BYTES_MAX: usize = 255;
 
-pub(super) fn record(line: &[u8], n: u64, message_bytes_max: usize) -> Result<Import, Failed> {
+pub(super) fn record(line: &[u8], n: u64, message_bytes_max: usize) -> Result<ImportRecord, ImportError> {
     let mut compacted = String::with_capacity(line.len());
-    json::compact(line, &mut compacted).map_err(|error| Failed {
+    json::compact(line, &mut compacted).map_err(|error| ImportError {
         code: "INVALID_JSON",
         message: format!("malformed JSON at line {n}: {error}"),
         line: n,
     })?;
-    read(Json::new(&compacted), message_bytes_max).map_err(|what| Failed {
+    read(Json::new(&compacted), message_bytes_max).map_err(|what| ImportError {
         code: "INVALID_RECORD",
         message: format!("invalid record at line {n}: {what}"),
         line: n,
     })
 }
 
-fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
-    if json.kind() != Kind::Object {
+fn read(json: Json<'_>, message_bytes_max: usize) -> Result<ImportRecord, String> {
+    if json.kind() != JsonKind::Object {
         return Err("it is no object".to_owned());
     }
     let required = |name: &str| {
@@ -43,7 +43,7 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
     let object = |name: &str| match json.get(name) {
         None => Ok(None),
         Some(value) if value.is_null() => Ok(None),
-        Some(value) if value.kind() == Kind::Object => Ok(Some(value.text().to_owned())),
+        Some(value) if value.kind() == JsonKind::Object => Ok(Some(value.text().to_owned())),
         Some(_) => Err(format!("{name} must be an object")),
     };
     let id = match json.get("id") {
@@ -56,7 +56,7 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
         .map(|id| within("id", id, ID_BYTES_MAX))
         .transpose()?;
     let moment = required("time")?;
-    let import = Import {
+    let import = ImportRecord {
         id: id.map(|id| MessageId::of(&id)),
         stream: within("stream", required("stream")?, STREAM_BYTES_MAX)?,
         kind: within("type", required("type")?, TYPE_BYTES_MAX)?,
@@ -76,7 +76,7 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
 }
 
 /// What a record adds to its batch.
-pub(super) fn bytes_of(record: &Import) -> usize {
+pub(super) fn bytes_of(record: &ImportRecord) -> usize {
     let id = match &record.id {
         Some(MessageId::Text(text)) => text.len(),
         _ => 16,

@@ -4,31 +4,32 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Instant;
 
-use thalweg_events::json::{Json, Kind};
+use thalweg_events::json::{Json, JsonKind};
 use thalweg_events::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, EventsError, Expected, MessageId,
+    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, EventsError, ExpectedVersion,
+    MessageId,
 };
 
-use super::{Answer, Call};
-use crate::args::{Message, Options, stream_within};
-use crate::auth::Need;
+use super::{RpcCall, RpcResponse};
+use crate::args::{CallOptions, MessageArg, stream_within};
+use crate::auth::RequiredScope;
+use crate::json_text::number;
 use crate::problem::{Problem, Result};
-use crate::write::number;
 
 /// Of a message in a batch, as its mistakes are told.
 const MESSAGE: &str = "message";
 
-pub(super) async fn write(call: Call<'_>) -> Result<Answer> {
+pub(super) async fn write(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(2, "stream.write requires at least 2 arguments: streamName and message")?;
     let stream = args.stream(0)?;
-    let message = Message::read(args.object(1, "message must be an object")?, MESSAGE)?;
+    let message = MessageArg::read(args.object(1, "message must be an object")?, MESSAGE)?;
     let options = args.options(2)?;
     let id = options.id()?;
     let expected = options.expected()?;
     stream_within(&stream)?;
     message.within(call.server.options.message_bytes_max, MESSAGE)?;
-    call.caller.may(Need::Write)?;
+    call.caller.may(RequiredScope::Write)?;
     let appends = [Append {
         stream: &stream,
         expected,
@@ -49,11 +50,11 @@ pub(super) async fn write(call: Call<'_>) -> Result<Answer> {
         out.push_str(",\"duplicate\":true");
     }
     out.push('}');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
 /// The one way into the store, which is timed.
-async fn store(call: &Call<'_>, appends: &[Append<'_>]) -> thalweg_events::Result<Vec<Appended>> {
+async fn store(call: &RpcCall<'_>, appends: &[Append<'_>]) -> thalweg_events::Result<Vec<AppendOutcome>> {
     let Ok(namespace) = call.caller.namespace() else {
         return Err(EventsError::NamespaceNotFound(call.caller.name.clone()));
     };
@@ -69,8 +70,8 @@ async fn store(call: &Call<'_>, appends: &[Append<'_>]) -> thalweg_events::Resul
 /// Messages for one stream, with their ids.
 struct Batch<'a> {
     stream: Cow<'a, str>,
-    expected: Expected,
-    messages: Vec<(Message<'a>, Option<MessageId>)>,
+    expected: ExpectedVersion,
+    messages: Vec<(MessageArg<'a>, Option<MessageId>)>,
 }
 
 impl<'a> Batch<'a> {
@@ -92,15 +93,15 @@ impl<'a> Batch<'a> {
 }
 
 /// What one append may still have. Counted while it is read, so that nothing is kept of one that has too much.
-struct Room {
+struct AppendBudget {
     streams: usize,
     messages: usize,
     bytes: usize,
 }
 
-impl Room {
-    fn new() -> Room {
-        Room {
+impl AppendBudget {
+    fn new() -> AppendBudget {
+        AppendBudget {
             streams: APPEND_STREAMS_MAX,
             messages: APPEND_MESSAGES_MAX,
             bytes: APPEND_BYTES_MAX,
@@ -111,7 +112,7 @@ impl Room {
         take(&mut self.streams, 1, EventsError::TooLarge("1000 streams"))
     }
 
-    fn message(&mut self, stream: &str, message: &Message<'_>) -> Result<()> {
+    fn message(&mut self, stream: &str, message: &MessageArg<'_>) -> Result<()> {
         take(&mut self.messages, 1, EventsError::TooLarge("10000 messages"))?;
         let bytes = stream.len() + message.bytes();
         take(&mut self.bytes, bytes, EventsError::TooLarge("24 MiB"))
@@ -126,17 +127,17 @@ fn take(left: &mut usize, count: usize, error: EventsError) -> Result<()> {
 fn messages<'a>(
     json: Option<Json<'a>>,
     stream: &str,
-    room: &mut Room,
-) -> Result<Vec<(Message<'a>, Option<MessageId>)>> {
+    room: &mut AppendBudget,
+) -> Result<Vec<(MessageArg<'a>, Option<MessageId>)>> {
     let all = json.and_then(Json::array);
     let all = all.ok_or_else(|| Problem::invalid("messages must be an array"))?;
     let mut read = Vec::new();
     for json in all {
-        if json.kind() != Kind::Object {
+        if json.kind() != JsonKind::Object {
             return Err(Problem::invalid("message must be an object"));
         }
-        let message = Message::read(json, MESSAGE)?;
-        let id = Options::of(json).id().map_err(|problem| Problem {
+        let message = MessageArg::read(json, MESSAGE)?;
+        let id = CallOptions::of(json).id().map_err(|problem| Problem {
             message: problem.message.replacen("options.", "message.", 1),
             ..problem
         })?;
@@ -149,7 +150,7 @@ fn messages<'a>(
     }
 }
 
-pub(super) async fn append(call: Call<'_>) -> Result<Answer> {
+pub(super) async fn append(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(
         2,
@@ -157,24 +158,24 @@ pub(super) async fn append(call: Call<'_>) -> Result<Answer> {
     )?;
     let stream = args.stream(0)?;
     let batch = Batch {
-        messages: messages(args.get(1), &stream, &mut Room::new())?,
+        messages: messages(args.get(1), &stream, &mut AppendBudget::new())?,
         stream,
         expected: args.options(2)?.expected()?,
     };
     let places = append_batches(&call, &[batch], false).await?;
     let mut out = String::new();
     range(&mut out, places.first().copied().unwrap_or_default());
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
-pub(super) async fn append_many(call: Call<'_>) -> Result<Answer> {
+pub(super) async fn append_many(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "stream.appendMany requires 1 argument: appends")?;
     let all = args.get(0).and_then(Json::array);
     let all = all.ok_or_else(|| Problem::invalid("appends must be an array"))?;
-    let (mut batches, mut room, mut seen) = (Vec::new(), Room::new(), HashSet::new());
+    let (mut batches, mut room, mut seen) = (Vec::new(), AppendBudget::new(), HashSet::new());
     for json in all {
-        if json.kind() != Kind::Object {
+        if json.kind() != JsonKind::Object {
             return Err(Problem::invalid("append must be an object"));
         }
         let stream = json.get("stream").and_then(Json::string);
@@ -188,7 +189,7 @@ pub(super) async fn append_many(call: Call<'_>) -> Result<Answer> {
         batches.push(Batch {
             messages: messages(json.get("messages"), &stream, &mut room)?,
             stream,
-            expected: Options::of(json).expected().map_err(|problem| Problem {
+            expected: CallOptions::of(json).expected().map_err(|problem| Problem {
                 message: problem.message.replacen("options.", "append.", 1),
                 ..problem
             })?,
@@ -206,14 +207,14 @@ pub(super) async fn append_many(call: Call<'_>) -> Result<Answer> {
         range(&mut out, place);
     }
     out.push(']');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
 /// `many`: a conflict says of which stream it is.
-async fn append_batches(call: &Call<'_>, batches: &[Batch<'_>], many: bool) -> Result<Vec<Appended>> {
+async fn append_batches(call: &RpcCall<'_>, batches: &[Batch<'_>], many: bool) -> Result<Vec<AppendOutcome>> {
     let bytes_max = call.server.options.message_bytes_max;
     batches.iter().try_for_each(|batch| batch.within(bytes_max))?;
-    call.caller.may(Need::Write)?;
+    call.caller.may(RequiredScope::Write)?;
     let appends: Vec<Append<'_>> = batches.iter().map(Batch::append).collect();
     store(call, &appends).await.map_err(|error| {
         let stream = match &error {
@@ -228,7 +229,7 @@ async fn append_batches(call: &Call<'_>, batches: &[Batch<'_>], many: bool) -> R
     })
 }
 
-fn range(out: &mut String, place: Appended) {
+fn range(out: &mut String, place: AppendOutcome) {
     for (name, value) in [
         ("{\"count\":", place.count),
         (",\"firstPosition\":", place.first_position),

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 
 use thalweg_events::{EventsError, NamespaceInfo, NewNamespace, Scopes, Token, new_token, time};
 
-use super::{Answer, Call};
-use crate::args::Options;
-use crate::auth::Need;
+use super::{RpcCall, RpcResponse};
+use crate::args::CallOptions;
+use crate::auth::RequiredScope;
+use crate::json_text::{array, instant, number, text};
 use crate::problem::{Problem, Result};
-use crate::write::{array, instant, number, text};
 
 const ID_BYTES_MAX: usize = 255;
 const STREAMS: i64 = 100;
@@ -16,7 +16,7 @@ const STREAMS_MAX: i64 = 1000;
 /// Of a description, and of metadata: they stand in the list of all namespaces, which is in memory.
 const ABOUT_BYTES_MAX: usize = 1 << 20;
 
-pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     Some(match name {
         "create" => create(call).await,
         "delete" => delete(call).await,
@@ -28,7 +28,7 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
     })
 }
 
-async fn create(call: Call<'_>) -> Result<Answer> {
+async fn create(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "ns.create requires at least 1 argument: namespace ID")?;
     let id = args.namespace(0)?;
@@ -70,11 +70,11 @@ async fn create(call: Call<'_>) -> Result<Answer> {
     out.push_str(",\"token\":");
     text(&mut out, &shown);
     out.push('}');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
 /// A token that is to be one of this namespace.
-pub(super) fn given_token(options: Options<'_>, id: &str) -> Result<Option<(Token, String)>> {
+pub(super) fn given_token(options: CallOptions<'_>, id: &str) -> Result<Option<(Token, String)>> {
     let Some(given) = options.string("token")? else {
         return Ok(None);
     };
@@ -94,7 +94,7 @@ fn is_valid(id: &str) -> bool {
         && !id.contains(|c: char| c.is_control() || matches!(c, '/' | '\\'))
 }
 
-async fn delete(call: Call<'_>) -> Result<Answer> {
+async fn delete(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args.at_least(1, "ns.delete requires 1 argument: namespace ID")?;
     let id = call.args.namespace(0)?;
     call.caller.may(call.server.admin())?;
@@ -109,13 +109,13 @@ async fn delete(call: Call<'_>) -> Result<Answer> {
     out.push_str(",\"namespace\":");
     text(&mut out, &id);
     out.push('}');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
 /// Without `admin`, the caller's own.
-async fn list(call: Call<'_>) -> Result<Answer> {
+async fn list(call: RpcCall<'_>) -> Result<RpcResponse> {
     if !call.sees_all() {
-        call.caller.may(Need::Read)?;
+        call.caller.may(RequiredScope::Read)?;
     }
     let action = Problem::of("list namespaces");
     let mut infos = Vec::new();
@@ -131,7 +131,7 @@ async fn list(call: Call<'_>) -> Result<Answer> {
         }
     }
     infos.sort_by(|one, other| (Reverse(one.created_at), &one.name).cmp(&(Reverse(other.created_at), &other.name)));
-    Ok(Answer::Text(array(&infos, |out, info| {
+    Ok(RpcResponse::Text(array(&infos, |out, info| {
         out.push_str("{\"createdAt\":");
         instant(out, Some(info.created_at));
         out.push_str(",\"description\":");
@@ -144,7 +144,7 @@ async fn list(call: Call<'_>) -> Result<Answer> {
     })))
 }
 
-async fn info(call: Call<'_>) -> Result<Answer> {
+async fn info(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args.at_least(1, "ns.info requires 1 argument: namespace ID")?;
     let id = call.args.namespace(0)?;
     if id != call.caller.name {
@@ -168,10 +168,10 @@ async fn info(call: Call<'_>) -> Result<Answer> {
     out.push_str(",\"metadata\":");
     out.push_str(info.metadata.as_deref().unwrap_or("null"));
     out.push('}');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
-async fn streams(call: Call<'_>) -> Result<Answer> {
+async fn streams(call: RpcCall<'_>) -> Result<RpcResponse> {
     let options = call.args.options(0)?;
     let prefix = options.string_named("prefix", "prefix")?.unwrap_or_default();
     let cursor = options.string_named("cursor", "cursor")?.unwrap_or_default();
@@ -179,10 +179,10 @@ async fn streams(call: Call<'_>) -> Result<Answer> {
     if !(1..=STREAMS_MAX).contains(&limit) {
         return Err(Problem::invalid("limit must be between 1 and 1000"));
     }
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let found = call.caller.namespace()?.streams(&prefix, &cursor, limit as usize).await;
     let found = found.map_err(Problem::of("list streams"))?;
-    Ok(Answer::Text(array(&found, |out, stream| {
+    Ok(RpcResponse::Text(array(&found, |out, stream| {
         out.push_str("{\"lastActivity\":");
         instant(out, Some(stream.last_activity));
         out.push_str(",\"stream\":");
@@ -193,11 +193,11 @@ async fn streams(call: Call<'_>) -> Result<Answer> {
     })))
 }
 
-async fn categories(call: Call<'_>) -> Result<Answer> {
-    call.caller.may(Need::Read)?;
+async fn categories(call: RpcCall<'_>) -> Result<RpcResponse> {
+    call.caller.may(RequiredScope::Read)?;
     let found = call.caller.namespace()?.categories().await;
     let found = found.map_err(Problem::of("list categories"))?;
-    Ok(Answer::Text(array(&found, |out, category| {
+    Ok(RpcResponse::Text(array(&found, |out, category| {
         out.push_str("{\"category\":");
         text(out, &category.category);
         out.push_str(",\"messageCount\":");
@@ -208,7 +208,7 @@ async fn categories(call: Call<'_>) -> Result<Answer> {
     })))
 }
 
-impl Call<'_> {
+impl RpcCall<'_> {
     /// Whether the caller sees namespaces of others.
     fn sees_all(&self) -> bool {
         self.caller.is_admin() || self.server.options.open_admin

@@ -2,19 +2,19 @@
 
 use std::borrow::Cow;
 
-use thalweg_events::json::{Json, Kind};
-use thalweg_events::{Retention, RetentionOf};
+use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::{Retention, RetentionTarget};
 
-use super::{Answer, Call};
-use crate::args::{Args, Options, stream_within};
-use crate::auth::Need;
+use super::{RpcCall, RpcResponse};
+use crate::args::{CallArgs, CallOptions, stream_within};
+use crate::auth::RequiredScope;
+use crate::json_text::number;
 use crate::problem::{Problem, Result};
-use crate::write::number;
 
 const SECOND: i64 = 1_000_000;
 const TARGET: &str = "streamName must be a non-empty string or an object with a category";
 
-pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     Some(match name {
         "set" => set(call).await,
         "get" => get(call).await,
@@ -23,48 +23,48 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
 }
 
 /// A stream by its name, or a category.
-enum Target<'a> {
+enum RuleTarget<'a> {
     Stream(Cow<'a, str>),
     Category(Cow<'a, str>),
 }
 
-impl<'a> Target<'a> {
-    fn read(args: Args<'a>) -> Result<Target<'a>> {
+impl<'a> RuleTarget<'a> {
+    fn read(args: CallArgs<'a>) -> Result<RuleTarget<'a>> {
         let wrong = || Problem::invalid(TARGET);
         let json = args.get(0).ok_or_else(wrong)?;
         let target = match json.kind() {
-            Kind::String => Target::Stream(json.string().filter(|name| !name.is_empty()).ok_or_else(wrong)?),
-            Kind::Object => Target::Category(json.get("category").and_then(Json::string).ok_or_else(wrong)?),
+            JsonKind::String => RuleTarget::Stream(json.string().filter(|name| !name.is_empty()).ok_or_else(wrong)?),
+            JsonKind::Object => RuleTarget::Category(json.get("category").and_then(Json::string).ok_or_else(wrong)?),
             _ => return Err(wrong()),
         };
-        let (Target::Stream(name) | Target::Category(name)) = &target;
+        let (RuleTarget::Stream(name) | RuleTarget::Category(name)) = &target;
         stream_within(name)?;
         match &target {
             // A rule for what cannot be would never be noticed.
-            Target::Category(name) if name.contains('-') => Err(Problem::invalid("category must not contain '-'")),
+            RuleTarget::Category(name) if name.contains('-') => Err(Problem::invalid("category must not contain '-'")),
             _ => Ok(target),
         }
     }
 
-    fn of(&self) -> RetentionOf<'_> {
+    fn of(&self) -> RetentionTarget<'_> {
         match self {
-            Target::Stream(name) => RetentionOf::Stream(name),
-            Target::Category(name) => RetentionOf::Category(name),
+            RuleTarget::Stream(name) => RetentionTarget::Stream(name),
+            RuleTarget::Category(name) => RetentionTarget::Category(name),
         }
     }
 }
 
 /// Parts that are not named stay as they are; `null` in place of one, or of all, clears.
-async fn set(call: Call<'_>) -> Result<Answer> {
+async fn set(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(2, "retention.set requires at least 2 arguments: streamName and options")?;
-    let target = Target::read(args)?;
+    let target = RuleTarget::read(args)?;
     let clears = args.get(1).is_some_and(Json::is_null);
     let change = match clears {
-        true => Change::default(),
-        false => Change::read(args.options(1)?)?,
+        true => RetentionChange::default(),
+        false => RetentionChange::read(args.options(1)?)?,
     };
-    call.caller.may(Need::Write)?;
+    call.caller.may(RequiredScope::Write)?;
     let namespace = call.caller.namespace()?;
     let action = Problem::of("set retention");
     let rule = match clears {
@@ -76,27 +76,27 @@ async fn set(call: Call<'_>) -> Result<Answer> {
     };
     let rule = (rule != Retention::default()).then_some(rule);
     namespace.set_retention(target.of(), rule).await.map_err(&action)?;
-    Ok(Answer::Text(told(rule)))
+    Ok(RpcResponse::Text(told(rule)))
 }
 
-async fn get(call: Call<'_>) -> Result<Answer> {
+async fn get(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args.at_least(1, "retention.get requires 1 argument: streamName")?;
-    let target = Target::read(call.args)?;
-    call.caller.may(Need::Read)?;
+    let target = RuleTarget::read(call.args)?;
+    call.caller.may(RequiredScope::Read)?;
     let rule = call.caller.namespace()?.retention(target.of()).await;
-    Ok(Answer::Text(told(rule.map_err(Problem::of("get retention"))?)))
+    Ok(RpcResponse::Text(told(rule.map_err(Problem::of("get retention"))?)))
 }
 
 /// Of each part: whether it is named, and what it is to be.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Change {
+struct RetentionChange {
     max_age: Option<Option<i64>>,
     max_count: Option<Option<u64>>,
     truncate_before: Option<Option<u64>>,
 }
 
-impl Change {
-    fn read(options: Options<'_>) -> Result<Change> {
+impl RetentionChange {
+    fn read(options: CallOptions<'_>) -> Result<RetentionChange> {
         let named = |name: &str, other: &str| options.get(name).or_else(|| options.get(other));
         let whole = |json: Json<'_>, told: &str, least: i64| match json {
             null if null.is_null() => Ok(None),
@@ -106,7 +106,7 @@ impl Change {
                 number.map(|number| Some(number.unsigned_abs())).ok_or_else(wrong)
             }
         };
-        Ok(Change {
+        Ok(RetentionChange {
             max_age: named("maxAge", "$maxAge").map(age).transpose()?,
             max_count: named("maxCount", "$maxCount")
                 .map(|json| whole(json, "maxCount", 1))
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn what_is_not_named_stays_and_null_clears() {
-        let options = Options::of(Json::new(r#"{"$maxCount":5,"maxAge":null}"#));
-        let change = Change::read(options).unwrap();
+        let options = CallOptions::of(Json::new(r#"{"$maxCount":5,"maxAge":null}"#));
+        let change = RetentionChange::read(options).unwrap();
         let known = Retention {
             max_age: Some(1),
             max_count: Some(2),

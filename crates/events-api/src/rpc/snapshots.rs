@@ -1,16 +1,16 @@
 //! `snapshot.*`: what a stream came to at a version.
 
-use thalweg_events::json::{Json, Kind};
+use thalweg_events::json::{Json, JsonKind};
 use thalweg_events::snapshot::{self, Snapshot};
 use thalweg_events::time;
 
-use super::{Answer, Call};
+use super::{RpcCall, RpcResponse};
 use crate::args::{TYPE_BYTES_MAX, name_within, stream_within};
-use crate::auth::Need;
+use crate::auth::RequiredScope;
+use crate::json_text::{instant, number, text};
 use crate::problem::{Problem, Result};
-use crate::write::{instant, number, text};
 
-pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     Some(match name {
         "put" => put(call).await,
         "get" => get(call).await,
@@ -18,7 +18,7 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
     })
 }
 
-async fn put(call: Call<'_>) -> Result<Answer> {
+async fn put(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(2, "snapshot.put requires at least 2 arguments: streamName and snapshot")?;
     let stream = args.stream(0)?;
@@ -34,7 +34,7 @@ async fn put(call: Call<'_>) -> Result<Answer> {
         .and_then(Json::string)
         .filter(|kind| !kind.is_empty());
     let kind = kind.ok_or_else(|| wrong(".type must be a non-empty string"))?;
-    let data = object.get("data").filter(|data| data.kind() == Kind::Object);
+    let data = object.get("data").filter(|data| data.kind() == JsonKind::Object);
     let data = data.ok_or_else(|| wrong(".data must be an object"))?.text();
     stream_within(&stream)?;
     name_within(&kind, TYPE_BYTES_MAX, "snapshot.type")?;
@@ -42,7 +42,7 @@ async fn put(call: Call<'_>) -> Result<Answer> {
     if size > bytes_max {
         return Err(wrong(&format!(" size {size} exceeds the limit of {bytes_max} bytes")));
     }
-    call.caller.may(Need::Write)?;
+    call.caller.may(RequiredScope::Write)?;
     let snapshot = Snapshot {
         version: version.unsigned_abs(),
         kind: kind.into_owned(),
@@ -51,20 +51,20 @@ async fn put(call: Call<'_>) -> Result<Answer> {
     };
     let kept = snapshot::put(call.caller.namespace()?.as_ref(), &stream, &snapshot).await;
     let kept = kept.map_err(Problem::of("put snapshot"))?;
-    Ok(Answer::Text(format!(
+    Ok(RpcResponse::Text(format!(
         "{{\"version\":{},\"stored\":{}}}",
         kept.version, kept.stored
     )))
 }
 
-async fn get(call: Call<'_>) -> Result<Answer> {
+async fn get(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args.at_least(1, "snapshot.get requires 1 argument: streamName")?;
     let stream = call.args.stream(0)?;
     stream_within(&stream)?;
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let found = snapshot::get(call.caller.namespace()?.as_ref(), &stream).await;
     let Some(snapshot) = found.map_err(Problem::of("get snapshot"))? else {
-        return Ok(Answer::Text("null".to_owned()));
+        return Ok(RpcResponse::Text("null".to_owned()));
     };
     let mut out = String::with_capacity(96 + snapshot.data.len());
     out.push_str("{\"version\":");
@@ -76,5 +76,5 @@ async fn get(call: Call<'_>) -> Result<Answer> {
     out.push_str(",\"time\":");
     instant(&mut out, Some(snapshot.time));
     out.push('}');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }

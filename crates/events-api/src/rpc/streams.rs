@@ -7,22 +7,22 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
-use thalweg_events::{CategoryRead, Direction, From, MessageId, Namespace, Page, Stored, StreamRead};
-use thalweg_kit::long;
+use thalweg_events::{CategoryRead, Direction, MessageId, Namespace, Page, StoredEvent, StreamPosition, StreamRead};
+use thalweg_kit::blocking;
 use tokio::time::Instant;
 
-use super::{Answer, Call, append};
-use crate::args::Options;
-use crate::auth::Need;
+use super::{RpcCall, RpcResponse, append};
+use crate::args::CallOptions;
+use crate::auth::RequiredScope;
+use crate::json_text::{row, text};
 use crate::problem::{Problem, Result};
-use crate::write::{row, text};
 
 const WAIT_MS_MAX: i64 = 30_000;
 /// Who waits for what never comes, in a namespace where much does, reads for one part in so many of the time.
 const READING_PART: u32 = 4;
 const REST_MIN: Duration = Duration::from_millis(1);
 
-pub(super) async fn call(method: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(method: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     Some(match method {
         "stream.write" => append::write(call).await,
         "stream.append" => append::append(call).await,
@@ -37,7 +37,7 @@ pub(super) async fn call(method: &str, call: Call<'_>) -> Option<Result<Answer>>
     })
 }
 
-async fn get(call: Call<'_>) -> Result<Answer> {
+async fn get(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "stream.get requires at least 1 argument: streamName")?;
     let stream: Arc<str> = args.stream(0)?.into();
@@ -48,22 +48,22 @@ async fn get(call: Call<'_>) -> Result<Answer> {
     let direction = options.direction()?;
     let types: Arc<[String]> = options.types()?.into();
     let wait = wait(options)?;
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let from = match (global, position) {
-        (Some(global), _) => Some(From::Global(global.max(0) as u64)),
-        (None, Some(position)) => Some(From::Position(position.max(0) as u64)),
+        (Some(global), _) => Some(StreamPosition::Global(global.max(0) as u64)),
+        (None, Some(position)) => Some(StreamPosition::Position(position.max(0) as u64)),
         (None, None) => None,
     };
     let namespace = call.caller.namespace()?.clone();
-    let read = move |place: Place, max: usize| {
+    let read = move |place: PageStart, max: usize| {
         let (namespace, stream, types) = (namespace.clone(), stream.clone(), types.clone());
         async move {
             let read = StreamRead {
                 stream: &stream,
                 from: match place {
-                    Place::Asked => from,
-                    Place::Next(next) => Some(From::Position(next)),
-                    Place::First => None,
+                    PageStart::Asked => from,
+                    PageStart::Next(next) => Some(StreamPosition::Position(next)),
+                    PageStart::First => None,
                 },
                 direction,
                 max,
@@ -75,7 +75,7 @@ async fn get(call: Call<'_>) -> Result<Answer> {
     pages(&call, read, max, wait, false).await
 }
 
-async fn category(call: Call<'_>) -> Result<Answer> {
+async fn category(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "category.get requires at least 1 argument: categoryName")?;
     let category: Arc<str> = args.string(0, "categoryName must be a string")?.into();
@@ -91,7 +91,7 @@ async fn category(call: Call<'_>) -> Result<Answer> {
     let direction = options.direction()?;
     let types: Arc<[String]> = options.types()?.into();
     let wait = wait(options)?;
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let from = global.or(position).map(|position| match direction {
         Direction::Forward => position.max(1) as u64,
         Direction::Backward => position.max(0) as u64,
@@ -99,7 +99,7 @@ async fn category(call: Call<'_>) -> Result<Answer> {
     let namespace = call.caller.namespace()?.clone();
     // No category and no correlation has a `-` in its name.
     let nothing = category.contains('-') || correlation.as_ref().is_some_and(|text| text.contains('-'));
-    let read = move |place: Place, max: usize| {
+    let read = move |place: PageStart, max: usize| {
         let (namespace, category, types) = (namespace.clone(), category.clone(), types.clone());
         let correlation = correlation.clone();
         async move {
@@ -109,9 +109,9 @@ async fn category(call: Call<'_>) -> Result<Answer> {
             let read = CategoryRead {
                 category: Some(&*category).filter(|category| !category.is_empty()),
                 from: match place {
-                    Place::Asked => from,
-                    Place::Next(next) => Some(next),
-                    Place::First => None,
+                    PageStart::Asked => from,
+                    PageStart::Next(next) => Some(next),
+                    PageStart::First => None,
                 },
                 direction,
                 max,
@@ -128,7 +128,7 @@ async fn category(call: Call<'_>) -> Result<Answer> {
     pages(&call, read, max, wait, true).await
 }
 
-fn wait(options: Options<'_>) -> Result<Duration> {
+fn wait(options: CallOptions<'_>) -> Result<Duration> {
     let ms = options.number("waitMs")?.unwrap_or(0);
     match (0..=WAIT_MS_MAX).contains(&ms) {
         true => Ok(Duration::from_millis(ms.unsigned_abs())),
@@ -137,15 +137,15 @@ fn wait(options: Options<'_>) -> Result<Duration> {
 }
 
 /// An array of messages, read page by page: what is longer than one page goes out while the next is read.
-async fn pages<R, F>(call: &Call<'_>, read: R, max: usize, wait: Duration, with_stream: bool) -> Result<Answer>
+async fn pages<R, F>(call: &RpcCall<'_>, read: R, max: usize, wait: Duration, with_stream: bool) -> Result<RpcResponse>
 where
-    R: Fn(Place, usize) -> F + Send + Sync + 'static,
+    R: Fn(PageStart, usize) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Page>> + Send,
 {
     let (meters, memory) = (call.server.meters.of(&call.caller.name), call.server.memory.clone());
     let first = || async {
         match wait.is_zero() {
-            true => read(Place::Asked, max).await,
+            true => read(PageStart::Asked, max).await,
             false => first_match(call, &read, max, wait).await,
         }
     };
@@ -160,7 +160,7 @@ where
     let left = max.saturating_sub(page.events.len());
     if left == 0 || page.next.is_none() {
         out.push_str("]\n");
-        return Ok(Answer::Held(room.hold(out)));
+        return Ok(RpcResponse::Held(room.hold(out)));
     }
     let some = !page.events.is_empty();
     let begun = Some((read, page.next, left, some, Some(room.hold(out))));
@@ -182,7 +182,7 @@ where
             if stopping.is_cancelled() {
                 return Err(std::io::Error::other("the server is shutting down"));
             }
-            let read_on = memory.read(|| read(Place::Next(next), left), text_bytes);
+            let read_on = memory.read(|| read(PageStart::Next(next), left), text_bytes);
             let (page, room) = read_on
                 .await
                 .map_err(|problem| std::io::Error::other(problem.message))?;
@@ -196,7 +196,7 @@ where
             Ok::<_, std::io::Error>(Some((room.hold(out), Some((read, next, left, some, None)))))
         }
     });
-    Ok(Answer::Stream(Body::from_stream(chunks)))
+    Ok(RpcResponse::Stream(Body::from_stream(chunks)))
 }
 
 /// About as much as its messages are as text.
@@ -206,7 +206,7 @@ fn text_bytes(page: &Page) -> usize {
 
 /// Where a page begins.
 #[derive(Clone, Copy)]
-enum Place {
+enum PageStart {
     /// Where the caller said.
     Asked,
     /// Behind the page before.
@@ -216,9 +216,9 @@ enum Place {
 }
 
 /// A page with something in it, or an empty one when time is up.
-async fn first_match<R, F>(call: &Call<'_>, read: &R, max: usize, wait: Duration) -> Result<Page>
+async fn first_match<R, F>(call: &RpcCall<'_>, read: &R, max: usize, wait: Duration) -> Result<Page>
 where
-    R: Fn(Place, usize) -> F,
+    R: Fn(PageStart, usize) -> F,
     F: Future<Output = Result<Page>>,
 {
     let mut visible = call.caller.namespace()?.watch();
@@ -229,8 +229,8 @@ where
     let mut gone = false;
     loop {
         let place = match visible.borrow_and_update().cleared == cleared {
-            true => Place::Asked,
-            false => Place::First,
+            true => PageStart::Asked,
+            false => PageStart::First,
         };
         let reading = Instant::now();
         let page = read(place, max).await?;
@@ -254,7 +254,7 @@ where
 }
 
 fn rows(out: &mut String, page: &Page, first: bool, with_stream: bool) {
-    long::work(text_bytes(page), || {
+    blocking::work(text_bytes(page), || {
         for (n, stored) in page.events.iter().enumerate() {
             if n > 0 || !first {
                 out.push(',');
@@ -264,56 +264,56 @@ fn rows(out: &mut String, page: &Page, first: bool, with_stream: bool) {
     });
 }
 
-fn row_or_null(stored: Option<Stored>, with_stream: bool) -> Answer {
+fn row_or_null(stored: Option<StoredEvent>, with_stream: bool) -> RpcResponse {
     let mut out = String::new();
     match stored {
         Some(stored) => row(&mut out, &stored, with_stream),
         None => out.push_str("null"),
     }
-    Answer::Text(out)
+    RpcResponse::Text(out)
 }
 
-async fn last(call: Call<'_>) -> Result<Answer> {
+async fn last(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "stream.last requires at least 1 argument: streamName")?;
     let stream = args.stream(0)?;
     let kind = args.options(1)?.string("type")?.filter(|kind| !kind.is_empty());
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let found = call.caller.namespace()?.last(&stream, kind.as_deref()).await;
     Ok(row_or_null(found.map_err(Problem::of("get last message"))?, false))
 }
 
-async fn version(call: Call<'_>) -> Result<Answer> {
+async fn version(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args
         .at_least(1, "stream.version requires 1 argument: streamName")?;
     let stream = call.args.stream(0)?;
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let version = call.caller.namespace()?.version(&stream).await;
     let version = version.map_err(Problem::of("get stream version"))?;
-    Ok(Answer::Text(match version {
+    Ok(RpcResponse::Text(match version {
         ..0 => "null".to_owned(),
         version => version.to_string(),
     }))
 }
 
-async fn message(call: Call<'_>) -> Result<Answer> {
+async fn message(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args.at_least(1, "message.get requires 1 argument: id")?;
     let id = call.args.non_empty(0, "id must be a non-empty string")?;
-    call.caller.may(Need::Read)?;
+    call.caller.may(RequiredScope::Read)?;
     let namespace: &Arc<dyn Namespace> = call.caller.namespace()?;
     let found = namespace.by_id(&MessageId::of(&id)).await;
     Ok(row_or_null(found.map_err(Problem::of("get messages"))?, true))
 }
 
 /// Hides all messages of a stream; what is written later goes on behind them, unless it is deleted for good.
-async fn delete(call: Call<'_>) -> Result<Answer> {
+async fn delete(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "stream.delete requires at least 1 argument: streamName")?;
     let stream = args.stream(0)?;
     let options = args.options(1)?;
     let expected = options.expected()?;
     let tombstone = options.bool("tombstone")?;
-    call.caller.may(Need::Write)?;
+    call.caller.may(RequiredScope::Write)?;
     let namespace = call.caller.namespace()?;
     let deleted = namespace.delete_stream(&stream, expected, tombstone).await;
     deleted.map_err(Problem::of("delete stream"))?;
@@ -324,5 +324,5 @@ async fn delete(call: Call<'_>) -> Result<Answer> {
     } else {
         ",\"tombstone\":false}"
     });
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }

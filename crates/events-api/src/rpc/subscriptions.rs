@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_events::json::Json;
-use thalweg_events::subscription::{Info, Lease, NAME_BYTES_MAX, Nack, Settled, Source};
-use thalweg_events::{Ask, Message, Namespace, ParkedMessage, Start, Stored, Subscriptions};
-use thalweg_kit::long;
+use thalweg_events::subscription::{Lease, NAME_BYTES_MAX, Nack, SettleOutcome, SubscriptionInfo, SubscriptionSource};
+use thalweg_events::{
+    DeliveredMessage, FetchRequest, Namespace, ParkedMessage, StartPosition, StoredEvent, Subscriptions,
+};
+use thalweg_kit::blocking;
 use tokio::time::Instant;
 
-use super::{Answer, Call};
-use crate::args::{Options, name_within};
-use crate::auth::Need;
+use super::{RpcCall, RpcResponse};
+use crate::args::{CallOptions, name_within};
+use crate::auth::RequiredScope;
+use crate::json_text::{instant, number, row, text};
 use crate::problem::{Problem, Result};
 use crate::subscribe_persistent::{bytes_of, give_back};
-use crate::write::{instant, number, row, text};
 use settings::{MICROS_PER_MS, strategy_name};
 
 const FETCH_MAX: i64 = 1000;
@@ -29,7 +31,7 @@ const LIST_MAX: i64 = 1000;
 /// Leases of one call, and messages of one replay.
 const LEASES_MAX: usize = 10_000;
 
-pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     let text = match name {
         "create" => create(call).await,
         "update" => update(call).await,
@@ -44,10 +46,10 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
         "replay" => replay(call).await,
         _ => return None,
     };
-    Some(text.map(Answer::Text))
+    Some(text.map(RpcResponse::Text))
 }
 
-impl<'a> Call<'a> {
+impl<'a> RpcCall<'a> {
     fn subscriptions(&self) -> &'a Subscriptions {
         &self.server.subscriptions
     }
@@ -60,46 +62,46 @@ impl<'a> Call<'a> {
     }
 
     /// The namespace, for whoever may do this.
-    fn namespace_for(&self, need: Need) -> Result<&'a Arc<dyn Namespace>> {
+    fn namespace_for(&self, need: RequiredScope) -> Result<&'a Arc<dyn Namespace>> {
         self.caller.may(need)?;
         self.caller.namespace()
     }
 }
 
-async fn create(call: Call<'_>) -> Result<String> {
+async fn create(call: RpcCall<'_>) -> Result<String> {
     call.args
         .at_least(2, "sub.create requires at least 2 arguments: name and options")?;
     let name = call.subscription_name()?;
     let wanted = settings::read(call.args.options(1)?)?;
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let settings = wanted.settings(namespace.as_ref());
     let created = call.subscriptions().create(namespace, &name, settings).await;
     created.map_err(Problem::of("create subscription"))?;
     told(&call, namespace, &name).await
 }
 
-async fn update(call: Call<'_>) -> Result<String> {
+async fn update(call: RpcCall<'_>) -> Result<String> {
     call.args
         .at_least(2, "sub.update requires at least 2 arguments: name and options")?;
     let name = call.subscription_name()?;
     let change = settings::change(call.args.options(1)?)?;
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let updated = call.subscriptions().update(namespace, &name, change).await;
     updated.map_err(Problem::of("update subscription"))?;
     told(&call, namespace, &name).await
 }
 
-async fn told(call: &Call<'_>, namespace: &Arc<dyn Namespace>, name: &str) -> Result<String> {
+async fn told(call: &RpcCall<'_>, namespace: &Arc<dyn Namespace>, name: &str) -> Result<String> {
     let info = call.subscriptions().info(namespace, name).await;
     let mut out = String::new();
     write_info(&mut out, name, &info.map_err(Problem::of("get subscription"))?);
     Ok(out)
 }
 
-async fn delete(call: Call<'_>) -> Result<String> {
+async fn delete(call: RpcCall<'_>) -> Result<String> {
     call.args.at_least(1, "sub.delete requires 1 argument: name")?;
     let name = call.subscription_name()?;
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let deleted = call.subscriptions().delete(namespace, &name).await;
     deleted.map_err(Problem::of("delete subscription"))?;
     let mut out = String::from("{\"name\":");
@@ -108,14 +110,14 @@ async fn delete(call: Call<'_>) -> Result<String> {
     Ok(out)
 }
 
-async fn list(call: Call<'_>) -> Result<String> {
+async fn list(call: RpcCall<'_>) -> Result<String> {
     let options = call.args.options(0)?;
     let prefix = options.string("prefix")?.unwrap_or_default();
     let cursor = options.string("cursor")?.unwrap_or_default();
     let limit = within(options, "limit", LIST, 1, LIST_MAX)?;
     name_within(&prefix, NAME_BYTES_MAX, "options.prefix")?;
     name_within(&cursor, NAME_BYTES_MAX, "options.cursor")?;
-    let namespace = call.namespace_for(Need::Read)?;
+    let namespace = call.namespace_for(RequiredScope::Read)?;
     let found = call
         .subscriptions()
         .list(namespace, &prefix, &cursor, limit.unsigned_abs() as usize)
@@ -124,20 +126,20 @@ async fn list(call: Call<'_>) -> Result<String> {
     Ok(array(&found, |out, (name, info)| write_info(out, name, info)))
 }
 
-async fn info(call: Call<'_>) -> Result<String> {
+async fn info(call: RpcCall<'_>) -> Result<String> {
     call.args.at_least(1, "sub.info requires 1 argument: name")?;
     let name = call.subscription_name()?;
-    let namespace = call.namespace_for(Need::Read)?;
+    let namespace = call.namespace_for(RequiredScope::Read)?;
     told(&call, namespace, &name).await
 }
 
-async fn reset(call: Call<'_>) -> Result<String> {
+async fn reset(call: RpcCall<'_>) -> Result<String> {
     call.args
         .at_least(2, "sub.reset requires at least 2 arguments: name and options")?;
     let name = call.subscription_name()?;
-    let start: Option<Start> = settings::start(call.args.options(1)?)?;
+    let start: Option<StartPosition> = settings::start(call.args.options(1)?)?;
     let start = start.ok_or_else(|| Problem::invalid("options.from must be start, end or a number"))?;
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let from = call.subscriptions().reset(namespace, &name, start).await;
     let from = from.map_err(Problem::of("reset subscription"))?;
     let mut out = String::from("{\"from\":");
@@ -148,7 +150,7 @@ async fn reset(call: Call<'_>) -> Result<String> {
     Ok(out)
 }
 
-async fn fetch(call: Call<'_>) -> Result<Answer> {
+async fn fetch(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.args.at_least(1, "sub.fetch requires at least 1 argument: name")?;
     let name = call.subscription_name()?;
     let options = call.args.options(1)?;
@@ -157,9 +159,9 @@ async fn fetch(call: Call<'_>) -> Result<Answer> {
     let wait = within(options, "waitMs", 0, 0, WAIT_MS_MAX)?;
     name_within(&consumer, NAME_BYTES_MAX, "options.consumer")?;
     // It hands out messages, and keeps who has them.
-    call.caller.may(Need::Read)?;
-    let namespace = call.namespace_for(Need::Write)?;
-    let ask = Ask {
+    call.caller.may(RequiredScope::Read)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
+    let ask = FetchRequest {
         consumer: consumer.into(),
         max: max.unsigned_abs() as usize,
         held: Vec::new(),
@@ -185,22 +187,22 @@ async fn fetch(call: Call<'_>) -> Result<Answer> {
         () = call.server.stopping.cancelled() => return Err(Problem::stopping()),
     };
     let bytes = fetched.messages.iter().map(|message| message.stored.bytes()).sum();
-    let mut text = long::work(bytes, || array(&fetched.messages, write_message));
+    let mut text = blocking::work(bytes, || array(&fetched.messages, write_message));
     text.push('\n');
-    Ok(Answer::Held(room.hold(text)))
+    Ok(RpcResponse::Held(room.hold(text)))
 }
 
-async fn ack(call: Call<'_>) -> Result<String> {
+async fn ack(call: RpcCall<'_>) -> Result<String> {
     call.args
         .at_least(2, "sub.ack requires at least 2 arguments: name and leases")?;
     let name = call.subscription_name()?;
     let leases = leases(call.args.0.get(1).copied())?;
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let acked = call.subscriptions().ack(namespace, &name, leases).await;
     Ok(settled("acked", &acked.map_err(Problem::of("acknowledge messages"))?))
 }
 
-async fn nack(call: Call<'_>) -> Result<String> {
+async fn nack(call: RpcCall<'_>) -> Result<String> {
     call.args
         .at_least(2, "sub.nack requires at least 2 arguments: name and leases")?;
     let name = call.subscription_name()?;
@@ -215,22 +217,22 @@ async fn nack(call: Call<'_>) -> Result<String> {
         Some("skip") => Nack::Skip,
         Some(_) => return Err(Problem::invalid("options.action must be retry, park or skip")),
     };
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let nacked = call.subscriptions().nack(namespace, &name, leases, nack).await;
     Ok(settled("nacked", &nacked.map_err(Problem::of("refuse messages"))?))
 }
 
-async fn parked(call: Call<'_>) -> Result<String> {
+async fn parked(call: RpcCall<'_>) -> Result<String> {
     call.args.at_least(1, "sub.parked requires at least 1 argument: name")?;
     let name = call.subscription_name()?;
     let options = call.args.options(1)?;
     let from = options.number("globalPosition")?.unwrap_or(0).max(0).unsigned_abs();
     let limit = within(options, "limit", LIST, 1, LIST_MAX)?.unsigned_abs() as usize;
-    let namespace = call.namespace_for(Need::Read)?;
+    let namespace = call.namespace_for(RequiredScope::Read)?;
     let found = call.subscriptions().parked(namespace, &name, from, limit).await;
     let found = found.map_err(Problem::of("get parked messages"))?;
     let bytes = found.iter().filter_map(|parked| parked.stored.as_ref());
-    let bytes = bytes.map(Stored::bytes).sum();
+    let bytes = bytes.map(StoredEvent::bytes).sum();
     let write = |out: &mut String, parked: &ParkedMessage| {
         out.push_str("{\"globalPosition\":");
         number(out, parked.global);
@@ -247,10 +249,10 @@ async fn parked(call: Call<'_>) -> Result<String> {
         }
         out.push('}');
     };
-    Ok(long::work(bytes, || array(&found, write)))
+    Ok(blocking::work(bytes, || array(&found, write)))
 }
 
-async fn replay(call: Call<'_>) -> Result<String> {
+async fn replay(call: RpcCall<'_>) -> Result<String> {
     call.args.at_least(1, "sub.replay requires at least 1 argument: name")?;
     let name = call.subscription_name()?;
     let options = call.args.options(1)?;
@@ -273,7 +275,7 @@ async fn replay(call: Call<'_>) -> Result<String> {
             .bool()
             .ok_or_else(|| Problem::invalid("options.discard must be true or false"))?,
     };
-    let namespace = call.namespace_for(Need::Write)?;
+    let namespace = call.namespace_for(RequiredScope::Write)?;
     let count = call
         .subscriptions()
         .replay(namespace, &name, named, limit, discard)
@@ -283,7 +285,7 @@ async fn replay(call: Call<'_>) -> Result<String> {
     Ok(format!("{{\"{key}\":{count}}}"))
 }
 
-fn within(options: Options<'_>, name: &str, default: i64, least: i64, most: i64) -> Result<i64> {
+fn within(options: CallOptions<'_>, name: &str, default: i64, least: i64, most: i64) -> Result<i64> {
     let number = options.number(name)?.unwrap_or(default);
     match (least..=most).contains(&number) {
         true => Ok(number),
@@ -308,13 +310,13 @@ fn leases(json: Option<Json<'_>>) -> Result<Vec<Lease>> {
     Ok(out)
 }
 
-fn settled(key: &str, settled: &Settled) -> String {
+fn settled(key: &str, settled: &SettleOutcome) -> String {
     let stale = array(&settled.stale, |out, lease| text(out, &lease.to_string()));
     format!("{{\"{key}\":{},\"stale\":{stale}}}", settled.settled)
 }
 
 /// `{"lease","attempt","message"}`.
-pub(crate) fn write_message(out: &mut String, message: &Message) {
+pub(crate) fn write_message(out: &mut String, message: &DeliveredMessage) {
     out.push_str("{\"lease\":");
     text(out, &message.lease.to_string());
     out.push_str(",\"attempt\":");
@@ -324,20 +326,20 @@ pub(crate) fn write_message(out: &mut String, message: &Message) {
     out.push('}');
 }
 
-fn write_info(out: &mut String, name: &str, info: &Info) {
+fn write_info(out: &mut String, name: &str, info: &SubscriptionInfo) {
     let settings = &info.settings;
     out.push_str("{\"name\":");
     text(out, name);
     match &settings.source {
-        Source::Category(category) => {
+        SubscriptionSource::Category(category) => {
             out.push_str(",\"category\":");
             text(out, category);
         }
-        Source::Stream(stream) => {
+        SubscriptionSource::Stream(stream) => {
             out.push_str(",\"stream\":");
             text(out, stream);
         }
-        Source::All => out.push_str(",\"all\":true"),
+        SubscriptionSource::All => out.push_str(",\"all\":true"),
     }
     out.push_str(",\"from\":");
     number(out, settings.from);

@@ -1,12 +1,12 @@
 //! `sys.*`: about the server.
 
-use thalweg_events::{Health, Scavenged, Verified};
+use thalweg_events::{Health, ScavengeReport, VerifyReport};
 
-use super::{Answer, Call};
+use super::{RpcCall, RpcResponse};
+use crate::json_text::{array, number, text};
 use crate::problem::{Problem, Result};
-use crate::write::{array, number, text};
 
-pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     Some(match name {
         "version" => version(call),
         "health" => health(call),
@@ -16,13 +16,13 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
     })
 }
 
-fn version(call: Call<'_>) -> Result<Answer> {
+fn version(call: RpcCall<'_>) -> Result<RpcResponse> {
     let mut out = String::new();
     text(&mut out, &call.server.options.version);
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
-fn health(call: Call<'_>) -> Result<Answer> {
+fn health(call: RpcCall<'_>) -> Result<RpcResponse> {
     let store = call.server.store()?;
     let status = match store.health() {
         Health::Healthy => "ok",
@@ -30,12 +30,12 @@ fn health(call: Call<'_>) -> Result<Answer> {
     };
     let connections = call.server.connections.get().map_or(0, |count| count());
     let (backend, durability) = (store.backend(), store.durability());
-    Ok(Answer::Text(format!(
+    Ok(RpcResponse::Text(format!(
         "{{\"backend\":\"{backend}\",\"connections\":{connections},\"status\":\"{status}\",\"durability\":\"{durability}\"}}"
     )))
 }
 
-async fn scavenge(call: Call<'_>) -> Result<Answer> {
+async fn scavenge(call: RpcCall<'_>) -> Result<RpcResponse> {
     let erase = call.args.options(0)?.bool("erase")?;
     call.caller.may(call.server.admin())?;
     let store = call.server.store()?;
@@ -43,16 +43,16 @@ async fn scavenge(call: Call<'_>) -> Result<Answer> {
         true => store.erase().await,
         false => store.scavenge().await,
     };
-    let Scavenged { messages, bytes } = done.map_err(Problem::of("scavenge"))?;
-    Ok(Answer::Text(format!(
+    let ScavengeReport { messages, bytes } = done.map_err(Problem::of("scavenge"))?;
+    Ok(RpcResponse::Text(format!(
         "{{\"bytes\":{bytes},\"messages\":{messages},\"erased\":{erase}}}"
     )))
 }
 
-async fn verify(call: Call<'_>) -> Result<Answer> {
+async fn verify(call: RpcCall<'_>) -> Result<RpcResponse> {
     call.caller.may(call.server.admin())?;
     let done = call.server.store()?.verify().await;
-    let Verified {
+    let VerifyReport {
         messages,
         bytes,
         faults,
@@ -66,7 +66,7 @@ async fn verify(call: Call<'_>) -> Result<Answer> {
         text(out, &fault.what);
         out.push('}');
     });
-    Ok(Answer::Text(format!(
+    Ok(RpcResponse::Text(format!(
         "{{\"bytes\":{bytes},\"faults\":{faults},\"messages\":{messages}}}"
     )))
 }

@@ -4,14 +4,14 @@ use thalweg_events::json::Json;
 use thalweg_events::{NewToken, Scopes, TokenInfo, new_token, time};
 
 use super::namespaces::given_token;
-use super::{Answer, Call};
-use crate::args::Options;
+use super::{RpcCall, RpcResponse};
+use crate::args::CallOptions;
+use crate::json_text::{array, instant, text};
 use crate::problem::{Problem, Result};
-use crate::write::{array, instant, text};
 
 const DESCRIPTION_BYTES_MAX: usize = 4096;
 
-pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
     Some(match name {
         "create" => create(call).await,
         "list" => list(call).await,
@@ -20,7 +20,7 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
     })
 }
 
-async fn create(call: Call<'_>) -> Result<Answer> {
+async fn create(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(
         2,
@@ -57,10 +57,10 @@ async fn create(call: Call<'_>) -> Result<Answer> {
     out.push_str(",\"token\":");
     text(&mut out, &shown);
     out.push('}');
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
-fn scopes(options: Options<'_>) -> Result<Scopes> {
+fn scopes(options: CallOptions<'_>) -> Result<Scopes> {
     let wrong = || Problem::invalid("options.scopes must be a non-empty array of 'read', 'write' and 'admin'");
     let named = options.get("scopes").and_then(Json::array).ok_or_else(wrong)?;
     let mut scopes = Scopes::default();
@@ -78,7 +78,7 @@ fn scopes(options: Options<'_>) -> Result<Scopes> {
     }
 }
 
-fn expires_at(options: Options<'_>) -> Result<Option<i64>> {
+fn expires_at(options: CallOptions<'_>) -> Result<Option<i64>> {
     let Some(moment) = options.string("expiresAt")? else {
         return Ok(None);
     };
@@ -89,16 +89,19 @@ fn expires_at(options: Options<'_>) -> Result<Option<i64>> {
     }
 }
 
-async fn list(call: Call<'_>) -> Result<Answer> {
+async fn list(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "token.list requires 1 argument: namespace ID")?;
     let id = args.namespace(0)?;
     call.caller.may(call.server.admin())?;
     let tokens = call.server.store()?.tokens(&id).await;
-    Ok(Answer::Text(array(&tokens.map_err(Problem::of("list tokens"))?, about)))
+    Ok(RpcResponse::Text(array(
+        &tokens.map_err(Problem::of("list tokens"))?,
+        about,
+    )))
 }
 
-async fn revoke(call: Call<'_>) -> Result<Answer> {
+async fn revoke(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(2, "token.revoke requires 2 arguments: namespace ID and token ID")?;
     let id = args.namespace(0)?;
@@ -113,7 +116,7 @@ async fn revoke(call: Call<'_>) -> Result<Answer> {
     } else {
         ",\"revoked\":false}"
     });
-    Ok(Answer::Text(out))
+    Ok(RpcResponse::Text(out))
 }
 
 /// Nothing of its text.

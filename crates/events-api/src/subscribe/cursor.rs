@@ -15,19 +15,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use thalweg_events::{
-    CategoryRead, Direction, EventsError, From, Namespace, Result, Stored, StreamRead, Visible, WithGaps,
+    CategoryRead, Direction, EventsError, Namespace, NamespaceWatermark, PageWithGaps, Result, StoredEvent,
+    StreamPosition, StreamRead,
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::feed::{Feed, Found, Item, Key, Seat};
+use super::coalesce::PokeCoalescer;
 use super::frame;
-use super::gaps::Gaps;
-use super::newest::Newest;
-use super::ready::{Ready, Seen, Waiting};
-use super::wanted::{Filter, Of, Wanted};
-use crate::Server;
-use crate::memory::{Memory, Room};
-use crate::meters::Listening;
+use super::gaps::PendingGaps;
+use super::outbound::{OutboundQueue, PendingMessage, VisibilityCheck};
+use super::request::{MessageFilter, SubscribeRequest, SubscribeTarget};
+use super::tailer::{NamespaceTailer, TailedMessage, TopicKey, TopicLookup, TopicSubscription};
+use crate::EventsApiServer;
+use crate::memory::{MemoryBudget, ResponsePermit};
+use crate::metrics::SubscriberMetrics;
 
 /// Pokes taken or read at once, which are about as many bytes as a connection buffers.
 const POKES: usize = 100;
@@ -40,16 +41,16 @@ const MESSAGES_BYTES: usize = 64 << 10;
 /// A longer event goes out in several chunks.
 const CHUNK_MAX: usize = 16 << 10;
 
-pub(super) struct Subscription {
-    feed: Arc<Feed>,
+pub(super) struct SubscriberCursor {
+    feed: Arc<NamespaceTailer>,
     /// `None`: there is nothing that it could be told.
-    seat: Option<Seat>,
-    of: Of,
-    filter: Filter,
+    seat: Option<TopicSubscription>,
+    of: SubscribeTarget,
+    filter: MessageFilter,
     /// Whole messages, and what is missing between them.
-    data: Option<Gaps>,
+    data: Option<PendingGaps>,
     /// Pokes, where only the newest of each stream goes out.
-    newest: Option<Newest>,
+    newest: Option<PokeCoalescer>,
     /// As with [`Visible::cleared`], what it has seen.
     cleared: u64,
     /// Everything that is for it up to this global position has been taken.
@@ -59,12 +60,12 @@ pub(super) struct Subscription {
     after: u64,
     /// Messages of the next page.
     page: usize,
-    ready: Ready,
+    ready: OutboundQueue,
     /// Of an event that is in several chunks.
     rest: Bytes,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
     /// For whole messages from the store.
-    room: Room,
+    room: ResponsePermit,
     /// For so many bytes of them there was none.
     lacks_room: Option<usize>,
     begun: bool,
@@ -73,31 +74,31 @@ pub(super) struct Subscription {
     due: Instant,
     /// Of the caller's right to be told, of the namespace, or of the server.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
-    listening: Listening,
+    listening: SubscriberMetrics,
 }
 
-impl Subscription {
+impl SubscriberCursor {
     pub fn begin(
-        server: &Server,
+        server: &EventsApiServer,
         namespace: &Arc<dyn Namespace>,
-        wanted: Wanted,
+        wanted: SubscribeRequest,
         ended: impl Future<Output = ()> + Send + 'static,
-    ) -> Subscription {
+    ) -> SubscriberCursor {
         let feed = server.feeds.of(namespace);
         let key = match &wanted.of {
-            Of::Stream(stream) => Some(Key::Stream(stream.clone())),
-            Of::Category(category) => Some(Key::Category(category.clone())),
-            Of::All => Some(Key::All),
-            Of::Nothing => None,
+            SubscribeTarget::Stream(stream) => Some(TopicKey::Stream(stream.clone())),
+            SubscribeTarget::Category(category) => Some(TopicKey::Category(category.clone())),
+            SubscribeTarget::All => Some(TopicKey::All),
+            SubscribeTarget::Nothing => None,
         };
         let seat = key.map(|key| feed.join(key, wanted.data));
         let now = feed.visible();
-        let is_stream = matches!(wanted.of, Of::Stream(_));
+        let is_stream = matches!(wanted.of, SubscribeTarget::Stream(_));
         let covered = match (&wanted.of, wanted.resumed) {
-            (Of::Stream(_), _) => 0,
+            (SubscribeTarget::Stream(_), _) => 0,
             (_, Some(resumed)) => resumed,
             // History only for those who ask: clients open it at any position and expect what is new.
-            (Of::All, None) if !wanted.catchup => wanted.position.saturating_sub(1).max(now.last),
+            (SubscribeTarget::All, None) if !wanted.catchup => wanted.position.saturating_sub(1).max(now.last),
             (_, None) => wanted.position.saturating_sub(1),
         };
         let (stopping, gone) = (server.stopping.clone(), feed.ended().clone());
@@ -108,17 +109,17 @@ impl Subscription {
                 () = gone.cancelled() => {}
             }
         };
-        Subscription {
+        SubscriberCursor {
             seat,
             filter: wanted.filter,
             data: wanted.data.then(|| {
                 let looked = match wanted.of {
-                    Of::Stream(_) => 0,
+                    SubscribeTarget::Stream(_) => 0,
                     _ => covered.saturating_add(1),
                 };
-                Gaps::new(looked, matches!(wanted.of, Of::Category(_)))
+                PendingGaps::new(looked, matches!(wanted.of, SubscribeTarget::Category(_)))
             }),
-            newest: (wanted.coalesce && !wanted.data).then(Newest::default),
+            newest: (wanted.coalesce && !wanted.data).then(PokeCoalescer::default),
             cleared: now.cleared,
             covered,
             next: if is_stream && wanted.resumed.is_none() {
@@ -133,10 +134,10 @@ impl Subscription {
                 (false, true) => COALESCED,
                 (false, false) => POKES,
             },
-            ready: Ready::default(),
+            ready: OutboundQueue::default(),
             rest: Bytes::new(),
             memory: server.memory.clone(),
-            room: Room::default(),
+            room: ResponsePermit::default(),
             lacks_room: None,
             begun: false,
             heartbeat: server.options.heartbeat,
@@ -219,7 +220,7 @@ impl Subscription {
             if asked.is_empty() {
                 return Some(());
             }
-            let when = Seen::now(seen.hidden_at);
+            let when = VisibilityCheck::now(seen.hidden_at);
             match self.feed.namespace().still_shown(&asked).await {
                 Ok(shown) => {
                     let tell_gaps = self.data.as_ref().is_some_and(|gaps| !gaps.unknown);
@@ -272,7 +273,7 @@ impl Subscription {
             }
         }
         match seat.find(self.covered, self.cleared, self.page) {
-            Found::Items(items) => {
+            TopicLookup::Items(items) => {
                 self.listening.is_behind(0);
                 match items.get(..self.without_gap(&items)) {
                     Some(items) if !items.is_empty() => {
@@ -283,7 +284,7 @@ impl Subscription {
                     _ => self.look_into_store(seen).await,
                 }
             }
-            Found::Nothing(passed) => {
+            TopicLookup::Nothing(passed) => {
                 self.listening.is_behind(0);
                 self.covered = self.covered.max(passed);
                 if let Some(newest) = &mut self.newest {
@@ -292,15 +293,15 @@ impl Subscription {
                 Some(!self.ready.is_empty())
             }
             // The feed hears of it, too, and wakes everybody; if only this has not heard, it looks again.
-            Found::Other => Some(self.feed.visible().cleared != self.cleared),
-            Found::Stored => {
+            TopicLookup::Other => Some(self.feed.visible().cleared != self.cleared),
+            TopicLookup::Stored => {
                 self.listening.is_behind(seen.last.saturating_sub(self.covered));
                 self.look_into_store(seen).await
             }
         }
     }
 
-    async fn look_into_store(&mut self, seen: Visible) -> Option<bool> {
+    async fn look_into_store(&mut self, seen: NamespaceWatermark) -> Option<bool> {
         match self.read_on(seen).await {
             Ok(()) => Some(true),
             Err(error) => {
@@ -311,21 +312,21 @@ impl Subscription {
     }
 
     /// How many of the topic's items follow each other without a message that may have been removed.
-    fn without_gap(&self, items: &[Arc<Item>]) -> usize {
+    fn without_gap(&self, items: &[Arc<TailedMessage>]) -> usize {
         let Some(gaps) = self.data.as_ref().filter(|gaps| !gaps.unknown) else {
             return items.len();
         };
         let mut next = match &self.of {
-            Of::Category(category) if self.feed.namespace().may_lose(category) => return 0,
-            Of::Category(_) | Of::Nothing => return items.len(),
+            SubscribeTarget::Category(category) if self.feed.namespace().may_lose(category) => return 0,
+            SubscribeTarget::Category(_) | SubscribeTarget::Nothing => return items.len(),
             // Where it is in its stream is known once something was read.
-            Of::Stream(_) if self.after > 0 => return 0,
-            Of::Stream(_) => self.next,
-            Of::All => gaps.looked,
+            SubscribeTarget::Stream(_) if self.after > 0 => return 0,
+            SubscribeTarget::Stream(_) => self.next,
+            SubscribeTarget::All => gaps.looked,
         };
-        let is_next = |item: &&Arc<Item>| {
+        let is_next = |item: &&Arc<TailedMessage>| {
             let place = match self.of {
-                Of::Stream(_) => item.position,
+                SubscribeTarget::Stream(_) => item.position,
                 _ => item.global,
             };
             let follows = place <= next;
@@ -336,11 +337,11 @@ impl Subscription {
     }
 
     /// While everything up to `last` is stored.
-    fn take(&mut self, items: &[Arc<Item>], last: u64) {
+    fn take(&mut self, items: &[Arc<TailedMessage>], last: u64) {
         let mut wanted = Vec::new();
         for item in items {
             self.covered = item.global;
-            if matches!(self.of, Of::Stream(_)) {
+            if matches!(self.of, SubscribeTarget::Stream(_)) {
                 if item.position < self.next || item.global <= self.after {
                     continue;
                 }
@@ -350,7 +351,7 @@ impl Subscription {
                 wanted.push(item);
             }
         }
-        let is_stream = matches!(self.of, Of::Stream(_));
+        let is_stream = matches!(self.of, SubscribeTarget::Stream(_));
         for item in wanted {
             if let Some(newest) = &mut self.newest {
                 newest.add(&item.stream, item.global, item.poke.clone(), last);
@@ -360,7 +361,7 @@ impl Subscription {
             self.gaps_before(place);
             match (&item.message, &self.data) {
                 (Some(message), Some(_)) => {
-                    let waiting = Waiting {
+                    let waiting = PendingMessage {
                         message: message.asked.clone(),
                         place,
                         seen: message.seen,
@@ -390,9 +391,9 @@ impl Subscription {
     }
 
     /// Everything up to what is `seen` can be read.
-    async fn read_on(&mut self, seen: Visible) -> Result<()> {
-        let when = Seen::now(seen.hidden_at);
-        let WithGaps { page, gaps, looked } = self.read().await?;
+    async fn read_on(&mut self, seen: NamespaceWatermark) -> Result<()> {
+        let when = VisibilityCheck::now(seen.hidden_at);
+        let PageWithGaps { page, gaps, looked } = self.read().await?;
         if self.data.is_some() && !self.has_room(&page.events) {
             return Ok(());
         }
@@ -400,9 +401,9 @@ impl Subscription {
         if self.feed.visible().cleared != self.cleared {
             return Ok(());
         }
-        let last = page.events.last().map(Stored::event);
+        let last = page.events.last().map(StoredEvent::event);
         match (&self.of, page.next) {
-            (Of::Stream(_), next) => {
+            (SubscribeTarget::Stream(_), next) => {
                 let behind = last.map(|last| last.position.saturating_add(1));
                 // Where gaps are known, the part behind the page is looked at again.
                 let behind = looked.or(behind.max(next)).unwrap_or(0);
@@ -420,7 +421,7 @@ impl Subscription {
             known.unknown = looked.is_none();
             known.looked = known.looked.max(looked.unwrap_or(self.covered.saturating_add(1)));
             known.found(&gaps);
-            let bytes: usize = page.events.iter().map(Stored::bytes).sum();
+            let bytes: usize = page.events.iter().map(StoredEvent::bytes).sum();
             self.page = match bytes > MESSAGES_BYTES {
                 true => 1,
                 false => (2 * self.page).min(MESSAGES_MAX),
@@ -435,7 +436,7 @@ impl Subscription {
     }
 
     /// Whether there is room for messages; without, they are read again when there is.
-    fn has_room(&mut self, events: &[Stored]) -> bool {
+    fn has_room(&mut self, events: &[StoredEvent]) -> bool {
         let bytes = events.iter().map(|stored| stored.bytes() + 256).sum();
         if self.room.is_for(&self.memory, bytes) {
             return true;
@@ -449,13 +450,13 @@ impl Subscription {
         self.lacks_room.is_none()
     }
 
-    async fn read(&mut self) -> Result<WithGaps> {
+    async fn read(&mut self) -> Result<PageWithGaps> {
         let namespace = self.feed.namespace();
         let direction = Direction::Forward;
-        if let Of::Stream(stream) = &self.of {
+        if let SubscribeTarget::Stream(stream) = &self.of {
             let from = match self.after {
-                0 => From::Position(self.next),
-                after => From::Global(after.saturating_add(1)),
+                0 => StreamPosition::Position(self.next),
+                after => StreamPosition::Global(after.saturating_add(1)),
             };
             let read = StreamRead {
                 stream,
@@ -466,13 +467,13 @@ impl Subscription {
             };
             return match self.data {
                 Some(_) => namespace.read_stream_with_gaps(read).await,
-                None => namespace.read_stream(read).await.map(WithGaps::from),
+                None => namespace.read_stream(read).await.map(PageWithGaps::from),
             };
         }
         let from = self.covered.saturating_add(1);
         let read = CategoryRead {
             category: match &self.of {
-                Of::Category(category) => Some(category),
+                SubscribeTarget::Category(category) => Some(category),
                 _ => None,
             },
             // Behind what was looked at nothing was there: it may be found to have been.
@@ -485,18 +486,18 @@ impl Subscription {
         };
         match self.data {
             Some(_) => namespace.read_category_with_gaps(read).await,
-            None => namespace.read_category(read).await.map(WithGaps::from),
+            None => namespace.read_category(read).await.map(PageWithGaps::from),
         }
     }
 
     /// Of a page from the store, which knows no correlation of streams; everything up to what is `seen` is stored.
-    fn tell(&mut self, page: &[Stored], seen: Visible, when: Seen) {
-        let correlated = |stored: &&Stored| match &self.filter.correlation {
+    fn tell(&mut self, page: &[StoredEvent], seen: NamespaceWatermark, when: VisibilityCheck) {
+        let correlated = |stored: &&StoredEvent| match &self.filter.correlation {
             Some(wanted) => frame::correlation(&stored.event()).as_ref() == Some(wanted),
             None => true,
         };
-        let wanted: Vec<&Stored> = page.iter().filter(correlated).collect();
-        let is_stream = matches!(self.of, Of::Stream(_));
+        let wanted: Vec<&StoredEvent> = page.iter().filter(correlated).collect();
+        let is_stream = matches!(self.of, SubscribeTarget::Stream(_));
         let room = std::mem::take(&mut self.room);
         for stored in wanted {
             let event = stored.event();
@@ -508,7 +509,7 @@ impl Subscription {
             self.gaps_before(place);
             match self.data {
                 Some(_) => {
-                    let waiting = Waiting {
+                    let waiting = PendingMessage {
                         message: stored.without_data(),
                         place,
                         seen: when,

@@ -6,15 +6,15 @@ use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
 use futures::StreamExt as _;
 use thalweg_events::Namespace as _;
-use thalweg_events::test_double::{Double, DoubleStore};
+use thalweg_events::test_double::{NamespaceDouble, StoreDouble};
 use thalweg_events::token_text;
 use thalweg_telemetry::Metrics;
 
-use crate::{EventsApiOptions, Server, subscribe};
+use crate::{EventsApiOptions, EventsApiServer, subscribe};
 
-async fn listen(double: &Arc<Double>, query: &str) -> BodyDataStream {
-    let store = Arc::new(DoubleStore(double.clone()));
-    let server = Server::new(store, EventsApiOptions::default(), Arc::new(Metrics::new(false)));
+async fn listen(double: &Arc<NamespaceDouble>, query: &str) -> BodyDataStream {
+    let store = Arc::new(StoreDouble(double.clone()));
+    let server = EventsApiServer::new(store, EventsApiOptions::default(), Arc::new(Metrics::new(false)));
     let token = token_text("default", [1; 32]);
     let request = Request::builder().uri(format!("/subscribe?{query}&token={token}"));
     let response = subscribe::answer(server, request.body(Body::empty()).unwrap()).await;
@@ -44,7 +44,7 @@ const QUERIES: [&str; 3] = ["stream=a-1", "category=a", "all=true&catchup=true"]
 #[tokio::test]
 async fn of_a_page_that_was_read_from_the_store() {
     for query in QUERIES {
-        let double = Arc::new(Double::new("default"));
+        let double = Arc::new(NamespaceDouble::new("default"));
         for _ in 0..8 {
             double.write("a-1", "T", None).await;
         }
@@ -65,7 +65,7 @@ async fn of_a_page_that_was_read_from_the_store() {
 #[tokio::test]
 async fn of_what_is_kept_for_all_who_listen() {
     for query in QUERIES {
-        let double = Arc::new(Double::new("default"));
+        let double = Arc::new(NamespaceDouble::new("default"));
         let mut events = listen(&double, &format!("{query}&data=true")).await;
         double.write("a-1", "T", None).await;
         assert_eq!(next_id(&mut events).await, 1, "{query}");
@@ -86,7 +86,7 @@ async fn of_what_is_kept_for_all_who_listen() {
 #[tokio::test]
 async fn of_a_namespace_that_is_cleared() {
     for query in QUERIES {
-        let double = Arc::new(Double::new("default"));
+        let double = Arc::new(NamespaceDouble::new("default"));
         for _ in 0..8 {
             double.write("a-1", "T", None).await;
         }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use thalweg_events::event::EventRef;
 use thalweg_events::json::Json;
-use thalweg_events::{Gap, Stored, names};
+use thalweg_events::{Gap, StoredEvent, names};
 
-use crate::write::{number, row, text};
+use crate::json_text::{number, row, text};
 
 pub(super) const READY: &[u8] = b": ready\n\n";
 pub(super) const HEARTBEAT: &[u8] = b": hb\n\n";
@@ -26,7 +26,7 @@ pub(super) fn poke(event: &EventRef<'_>) -> Bytes {
 }
 
 /// The whole of it.
-pub(super) fn message(stored: &Stored) -> String {
+pub(super) fn message(stored: &StoredEvent) -> String {
     let mut out = String::with_capacity(256 + stored.bytes());
     out.push_str("event: message\nid: ");
     number(&mut out, stored.event().global);

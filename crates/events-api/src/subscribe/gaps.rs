@@ -8,7 +8,7 @@ use thalweg_events::Gap;
 /// So many wait for the message behind them; then they are told without it.
 const WAITING_MAX: usize = 1000;
 
-pub(super) struct Gaps {
+pub(super) struct PendingGaps {
     waiting: VecDeque<Gap>,
     /// Places before it were looked at: of a stream positions, else global positions.
     pub looked: u64,
@@ -18,9 +18,9 @@ pub(super) struct Gaps {
     sparse: bool,
 }
 
-impl Gaps {
-    pub fn new(looked: u64, sparse: bool) -> Gaps {
-        Gaps {
+impl PendingGaps {
+    pub fn new(looked: u64, sparse: bool) -> PendingGaps {
+        PendingGaps {
             waiting: VecDeque::new(),
             looked,
             unknown: false,
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn what_two_pages_say_of_one_gap_is_told_once() {
-        let mut gaps = Gaps::new(0, false);
+        let mut gaps = PendingGaps::new(0, false);
         gaps.found(&[gap(0, 1), gap(3, 4)]);
         gaps.found(&[gap(5, 6)]);
         assert_eq!(gaps.before(3).collect::<Vec<_>>(), [gap(0, 1)]);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn of_a_category_all_up_to_the_next_message_is_one() {
-        let mut gaps = Gaps::new(0, true);
+        let mut gaps = PendingGaps::new(0, true);
         gaps.found(&[gap(1, 1)]);
         gaps.found(&[gap(7, 8)]);
         assert_eq!(gaps.before(9).collect::<Vec<_>>(), [gap(1, 8)]);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn too_many_do_not_wait() {
-        let mut gaps = Gaps::new(0, false);
+        let mut gaps = PendingGaps::new(0, false);
         let many: Vec<Gap> = (0..2000).map(|n| gap(2 * n, 2 * n)).collect();
         gaps.found(many.get(..10).unwrap());
         assert_eq!(gaps.surplus().count(), 0);

@@ -1,7 +1,7 @@
 //! Backups: who gets one, and how it ends when it cannot go on.
 
 use serde_json::json;
-use thalweg_events::backup::{BackupReader, Part};
+use thalweg_events::backup::{BackupPart, BackupReader};
 use tokio::io::AsyncReadExt as _;
 
 use crate::client::Client;
@@ -80,7 +80,7 @@ async fn a_backup_is_for_administrators_and_comes_whole() {
     let mut backup = BackupReader::new(&bytes[..]).unwrap();
     let mut messages = None;
     while let Some(part) = backup.next_part().unwrap() {
-        if let Part::End(counts) = part {
+        if let BackupPart::End(counts) = part {
             messages = Some(counts.messages);
         }
     }

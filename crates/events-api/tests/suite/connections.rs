@@ -8,8 +8,8 @@ use axum::http::{Request, Version};
 use futures::StreamExt as _;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use thalweg_console::Limits;
-use thalweg_events_api::{EventsApiOptions, Server};
+use thalweg_console::HttpLimits;
+use thalweg_events_api::{EventsApiOptions, EventsApiServer};
 use thalweg_telemetry::Metrics;
 use tokio::net::TcpStream;
 
@@ -123,7 +123,7 @@ async fn without_tls_there_is_no_http_2() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_is_left_unfinished_costs_its_connection_and_a_wait_does_not() {
-    let limits = Limits {
+    let limits = HttpLimits {
         request_stall_max: Some(Duration::from_millis(100)),
         ..limits()
     };
@@ -161,7 +161,7 @@ async fn a_request_that_is_left_unfinished_costs_its_connection_and_a_wait_does_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_too_many_is_told_so_in_json() {
-    let limits = Limits {
+    let limits = HttpLimits {
         connections_max: 1,
         ..limits()
     };
@@ -176,7 +176,7 @@ async fn one_connection_too_many_is_told_so_in_json() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_ready() {
     let metrics = Arc::new(Metrics::new(false));
-    let server = Server::starting(EventsApiOptions::default(), metrics.clone());
+    let server = EventsApiServer::starting(EventsApiOptions::default(), metrics.clone());
     let (_running, address) = serve(&server, limits(), &metrics).await;
     let header = format!("authorization: Bearer {TOKEN}\r\n");
     let ask = |method: &'static str, path: &'static str| {
@@ -216,7 +216,7 @@ async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_
 /// As the listener of the whole process has it, and any with TLS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_and_subscriptions_go_through_http2_too() {
-    let limits = Limits {
+    let limits = HttpLimits {
         http2_in_clear: true,
         ..limits()
     };

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    Append, Appended, BackupPieces, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore,
-    EventsError, EventsOptions, Expected, Fault, Grant, Health, Import, MessageId, Namespace, NamespaceInfo,
-    NewNamespace, NewToken, Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo,
-    StreamRead, Token, TokenDigest, TokenInfo, Verified, Visible, WithGaps, time,
+    Append, AppendOutcome, BackupPieces, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore,
+    EventsError, EventsOptions, ExpectedVersion, Fault, Grant, Health, ImportRecord, MessageId, Namespace,
+    NamespaceInfo, NamespaceWatermark, NewNamespace, NewToken, Page, PageWithGaps, Result, Retention, RetentionTarget,
+    ScavengeReport, Scopes, Store, StoredEvent, StreamInfo, StreamRead, Token, TokenDigest, TokenInfo, VerifyReport,
+    time,
 };
 use thalweg_log::clock::{Clock, SystemClock};
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use tokio::sync::watch;
 
@@ -54,8 +55,8 @@ struct Known {
 /// A namespace that is watched as the contract says: until it is deleted.
 struct Watched {
     inner: Arc<dyn Namespace>,
-    visible: Mutex<Option<watch::Sender<Visible>>>,
-    ended: watch::Receiver<Visible>,
+    visible: Mutex<Option<watch::Sender<NamespaceWatermark>>>,
+    ended: watch::Receiver<NamespaceWatermark>,
     rules: Mutex<HashMap<String, Retention>>,
     tombstones: Mutex<Vec<String>>,
     seen: Arc<Seen>,
@@ -74,7 +75,7 @@ fn in_memory() -> EmbeddedLog {
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
-    EmbeddedLog::open(Arc::new(Ram::new(1 << 30)), 1, &settings).unwrap()
+    EmbeddedLog::open(Arc::new(RamDisk::new(1 << 30)), 1, &settings).unwrap()
 }
 
 impl Double {
@@ -160,7 +161,7 @@ impl Store for Double {
             let (name, digest, scopes) = (new.name.clone(), new.digest, new.scopes);
             let info = self.inner.create(new).await?;
             let inner = self.inner.namespace(&name).await?;
-            let (visible, ended) = watch::channel(Visible::default());
+            let (visible, ended) = watch::channel(NamespaceWatermark::default());
             let watched = Watched {
                 inner,
                 visible: Mutex::new(Some(visible)),
@@ -245,20 +246,20 @@ impl Store for Double {
         self.inner.backup()
     }
 
-    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
-        Box::pin(std::future::ready(Ok(Scavenged {
+    fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
+        Box::pin(std::future::ready(Ok(ScavengeReport {
             messages: 2,
             bytes: 300,
         })))
     }
 
-    fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
+    fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>> {
         let fault = Fault {
             namespace: "a\"b".to_owned(),
             offset: 7,
             what: "its checksum is wrong".to_owned(),
         };
-        Box::pin(std::future::ready(Ok(Verified {
+        Box::pin(std::future::ready(Ok(VerifyReport {
             messages: 5,
             bytes: 600,
             faults: vec![fault],
@@ -266,10 +267,10 @@ impl Store for Double {
     }
 }
 
-fn of(rule: RetentionOf<'_>) -> String {
+fn of(rule: RetentionTarget<'_>) -> String {
     match rule {
-        RetentionOf::Stream(name) => format!("stream {name}"),
-        RetentionOf::Category(name) => format!("category {name}"),
+        RetentionTarget::Stream(name) => format!("stream {name}"),
+        RetentionTarget::Category(name) => format!("category {name}"),
     }
 }
 
@@ -282,7 +283,7 @@ impl Namespace for Watched {
         self.inner.name()
     }
 
-    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>> {
         Box::pin(async move {
             let dead = |append: &&Append<'_>| self.tombstones.lock().iter().any(|name| name == append.stream);
             if let Some(dead) = appends.iter().find(dead) {
@@ -302,7 +303,7 @@ impl Namespace for Watched {
         })
     }
 
-    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+    fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.inner.import(batch).await?;
             self.tell();
@@ -340,12 +341,12 @@ impl Namespace for Watched {
         self.inner.read_category(read)
     }
 
-    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         self.seen.reads.fetch_add(1, SeqCst);
         self.inner.read_stream_with_gaps(read)
     }
 
-    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         self.seen.reads.fetch_add(1, SeqCst);
         self.inner.read_category_with_gaps(read)
     }
@@ -354,11 +355,11 @@ impl Namespace for Watched {
         self.inner.may_lose(category)
     }
 
-    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         self.inner.last(stream, kind)
     }
 
-    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         self.inner.by_id(id)
     }
 
@@ -374,7 +375,12 @@ impl Namespace for Watched {
         self.inner.categories()
     }
 
-    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>> {
+    fn delete_stream<'a>(
+        &'a self,
+        stream: &'a str,
+        expected: ExpectedVersion,
+        tombstone: bool,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let actual = self.inner.version(stream).await?;
             if !expected.allows(actual) {
@@ -391,7 +397,7 @@ impl Namespace for Watched {
         })
     }
 
-    fn set_retention<'a>(&'a self, target: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+    fn set_retention<'a>(&'a self, target: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
         let mut rules = self.rules.lock();
         match rule {
             Some(rule) => drop(rules.insert(of(target), rule)),
@@ -400,7 +406,7 @@ impl Namespace for Watched {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn retention<'a>(&'a self, target: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+    fn retention<'a>(&'a self, target: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
         let rule = self.rules.lock().get(&of(target)).copied();
         Box::pin(std::future::ready(Ok(rule)))
     }
@@ -422,7 +428,7 @@ impl Namespace for Watched {
         self.inner.documents(prefix, cursor, max)
     }
 
-    fn watch(&self) -> watch::Receiver<Visible> {
+    fn watch(&self) -> watch::Receiver<NamespaceWatermark> {
         let visible = self.visible.lock();
         visible
             .as_ref()

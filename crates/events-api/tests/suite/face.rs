@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use thalweg_console::{Console, Limits, Manners, Running};
-use thalweg_events_api::{EventsApiOptions, Server, refusal};
-use thalweg_telemetry::{Metrics, Origins};
+use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener};
+use thalweg_events_api::{EventsApiOptions, EventsApiServer, refusal};
+use thalweg_telemetry::{Metrics, OriginPolicy};
 use tokio::net::TcpListener;
 
 use crate::client::{Answer, Client, Pokes};
@@ -17,19 +17,19 @@ pub const TOKEN: &str = "ns_ZGVmYXVsdA_00000000000000000000000000000000000000000
 
 pub struct Face {
     pub address: String,
-    pub server: Arc<Server>,
+    pub server: Arc<EventsApiServer>,
     pub store: Arc<Double>,
     pub metrics: Arc<Metrics>,
-    pub running: Vec<Running>,
+    pub running: Vec<RunningListener>,
 }
 
-pub fn limits() -> Limits {
-    Limits {
+pub fn limits() -> HttpLimits {
+    HttpLimits {
         connections_max: 4096,
         request_stall_max: Some(Duration::from_secs(30)),
         http2_in_clear: false,
         stop_grace: Duration::from_millis(50),
-        ..Limits::default()
+        ..HttpLimits::default()
     }
 }
 
@@ -42,10 +42,10 @@ impl Face {
         Face::within(options, limits()).await
     }
 
-    pub async fn within(options: EventsApiOptions, limits: Limits) -> Face {
+    pub async fn within(options: EventsApiOptions, limits: HttpLimits) -> Face {
         let metrics = Arc::new(Metrics::new(false));
         let store = Double::open().await;
-        let server = Server::new(store.clone(), options, metrics.clone());
+        let server = EventsApiServer::new(store.clone(), options, metrics.clone());
         let (running, address) = serve(&server, limits, &metrics).await;
         Face {
             address,
@@ -112,10 +112,14 @@ impl Face {
     }
 }
 
-pub async fn serve(server: &Arc<Server>, limits: Limits, metrics: &Metrics) -> (Vec<Running>, String) {
+pub async fn serve(
+    server: &Arc<EventsApiServer>,
+    limits: HttpLimits,
+    metrics: &Metrics,
+) -> (Vec<RunningListener>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let manners = Manners {
+    let manners = ResponseStyle {
         server: "Thalweg/1.2.3".parse().ok(),
         refusal: Some(refusal),
     };
@@ -125,7 +129,7 @@ pub async fn serve(server: &Arc<Server>, limits: Limits, metrics: &Metrics) -> (
         &server.router(),
         limits,
         &manners,
-        Origins::default(),
+        OriginPolicy::default(),
         metrics,
     )
     .unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use serde_json::Value;
-use thalweg_console::Running;
+use thalweg_console::RunningListener;
 
 use crate::client::Client;
 use crate::face::{Face, TOKEN};
@@ -44,9 +44,9 @@ async fn a_stop_ends_subscriptions_properly_answers_what_is_stored_and_refuses_t
     } = face;
     let stopped = tokio::spawn(async move {
         server.stop();
-        running.iter().for_each(Running::close);
+        running.iter().for_each(RunningListener::close);
         server.settled().await;
-        futures::future::join_all(running.into_iter().map(Running::stop)).await;
+        futures::future::join_all(running.into_iter().map(RunningListener::stop)).await;
     });
     for pokes in &mut subscribers {
         pokes.end().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use thalweg_console::Limits;
+use thalweg_console::HttpLimits;
 use thalweg_events_api::EventsApiOptions;
 
 use crate::client::{Client, Pokes, poke};
@@ -428,7 +428,7 @@ async fn who_leaves_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_takes_nothing_for_too_long_is_closed_and_resumes() {
-    let limits = Limits {
+    let limits = HttpLimits {
         push_stall_max: Duration::from_millis(300),
         ..limits()
     };

@@ -111,7 +111,7 @@ fn types_members_and_streams_choose_messages() {
     let mut all = Vec::new();
     for (member, count) in [(0, 6), (1, 6)] {
         let of = |stream: &String| {
-            let member_of = thalweg_events::names::Member { number: member, of: 2 };
+            let member_of = thalweg_events::names::GroupMember { number: member, of: 2 };
             member_of.owns(stream)
         };
         let wanted = (0..6).map(|n| format!("order-{n}")).filter(of).count() * 2;

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use thalweg_config::{Fields, LoadOptions, Source, load};
+use thalweg_config::{Fields, LoadOptions, SourceText, load};
 use thalweg_events::{
-    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore, EventsOptions, Expected,
-    Grant, Health, Import, MessageId, Namespace, NamespaceInfo, NewEvent, NewNamespace, NewToken, Page, Result,
-    Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo, StreamRead, Token, TokenInfo, Verified,
-    Visible, new_token,
+    Append, AppendOutcome, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore, EventsOptions,
+    ExpectedVersion, Grant, Health, ImportRecord, MessageId, Namespace, NamespaceInfo, NamespaceWatermark, NewEvent,
+    NewNamespace, NewToken, Page, Result, Retention, RetentionTarget, ScavengeReport, Scopes, Store, StoredEvent,
+    StreamInfo, StreamRead, Token, TokenInfo, VerifyReport, new_token,
 };
 use thalweg_events_flow::SharedStore;
 use thalweg_flow::{
-    BuildContext, BuildError, Flow, FlowEnvironment, FlowSpec, Output, OutputSpec, ParseContext, Registry, StopReport,
-    WriteError,
+    BuildContext, BuildError, ComponentRegistry, Flow, FlowEnvironment, FlowSpec, Output, OutputSpec, ParseContext,
+    StopReport, WriteError,
 };
 use thalweg_log::clock::{Clock, SystemClock};
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_record::Message;
 use thalweg_telemetry::Metrics;
@@ -33,7 +33,7 @@ pub struct World {
     pub store: Arc<dyn Store>,
     pub deleted_behind: DeletedBehind,
     shared: Arc<SharedStore>,
-    registry: Registry,
+    registry: ComponentRegistry,
     pub kept: Kept,
     pub folder: TempDir,
     pub runtime: tokio::runtime::Runtime,
@@ -49,7 +49,7 @@ impl World {
         let deleted_behind = DeletedBehind::default();
         let store = runtime.block_on(in_memory(&deleted_behind));
         let shared = Arc::new(SharedStore::default());
-        let mut registry = Registry::new();
+        let mut registry = ComponentRegistry::new();
         thalweg_events_flow::register(&mut registry, &shared);
         let kept = Kept::default();
         let of_output = kept.clone();
@@ -79,7 +79,7 @@ impl World {
 
     fn parse(&self, text: &str) -> (Option<FlowSpec>, String) {
         let text = text.replace("DIR", &self.folder.path().display().to_string());
-        let loaded = load(&Source::new("t.yaml", text), &|_| None, &LoadOptions::default());
+        let loaded = load(&SourceText::new("t.yaml", text), &|_| None, &LoadOptions::default());
         let mut context = ParseContext::new(&loaded.diagnostics, &self.registry, &loaded.config);
         let flow = loaded.config.flows.first();
         let spec = flow.and_then(|flow| FlowSpec::parse(flow, &mut context));
@@ -127,7 +127,7 @@ impl World {
         };
         let append = Append {
             stream,
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events: kinds.iter().copied().map(event).collect(),
         };
         let namespace = self.namespace();
@@ -136,14 +136,14 @@ impl World {
 
     /// Stream and type of each message of the namespace, in its order.
     pub fn all(&self) -> Vec<(String, String)> {
-        let of = |stored: &Stored| {
+        let of = |stored: &StoredEvent| {
             let event = stored.event();
             (event.stream.to_owned(), event.kind.to_owned())
         };
         self.read().iter().map(of).collect()
     }
 
-    pub fn read(&self) -> Vec<Stored> {
+    pub fn read(&self) -> Vec<StoredEvent> {
         let read = CategoryRead {
             category: None,
             from: None,
@@ -179,7 +179,7 @@ async fn in_memory(deleted_behind: &DeletedBehind) -> Arc<dyn Store> {
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(1 << 30)), 1, &settings).unwrap());
+    let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(1 << 30)), 1, &settings).unwrap());
     let options = EventsOptions {
         durability: Durability::Os,
         in_memory: true,
@@ -318,11 +318,11 @@ impl Store for WithDocuments {
         self.store.revoke_token(namespace, id)
     }
 
-    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
+    fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         self.store.scavenge()
     }
 
-    fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
+    fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>> {
         self.store.verify()
     }
 }
@@ -336,11 +336,11 @@ impl Namespace for Documented {
         self.inner.name()
     }
 
-    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>> {
         self.inner.append(appends)
     }
 
-    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+    fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>> {
         self.inner.import(batch)
     }
 
@@ -361,21 +361,21 @@ impl Namespace for Documented {
             let page = self.inner.read_category(read).await?;
             let deleted = self.deleted_behind.lock().take();
             if let Some(stream) = deleted {
-                self.inner.delete_stream(&stream, Expected::Any, false).await?;
+                self.inner.delete_stream(&stream, ExpectedVersion::Any, false).await?;
             }
             Ok(page)
         })
     }
 
-    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<std::collections::HashSet<u64>>> {
+    fn still_shown<'a>(&'a self, messages: &'a [StoredEvent]) -> BoxFuture<'a, Result<std::collections::HashSet<u64>>> {
         self.inner.still_shown(messages)
     }
 
-    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         self.inner.last(stream, kind)
     }
 
-    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         self.inner.by_id(id)
     }
 
@@ -391,15 +391,20 @@ impl Namespace for Documented {
         self.inner.categories()
     }
 
-    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>> {
+    fn delete_stream<'a>(
+        &'a self,
+        stream: &'a str,
+        expected: ExpectedVersion,
+        tombstone: bool,
+    ) -> BoxFuture<'a, Result<()>> {
         self.inner.delete_stream(stream, expected, tombstone)
     }
 
-    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+    fn set_retention<'a>(&'a self, of: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
         self.inner.set_retention(of, rule)
     }
 
-    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+    fn retention<'a>(&'a self, of: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
         self.inner.retention(of)
     }
 
@@ -435,7 +440,7 @@ impl Namespace for Documented {
         self.inner.documents(prefix, cursor, max)
     }
 
-    fn watch(&self) -> watch::Receiver<Visible> {
+    fn watch(&self) -> watch::Receiver<NamespaceWatermark> {
         self.inner.watch()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thalweg_events::{Namespace, Retention, RetentionOf, Store as _};
+use thalweg_events::{Namespace, Retention, RetentionTarget, Store as _};
 
 use crate::server::Server;
 use crate::servers::{create, open, read, write};
@@ -28,7 +28,7 @@ async fn what_is_kept_for_a_time_goes_by_the_clock_of_the_database() {
         ..Retention::default()
     };
     namespace
-        .set_retention(RetentionOf::Category("a"), Some(kept))
+        .set_retention(RetentionTarget::Category("a"), Some(kept))
         .await
         .unwrap();
     write(&namespace, "a-1", "{}").await.unwrap();

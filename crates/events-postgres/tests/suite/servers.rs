@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thalweg_events::{
-    Append, CategoryRead, Direction, EventsError, Expected, Health, Namespace, NewEvent, NewNamespace, Scopes, Store,
-    new_token,
+    Append, CategoryRead, Direction, EventsError, ExpectedVersion, Health, Namespace, NewEvent, NewNamespace, Scopes,
+    Store, new_token,
 };
 use thalweg_events_postgres::{PostgresOptions, PostgresStore};
 
@@ -37,7 +37,7 @@ pub async fn create(store: &PostgresStore, name: &str) -> String {
 pub async fn write(namespace: &Arc<dyn Namespace>, stream: &str, data: &str) -> Result<u64, EventsError> {
     let append = Append {
         stream,
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: vec![NewEvent {
             id: None,
             kind: "T",

@@ -1,15 +1,15 @@
 //! What the database cannot hold as text is refused, or held all the same.
 
 use thalweg_events::{
-    Append, CategoryRead, Direction, EventsError, Expected, Import, MessageId, NewEvent, NewNamespace, Scopes, Store,
-    new_token,
+    Append, CategoryRead, Direction, EventsError, ExpectedVersion, ImportRecord, MessageId, NewEvent, NewNamespace,
+    Scopes, Store, new_token,
 };
 
 use crate::server::Server;
 use crate::servers::{create, open, read, write};
 
-fn import(id: &str) -> Import {
-    Import {
+fn import(id: &str) -> ImportRecord {
+    ImportRecord {
         id: Some(MessageId::of(id)),
         stream: "a-1".to_owned(),
         kind: "T".to_owned(),
@@ -49,7 +49,7 @@ async fn null_characters_are_kept_in_ids_and_descriptions_and_refused_in_names_b
         }];
         let append = Append {
             stream,
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events,
         };
         // Beside others, which are committed together with it.
@@ -88,7 +88,7 @@ async fn messages_of_another_correlation_with_the_same_number_are_left_out() {
         };
         let append = Append {
             stream: "a-1",
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events: vec![event],
         };
         namespace.append(&[append]).await.unwrap();

@@ -5,16 +5,16 @@ use std::io::Read;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use thalweg_log::Offset;
-use thalweg_log::format::Take;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::FieldReader;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    BEGIN, BODY_MAX, BackupError, Begin, Counts, END, End, FAILED, FORMAT, Failure, Head, MAGIC, NAMESPACE,
-    NAMESPACE_END, Part, Piece, RECORDS, RECORDS_MAX, Result,
+    BEGIN, BODY_MAX, BackupCounts, BackupError, BackupHeader, BackupPart, BackupRecords, BackupResult, BackupTrailer,
+    END, FAILED, FORMAT, Failure, MAGIC, NAMESPACE, NAMESPACE_END, NamespaceHeader, RECORDS, RECORDS_MAX,
 };
-use crate::embedded::Lies;
+use crate::embedded::PartitionRecord;
 
 /// Reads a backup part by part, looking at each checksum and at the order. What it has given out is as it was written; that
 /// nothing is missing is known with [`Part::End`].
@@ -24,13 +24,13 @@ pub struct BackupReader<R> {
     at: u64,
     crc: u32,
     sum: Xxh3,
-    place: Place,
-    all: Counts,
+    place: BackupReaderState,
+    all: BackupCounts,
 }
 
 /// What may come next.
 #[derive(Debug)]
-enum Place {
+enum BackupReaderState {
     Start,
     /// Between two namespaces; so many are still to come.
     Between {
@@ -40,21 +40,21 @@ enum Place {
         left: u64,
         next: Offset,
         end: Offset,
-        own: Counts,
+        own: BackupCounts,
     },
     Ended,
 }
 
 impl<R: Read> BackupReader<R> {
     /// Looks how it begins.
-    pub fn new(source: R) -> Result<BackupReader<R>> {
+    pub fn new(source: R) -> BackupResult<BackupReader<R>> {
         let mut reader = BackupReader {
             source,
             at: 0,
             crc: 0,
             sum: Xxh3::new(),
-            place: Place::Start,
-            all: Counts::default(),
+            place: BackupReaderState::Start,
+            all: BackupCounts::default(),
         };
         let mut head = Vec::with_capacity(16);
         reader.read(16, &mut head).map_err(|error| match error {
@@ -64,7 +64,7 @@ impl<R: Read> BackupReader<R> {
             }
             error => error,
         })?;
-        let mut take = Take(&head);
+        let mut take = FieldReader(&head);
         let (magic, format, crc) = (take.bytes::<8>(), take.u32(), take.u32());
         if magic.as_ref() != Some(MAGIC) {
             return Err(BackupError::NotABackup);
@@ -85,8 +85,8 @@ impl<R: Read> BackupReader<R> {
     }
 
     /// The next part; `None` behind the end.
-    pub fn next_part(&mut self) -> Result<Option<Part>> {
-        if matches!(self.place, Place::Ended) {
+    pub fn next_part(&mut self) -> BackupResult<Option<BackupPart>> {
+        if matches!(self.place, BackupReaderState::Ended) {
             return Ok(None);
         }
         let (at, before) = (self.at, self.sum.digest());
@@ -107,7 +107,7 @@ impl<R: Read> BackupReader<R> {
     }
 
     /// Appends so many bytes.
-    fn read(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<()> {
+    fn read(&mut self, bytes: usize, out: &mut Vec<u8>) -> BackupResult<()> {
         let before = out.len();
         // A length that is not true takes no more memory than there are bytes.
         let read = (&mut self.source).take(bytes as u64).read_to_end(out)?;
@@ -120,11 +120,11 @@ impl<R: Read> BackupReader<R> {
     }
 
     /// A frame that is as it was written.
-    fn frame(&mut self) -> Result<(u8, Vec<u8>)> {
+    fn frame(&mut self) -> BackupResult<(u8, Vec<u8>)> {
         let start = self.at;
         let mut bytes = Vec::new();
         self.read(5, &mut bytes)?;
-        let mut take = Take(&bytes);
+        let mut take = FieldReader(&bytes);
         let (kind, len) = (take.u8().unwrap_or_default(), take.u32().unwrap_or_default() as usize);
         if len > BODY_MAX {
             return Err(damaged(start, format!("a frame of {len} bytes cannot be")));
@@ -135,24 +135,24 @@ impl<R: Read> BackupReader<R> {
         self.crc = crc32c::crc32c_append(self.crc, &bytes);
         let mut crc = Vec::with_capacity(4);
         self.read(4, &mut crc)?;
-        match Take(&crc).u32() == Some(self.crc) {
+        match FieldReader(&crc).u32() == Some(self.crc) {
             true => Ok((kind, bytes)),
             false => Err(damaged(start, "the checksum of the frame that begins there is wrong")),
         }
     }
 
-    fn begin(&mut self, at: u64, body: &[u8]) -> Result<Part> {
-        let begin: Begin = json(at, body)?;
-        if !matches!(self.place, Place::Start) {
+    fn begin(&mut self, at: u64, body: &[u8]) -> BackupResult<BackupPart> {
+        let begin: BackupHeader = json(at, body)?;
+        if !matches!(self.place, BackupReaderState::Start) {
             return Err(disordered(at));
         }
-        self.place = Place::Between { left: begin.namespaces };
-        Ok(Part::Begin(begin))
+        self.place = BackupReaderState::Between { left: begin.namespaces };
+        Ok(BackupPart::Begin(begin))
     }
 
-    fn head(&mut self, at: u64, body: &[u8]) -> Result<Part> {
-        let head: Head = json(at, body)?;
-        let Place::Between { left } = self.place else {
+    fn head(&mut self, at: u64, body: &[u8]) -> BackupResult<BackupPart> {
+        let head: NamespaceHeader = json(at, body)?;
+        let BackupReaderState::Between { left } = self.place else {
             return Err(disordered(at));
         };
         let left = left.checked_sub(1).ok_or_else(|| disordered(at))?;
@@ -163,51 +163,51 @@ impl<R: Read> BackupReader<R> {
                 format!("offsets {first} to {next} of a namespace cannot be"),
             ));
         }
-        self.place = Place::Within {
+        self.place = BackupReaderState::Within {
             left,
             next: head.first,
             end: head.next,
-            own: Counts {
+            own: BackupCounts {
                 namespaces: 1,
-                ..Counts::default()
+                ..BackupCounts::default()
             },
         };
-        Ok(Part::Namespace(Box::new(head)))
+        Ok(BackupPart::Namespace(Box::new(head)))
     }
 
-    fn records(&mut self, at: u64, body: Bytes) -> Result<Part> {
-        let Place::Within { next, end, own, .. } = &mut self.place else {
+    fn records(&mut self, at: u64, body: Bytes) -> BackupResult<BackupPart> {
+        let BackupReaderState::Within { next, end, own, .. } = &mut self.place else {
             return Err(disordered(at));
         };
-        let (piece, counts) = Piece::read(&body).map_err(|what| damaged(at, what))?;
+        let (piece, counts) = BackupRecords::read(&body).map_err(|what| damaged(at, what))?;
         if piece.base < *next || piece.next > *end {
             return Err(damaged(at, "its records have offsets that are not theirs"));
         }
         *next = piece.next;
         (own.records, own.messages) = (own.records + counts.records, own.messages + counts.messages);
-        Ok(Part::Records(piece))
+        Ok(BackupPart::Records(piece))
     }
 
-    fn namespace_end(&mut self, at: u64, body: &[u8]) -> Result<Part> {
-        let said: Counts = json(at, body)?;
-        let Place::Within { left, own, .. } = self.place else {
+    fn namespace_end(&mut self, at: u64, body: &[u8]) -> BackupResult<BackupPart> {
+        let said: BackupCounts = json(at, body)?;
+        let BackupReaderState::Within { left, own, .. } = self.place else {
             return Err(disordered(at));
         };
         if said != own {
             return Err(damaged(at, "a namespace has not as much as its end says"));
         }
         self.all = self.all.and(own);
-        self.place = Place::Between { left };
-        Ok(Part::NamespaceEnd(own))
+        self.place = BackupReaderState::Between { left };
+        Ok(BackupPart::NamespaceEnd(own))
     }
 
     /// `sum` is of all before it.
-    fn end(&mut self, at: u64, sum: u64, body: &[u8]) -> Result<Part> {
-        let end: End = json(at, body)?;
-        if !matches!(self.place, Place::Between { left: 0 }) {
+    fn end(&mut self, at: u64, sum: u64, body: &[u8]) -> BackupResult<BackupPart> {
+        let end: BackupTrailer = json(at, body)?;
+        if !matches!(self.place, BackupReaderState::Between { left: 0 }) {
             return Err(disordered(at));
         }
-        let found = End {
+        let found = BackupTrailer {
             all: self.all,
             bytes: at,
             sum,
@@ -221,44 +221,45 @@ impl<R: Read> BackupReader<R> {
             Err(error) => return Err(error),
             Ok(()) => return Err(damaged(self.at - 1, "something follows the end")),
         }
-        self.place = Place::Ended;
-        Ok(Part::End(self.all))
+        self.place = BackupReaderState::Ended;
+        Ok(BackupPart::End(self.all))
     }
 }
 
-impl Piece {
+impl BackupRecords {
     /// With what it has, or what is wrong with it.
-    fn read(bytes: &Bytes) -> std::result::Result<(Piece, Counts), String> {
-        let mut take = Take(bytes);
+    fn read(bytes: &Bytes) -> std::result::Result<(BackupRecords, BackupCounts), String> {
+        let mut take = FieldReader(bytes);
         let (kind, base) = (take.u8(), take.u64());
         let kind = match kind {
-            Some(kind) if kind == Kind::Data as u8 => Kind::Data,
-            Some(kind) if kind == Kind::State as u8 => Kind::State,
+            Some(kind) if kind == FrameKind::Data as u8 => FrameKind::Data,
+            Some(kind) if kind == FrameKind::State as u8 => FrameKind::State,
             _ => return Err("its records are of no kind that a namespace has".to_owned()),
         };
         let base = base
             .filter(|base| base >> 62 == 0)
             .ok_or("its records have no offset")?;
         let body = bytes.slice_ref(take.0);
-        let (mut counts, mut next) = (Counts::default(), 0);
+        let (mut counts, mut next) = (BackupCounts::default(), 0);
         for record in records(&body) {
             let record = record.map_err(|_| "it has something else than records")?;
             let delta = record.delta.filter(|delta| u64::from(*delta) >= next);
             let delta = delta.ok_or("the offsets of its records do not rise")?;
             next = u64::from(delta) + 1;
-            let lies = Lies::decode(record.value, record.time).ok_or("it has a record that is none of a namespace")?;
+            let lies = PartitionRecord::decode(record.value, record.time)
+                .ok_or("it has a record that is none of a namespace")?;
             counts.records += 1;
-            counts.messages += u64::from(matches!(lies, Lies::Event(_)));
+            counts.messages += u64::from(matches!(lies, PartitionRecord::Event(_)));
         }
         if counts.records == 0 || counts.records > RECORDS_MAX as u64 {
             return Err(format!("it has {} records", counts.records));
         }
         let next = base + next;
-        Ok((Piece { kind, base, next, body }, counts))
+        Ok((BackupRecords { kind, base, next, body }, counts))
     }
 }
 
-fn json<T: DeserializeOwned>(at: u64, body: &[u8]) -> Result<T> {
+fn json<T: DeserializeOwned>(at: u64, body: &[u8]) -> BackupResult<T> {
     serde_json::from_slice(body).map_err(|error| damaged(at, format!("a frame is in no form that is known: {error}")))
 }
 

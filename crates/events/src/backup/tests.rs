@@ -7,8 +7,8 @@ use super::*;
 use crate::event::{EventRef, IdRef};
 use crate::id::Uuid;
 
-fn named(number: u32) -> Named {
-    Named {
+fn named(number: u32) -> CatalogEntry {
+    CatalogEntry {
         number,
         name: format!("n{number}"),
         description: "of a test".to_owned(),
@@ -52,8 +52,8 @@ fn body(messages: &[(u32, &str)]) -> Vec<u8> {
     body
 }
 
-fn counts(messages: u64) -> Counts {
-    Counts {
+fn counts(messages: u64) -> BackupCounts {
+    BackupCounts {
         namespaces: 0,
         records: messages,
         messages,
@@ -63,7 +63,7 @@ fn counts(messages: u64) -> Counts {
 /// Where each frame begins, and the end.
 fn small() -> (Vec<u8>, Vec<usize>) {
     let (mut out, mut starts) = (Vec::new(), vec![16]);
-    let begin = Begin {
+    let begin = BackupHeader {
         made_by: "1.2.3".to_owned(),
         time: 9,
         namespaces: 2,
@@ -71,7 +71,7 @@ fn small() -> (Vec<u8>, Vec<usize>) {
     let mut writer = BackupWriter::new(&begin, &mut out).unwrap();
     for number in [1, 4] {
         starts.push(out.len());
-        let head = Head {
+        let head = NamespaceHeader {
             named: named(number),
             first: 3,
             next: 100,
@@ -80,7 +80,7 @@ fn small() -> (Vec<u8>, Vec<usize>) {
         for base in [3, 50] {
             starts.push(out.len());
             let body = body(&[(0, "{}"), (1, "{\"a\":1}"), (7, "{}")]);
-            writer.records((Kind::Data, base), &body, counts(3), &mut out);
+            writer.records((FrameKind::Data, base), &body, counts(3), &mut out);
         }
         starts.push(out.len());
         writer.namespace_end(&mut out).unwrap();
@@ -91,7 +91,7 @@ fn small() -> (Vec<u8>, Vec<usize>) {
     (out, starts)
 }
 
-fn read(bytes: &[u8]) -> Result<Vec<Part>> {
+fn read(bytes: &[u8]) -> BackupResult<Vec<BackupPart>> {
     let mut reader = BackupReader::new(bytes)?;
     let mut parts = Vec::new();
     while let Some(part) = reader.next_part()? {
@@ -104,25 +104,25 @@ fn read(bytes: &[u8]) -> Result<Vec<Part>> {
 #[test]
 fn a_backup_is_read_as_it_was_written() {
     let parts = read(&small().0).unwrap();
-    let all = Counts {
+    let all = BackupCounts {
         namespaces: 2,
         records: 12,
         messages: 12,
     };
     assert!(
-        matches!(parts.last(), Some(Part::End(found)) if *found == all),
+        matches!(parts.last(), Some(BackupPart::End(found)) if *found == all),
         "{parts:?}"
     );
     let names: Vec<&str> = parts
         .iter()
         .filter_map(|part| match part {
-            Part::Namespace(head) => Some(head.name()),
+            BackupPart::Namespace(head) => Some(head.name()),
             _ => None,
         })
         .collect();
     assert_eq!(names, ["n1", "n4"]);
     let pieces = parts.iter().filter_map(|part| match part {
-        Part::Records(piece) => Some((piece.base, piece.next)),
+        BackupPart::Records(piece) => Some((piece.base, piece.next)),
         _ => None,
     });
     assert_eq!(pieces.collect::<Vec<_>>(), [(3, 11), (50, 58), (3, 11), (50, 58)]);
@@ -210,7 +210,7 @@ fn a_backup_of_a_newer_format_is_refused_and_not_called_damaged() {
 #[test]
 fn whoever_made_it_says_why_it_could_not_go_on() {
     let (mut out, error) = (Vec::new(), EventsError::Damaged("the disk".to_owned()));
-    let begin = Begin {
+    let begin = BackupHeader {
         made_by: String::new(),
         time: 0,
         namespaces: 1,
@@ -224,13 +224,13 @@ fn whoever_made_it_says_why_it_could_not_go_on() {
 
 #[test]
 fn records_where_none_can_be_are_refused_though_their_checksums_are_right() {
-    let begin = serde_json::to_vec(&Begin {
+    let begin = serde_json::to_vec(&BackupHeader {
         made_by: String::new(),
         time: 0,
         namespaces: 1,
     });
     let begin = begin.unwrap();
-    let head = serde_json::to_vec(&Head {
+    let head = serde_json::to_vec(&NamespaceHeader {
         named: named(1),
         first: 5,
         next: 20,
@@ -291,11 +291,11 @@ proptest! {
         let data: Vec<String> = data.iter().map(|text| format!("{{\"x\":\"{text}\"}}")).collect();
         let messages: Vec<(u32, &str)> = (0..).step_by(3).zip(data.iter().map(String::as_str)).collect();
         let mut out = Vec::new();
-        let begin = Begin { made_by: String::new(), time: 0, namespaces: 1 };
+        let begin = BackupHeader { made_by: String::new(), time: 0, namespaces: 1 };
         let mut writer = BackupWriter::new(&begin, &mut out).unwrap();
-        let head = Head { named: named(1), first: 0, next: 1000 };
+        let head = NamespaceHeader { named: named(1), first: 0, next: 1000 };
         writer.namespace(&head, &mut out).unwrap();
-        writer.records((Kind::Data, 9), &body(&messages), counts(messages.len() as u64), &mut out);
+        writer.records((FrameKind::Data, 9), &body(&messages), counts(messages.len() as u64), &mut out);
         writer.namespace_end(&mut out).unwrap();
         writer.end(&mut out).unwrap();
         prop_assert!(read(&out).is_ok());

@@ -2,11 +2,14 @@
 
 use serde::Serialize;
 use thalweg_log::Offset;
-use thalweg_log::format::Put;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::FieldWriter;
+use thalweg_log::format::frame::FrameKind;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{BEGIN, Begin, Counts, END, End, FAILED, FORMAT, Failure, Head, MAGIC, NAMESPACE, NAMESPACE_END, RECORDS};
+use super::{
+    BEGIN, BackupCounts, BackupHeader, BackupTrailer, END, FAILED, FORMAT, Failure, MAGIC, NAMESPACE, NAMESPACE_END,
+    NamespaceHeader, RECORDS,
+};
 use crate::error::{EventsError, Result};
 
 /// Adds frames to whatever it is given, one behind the other.
@@ -14,13 +17,13 @@ pub(crate) struct BackupWriter {
     crc: u32,
     sum: Xxh3,
     bytes: u64,
-    own: Counts,
-    all: Counts,
+    own: BackupCounts,
+    all: BackupCounts,
 }
 
 impl BackupWriter {
     /// Writes how it begins.
-    pub fn new(begin: &Begin, out: &mut Vec<u8>) -> Result<BackupWriter> {
+    pub fn new(begin: &BackupHeader, out: &mut Vec<u8>) -> Result<BackupWriter> {
         let mut writer = BackupWriter::started(out);
         writer.json(BEGIN, begin, out)?;
         Ok(writer)
@@ -31,30 +34,30 @@ impl BackupWriter {
         let format = FORMAT.to_le_bytes();
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&format);
-        Put(out).u32(crc32c::crc32c(&format));
+        FieldWriter(out).u32(crc32c::crc32c(&format));
         let mut writer = BackupWriter {
             crc: crc32c::crc32c(out.get(start..).unwrap_or_default()),
             sum: Xxh3::new(),
             bytes: 0,
-            own: Counts::default(),
-            all: Counts::default(),
+            own: BackupCounts::default(),
+            all: BackupCounts::default(),
         };
         writer.written(start, out);
         writer
     }
 
-    pub fn namespace(&mut self, head: &Head, out: &mut Vec<u8>) -> Result<()> {
-        self.own = Counts {
+    pub fn namespace(&mut self, head: &NamespaceHeader, out: &mut Vec<u8>) -> Result<()> {
+        self.own = BackupCounts {
             namespaces: 1,
-            ..Counts::default()
+            ..BackupCounts::default()
         };
         self.json(NAMESPACE, head, out)
     }
 
     /// Records, each with its offset less that of the first, of which so many are messages.
-    pub fn records(&mut self, (kind, base): (Kind, Offset), body: &[u8], has: Counts, out: &mut Vec<u8>) {
+    pub fn records(&mut self, (kind, base): (FrameKind, Offset), body: &[u8], has: BackupCounts, out: &mut Vec<u8>) {
         let mut head = Vec::with_capacity(16);
-        Put(&mut head).u8(kind as u8).u64(base);
+        FieldWriter(&mut head).u8(kind as u8).u64(base);
         self.frame(RECORDS, &[&head, body], out);
         self.own = self.own.and(has);
     }
@@ -66,7 +69,7 @@ impl BackupWriter {
     }
 
     pub fn end(&mut self, out: &mut Vec<u8>) -> Result<()> {
-        let end = End {
+        let end = BackupTrailer {
             all: self.all,
             bytes: self.bytes,
             sum: self.sum.digest(),
@@ -92,10 +95,10 @@ impl BackupWriter {
     fn frame(&mut self, kind: u8, body: &[&[u8]], out: &mut Vec<u8>) {
         let start = out.len();
         let len: usize = body.iter().map(|part| part.len()).sum();
-        Put(out).u8(kind).u32(len as u32);
+        FieldWriter(out).u8(kind).u32(len as u32);
         body.iter().for_each(|part| out.extend_from_slice(part));
         self.crc = crc32c::crc32c_append(self.crc, out.get(start..).unwrap_or_default());
-        Put(out).u32(self.crc);
+        FieldWriter(out).u32(self.crc);
         self.written(start, out);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Suite, all, append, data, event, globals, of_stream, positions, refused, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
-use crate::store::{Append, Expected, Namespace, NewEvent};
+use crate::store::{Append, ExpectedVersion, Namespace, NewEvent};
 
 pub async fn run(suite: &Suite) {
     places(suite).await;
@@ -26,7 +26,10 @@ async fn places(suite: &Suite) {
     for round in 0..3_u64 {
         for n in 0..10_u64 {
             let events = vec![event("T", "[1]"), event("T", "[2]")];
-            let done = namespace.append(&[append("a-1", Expected::Any, events)]).await.unwrap()[0];
+            let done = namespace
+                .append(&[append("a-1", ExpectedVersion::Any, events)])
+                .await
+                .unwrap()[0];
             let before = round * 30 + n * 3;
             assert_eq!(
                 (done.first_position, done.first_global),
@@ -62,18 +65,18 @@ async fn expectations(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
     let cases = [
-        (Expected::Exists, false),
-        (Expected::Version(0), false),
-        (Expected::Version(-2), false),
-        (Expected::Version(-1), true),
-        (Expected::Version(-1), false),
-        (Expected::NoStream, false),
-        (Expected::Version(0), true),
-        (Expected::Exists, true),
-        (Expected::Any, true),
-        (Expected::Version(2), false),
-        (Expected::Version(-2), false),
-        (Expected::Version(3), true),
+        (ExpectedVersion::Exists, false),
+        (ExpectedVersion::Version(0), false),
+        (ExpectedVersion::Version(-2), false),
+        (ExpectedVersion::Version(-1), true),
+        (ExpectedVersion::Version(-1), false),
+        (ExpectedVersion::NoStream, false),
+        (ExpectedVersion::Version(0), true),
+        (ExpectedVersion::Exists, true),
+        (ExpectedVersion::Any, true),
+        (ExpectedVersion::Version(2), false),
+        (ExpectedVersion::Version(-2), false),
+        (ExpectedVersion::Version(3), true),
     ];
     let mut version = -1;
     for (expected, is_done) in cases {
@@ -94,7 +97,7 @@ async fn expectations(suite: &Suite) {
         assert_eq!((stream.as_str(), told, actual), ("s", expected, version), "3");
     }
     let done = namespace
-        .append(&[append("t", Expected::NoStream, vec![event("T", "{}")])])
+        .append(&[append("t", ExpectedVersion::NoStream, vec![event("T", "{}")])])
         .await;
     assert_eq!(done.unwrap()[0].first_global, 6, "2: what is refused takes no place");
 }
@@ -106,11 +109,15 @@ async fn several_streams(suite: &Suite) {
     write(&namespace, "a-1", "T", "{}").await;
     let both = |expected| {
         vec![
-            append("a-2", Expected::NoStream, vec![event("T", "[1]"), event("T", "[2]")]),
+            append(
+                "a-2",
+                ExpectedVersion::NoStream,
+                vec![event("T", "[1]"), event("T", "[2]")],
+            ),
             append("a-1", expected, vec![event("T", "[3]")]),
         ]
     };
-    let conflict = refused(namespace.append(&both(Expected::Version(5))).await);
+    let conflict = refused(namespace.append(&both(ExpectedVersion::Version(5))).await);
     assert!(
         matches!(&conflict, EventsError::VersionConflict { stream, actual: 0, .. } if stream == "a-1"),
         "2: {conflict}"
@@ -125,7 +132,7 @@ async fn several_streams(suite: &Suite) {
         1,
         "9: nothing of it is counted"
     );
-    let done = namespace.append(&both(Expected::Version(0))).await.unwrap();
+    let done = namespace.append(&both(ExpectedVersion::Version(0))).await.unwrap();
     let places: Vec<_> = done
         .iter()
         .map(|one| (one.count, one.first_position, one.first_global))
@@ -150,7 +157,7 @@ async fn one_winner(suite: &Suite) {
             writers.push(tokio::spawn(async move {
                 let data = format!("[{n}]");
                 let done = namespace
-                    .append(&[append("s", Expected::Version(version), vec![event("T", &data)])])
+                    .append(&[append("s", ExpectedVersion::Version(version), vec![event("T", &data)])])
                     .await;
                 done.map(|done| done[0].first_position)
             }));
@@ -192,10 +199,10 @@ async fn ids(suite: &Suite) {
             vec![with_id(&ids[0], "[0]"), with_id(&ids[1], "[1]")],
         )]
     };
-    let first = namespace.append(&batch(Expected::Version(0))).await.unwrap()[0];
+    let first = namespace.append(&batch(ExpectedVersion::Version(0))).await.unwrap()[0];
     for _ in 0..2 {
         // The version is not what is expected any more.
-        let again = namespace.append(&batch(Expected::Version(0))).await.unwrap()[0];
+        let again = namespace.append(&batch(ExpectedVersion::Version(0))).await.unwrap()[0];
         assert!(again.duplicate, "4: it was there");
         assert_eq!(
             (again.first_position, again.first_global, again.count),
@@ -208,12 +215,16 @@ async fn ids(suite: &Suite) {
     }
     let other = || with_id(&ids[2], "[2]");
     let reuses: Vec<Vec<Append<'_>>> = vec![
-        vec![append("a-1", Expected::Any, vec![with_id(&ids[0], "[9]")])],
-        vec![append("a-2", Expected::Any, vec![with_id(&ids[0], "[0]")])],
-        vec![append("a-1", Expected::Any, vec![with_id(&ids[0], "[0]"), other()])],
+        vec![append("a-1", ExpectedVersion::Any, vec![with_id(&ids[0], "[9]")])],
+        vec![append("a-2", ExpectedVersion::Any, vec![with_id(&ids[0], "[0]")])],
         vec![append(
             "a-1",
-            Expected::Any,
+            ExpectedVersion::Any,
+            vec![with_id(&ids[0], "[0]"), other()],
+        )],
+        vec![append(
+            "a-1",
+            ExpectedVersion::Any,
             vec![NewEvent {
                 kind: "U",
                 ..with_id(&ids[0], "[0]")
@@ -221,7 +232,7 @@ async fn ids(suite: &Suite) {
         )],
         vec![append(
             "a-1",
-            Expected::Any,
+            ExpectedVersion::Any,
             vec![NewEvent {
                 metadata: Some("{}"),
                 ..with_id(&ids[0], "[0]")
@@ -233,16 +244,16 @@ async fn ids(suite: &Suite) {
     }
     let swapped = [append(
         "a-1",
-        Expected::Any,
+        ExpectedVersion::Any,
         vec![with_id(&ids[1], "[1]"), with_id(&ids[0], "[0]")],
     )];
     conflicts(&namespace, &swapped, &ids[1], ("a-1", 2)).await;
-    let twice = [append("a-1", Expected::Any, vec![other(), other()])];
+    let twice = [append("a-1", ExpectedVersion::Any, vec![other(), other()])];
     assert!(
         matches!(namespace.append(&twice).await, Err(EventsError::IdConflict { .. })),
         "4: twice in one batch"
     );
-    let part = [append("a-1", Expected::Any, vec![with_id(&ids[1], "[1]")])];
+    let part = [append("a-1", ExpectedVersion::Any, vec![with_id(&ids[1], "[1]")])];
     assert_eq!(
         namespace.append(&part).await.unwrap()[0].first_position,
         2,
@@ -278,7 +289,7 @@ async fn same_at_once(namespace: &Arc<dyn Namespace>, id: &MessageId) {
         let (namespace, id) = (namespace.clone(), id.clone());
         tasks.push(tokio::spawn(async move {
             let done = namespace
-                .append(&[append("c", Expected::NoStream, vec![with_id(&id, "[7]")])])
+                .append(&[append("c", ExpectedVersion::NoStream, vec![with_id(&id, "[7]")])])
                 .await;
             done.unwrap()[0]
         }));
@@ -312,7 +323,7 @@ async fn content(suite: &Suite) {
             ..event(kind, data)
         };
         namespace
-            .append(&[append(stream, Expected::NoStream, vec![given])])
+            .append(&[append(stream, ExpectedVersion::NoStream, vec![given])])
             .await
             .unwrap();
         let found = stream_pages(&namespace, of_stream(stream)).await;
@@ -335,15 +346,15 @@ async fn limits(suite: &Suite) {
         .collect();
     let streams: Vec<_> = names
         .iter()
-        .map(|name| append(name, Expected::Any, vec![event("T", "{}")]))
+        .map(|name| append(name, ExpectedVersion::Any, vec![event("T", "{}")]))
         .collect();
-    for appends in [vec![append("s", Expected::Any, many.clone())], streams.clone()] {
+    for appends in [vec![append("s", ExpectedVersion::Any, many.clone())], streams.clone()] {
         let error = refused(namespace.append(&appends).await);
         assert!(matches!(error, EventsError::TooLarge(_)), "2: {error}");
     }
     assert_eq!(namespace.info().await.unwrap().messages, 0, "2");
     namespace
-        .append(&[append("s", Expected::Any, many[1..].to_vec())])
+        .append(&[append("s", ExpectedVersion::Any, many[1..].to_vec())])
         .await
         .unwrap();
     namespace.append(&streams[1..]).await.unwrap();

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
-use crate::store::{Expected, Import, Namespace, POSITION_MAX};
-use crate::subscription::{Lease, Nack, Settings, Source, Strategy};
-use crate::subscriptions::{Ask, Subscriptions};
+use crate::store::{ExpectedVersion, ImportRecord, Namespace, POSITION_MAX};
+use crate::subscription::{DeliveryStrategy, Lease, Nack, SubscriptionSettings, SubscriptionSource};
+use crate::subscriptions::{FetchRequest, Subscriptions};
 
 pub async fn run(suite: &Suite) {
     places(suite).await;
@@ -21,8 +21,8 @@ pub async fn run(suite: &Suite) {
     subscriptions_begin_anew(suite).await;
 }
 
-fn import(stream: &str, position: u64, global: u64) -> Import {
-    Import {
+fn import(stream: &str, position: u64, global: u64) -> ImportRecord {
+    ImportRecord {
         id: None,
         stream: stream.to_owned(),
         kind: "Imported".to_owned(),
@@ -87,7 +87,7 @@ async fn places(suite: &Suite) {
 async fn taken(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
-    let named = |id: &str, stream: &str, position, global| Import {
+    let named = |id: &str, stream: &str, position, global| ImportRecord {
         id: Some(MessageId::of(id)),
         ..import(stream, position, global)
     };
@@ -129,7 +129,10 @@ async fn gone(suite: &Suite) {
             write(&namespace, stream, "T", "{}").await;
         }
         let tombstone = stream == "a-2";
-        namespace.delete_stream(stream, Expected::Any, tombstone).await.unwrap();
+        namespace
+            .delete_stream(stream, ExpectedVersion::Any, tombstone)
+            .await
+            .unwrap();
     }
     for _ in 0..2 {
         let error = refused(namespace.import(&[import("b", 0, 100), import("a-1", 2, 101)]).await);
@@ -161,7 +164,7 @@ async fn last_position(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
     namespace.import(&[import("full", POSITION_MAX - 1, 5)]).await.unwrap();
-    let two = [append("full", Expected::Any, vec![event("T", "{}"); 2])];
+    let two = [append("full", ExpectedVersion::Any, vec![event("T", "{}"); 2])];
     let error = refused(namespace.append(&two).await);
     assert_eq!(
         error.to_string(),
@@ -173,7 +176,7 @@ async fn last_position(suite: &Suite) {
         POSITION_MAX,
         "8"
     );
-    let one = |stream| [append(stream, Expected::Any, vec![event("T", "{}")])];
+    let one = |stream| [append(stream, ExpectedVersion::Any, vec![event("T", "{}")])];
     let error = refused(namespace.append(&one("full")).await);
     assert!(matches!(error, EventsError::NoPositions { .. }), "8: {error}");
     write(&namespace, "other", "T", "{}").await;
@@ -218,7 +221,7 @@ async fn cleared(suite: &Suite) {
         "documents stay"
     );
     let done = namespace
-        .append(&[append("a-1", Expected::NoStream, vec![event("T", "{}")])])
+        .append(&[append("a-1", ExpectedVersion::NoStream, vec![event("T", "{}")])])
         .await
         .unwrap()[0];
     assert_eq!((done.first_position, done.first_global), (0, 1), "positions begin anew");
@@ -235,10 +238,10 @@ async fn subscriptions_begin_anew(suite: &Suite) {
         write(&namespace, "a-1", "T", "{}").await;
     }
     let server = Subscriptions::default();
-    let settings = Settings {
-        source: Source::Category("a".to_owned()),
+    let settings = SubscriptionSettings {
+        source: SubscriptionSource::Category("a".to_owned()),
         from: 11,
-        strategy: Strategy::RoundRobin,
+        strategy: DeliveryStrategy::RoundRobin,
         ack_timeout: 60_000_000,
         max_attempts: 5,
         max_in_flight: 100,
@@ -287,7 +290,7 @@ async fn subscriptions_begin_anew(suite: &Suite) {
 }
 
 async fn fetch(server: &Subscriptions, namespace: &Arc<dyn Namespace>) -> Vec<Lease> {
-    let ask = Ask {
+    let ask = FetchRequest {
         consumer: "c".into(),
         max: 100,
         held: Vec::new(),

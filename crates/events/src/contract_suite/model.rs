@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Suite, all, append, event, of_stream, stream_pages};
 use crate::error::EventsError;
-use crate::store::{Expected, Namespace};
+use crate::store::{ExpectedVersion, Namespace};
 
 const WRITERS: u64 = 5;
 const ROUNDS: u64 = 3;
@@ -14,12 +14,12 @@ const STEPS: u64 = 40;
 const STREAMS: u64 = 4;
 
 /// By global position: stream, position, content.
-type Answered = BTreeMap<u64, (String, u64, String)>;
+type ExpectedEvents = BTreeMap<u64, (String, u64, String)>;
 
 /// The same numbers at each run.
-struct Chance(u64);
+struct SeededRandom(u64);
 
-impl Chance {
+impl SeededRandom {
     fn below(&mut self, end: u64) -> u64 {
         // xorshift64*
         self.0 ^= self.0 >> 12;
@@ -34,12 +34,12 @@ pub async fn run(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
     let name = namespace.name().to_owned();
-    let mut answered = Answered::new();
+    let mut answered = ExpectedEvents::new();
     for round in 0..ROUNDS {
         let mut writers = Vec::new();
         for writer in 0..WRITERS {
             let namespace = namespace.clone();
-            let chance = Chance(1 + round * WRITERS + writer);
+            let chance = SeededRandom(1 + round * WRITERS + writer);
             writers.push(tokio::spawn(work(namespace, format!("{round}.{writer}"), chance)));
         }
         for writer in writers {
@@ -56,7 +56,11 @@ pub async fn run(suite: &Suite) {
 }
 
 /// Appends to one or two streams, with every kind of expectation.
-async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -> Vec<(u64, (String, u64, String))> {
+async fn work(
+    namespace: Arc<dyn Namespace>,
+    name: String,
+    mut chance: SeededRandom,
+) -> Vec<(u64, (String, u64, String))> {
     let mut answered = Vec::new();
     for step in 0..STEPS {
         let first = chance.below(STREAMS);
@@ -76,11 +80,11 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
             );
             let version = namespace.version(stream).await.unwrap();
             expectations.push(match chance.below(5) {
-                0 => Expected::Version(version),
-                1 => Expected::Version(version + 1),
-                2 => Expected::Exists,
-                3 => Expected::NoStream,
-                _ => Expected::Any,
+                0 => ExpectedVersion::Version(version),
+                1 => ExpectedVersion::Version(version + 1),
+                2 => ExpectedVersion::Exists,
+                3 => ExpectedVersion::NoStream,
+                _ => ExpectedVersion::Any,
             });
         }
         let appends: Vec<_> = (0..streams.len())
@@ -93,7 +97,7 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
             Ok(places) => {
                 for (n, place) in places.iter().enumerate() {
                     assert_eq!(place.count as usize, contents[n].len(), "2: all of it is stored");
-                    if let Expected::Version(version) = expectations[n] {
+                    if let ExpectedVersion::Version(version) = expectations[n] {
                         assert_eq!(
                             place.first_position as i64,
                             version + 1,
@@ -118,14 +122,14 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
     answered
 }
 
-async fn compare(namespace: &Arc<dyn Namespace>, answered: &Answered) {
+async fn compare(namespace: &Arc<dyn Namespace>, answered: &ExpectedEvents) {
     let globals: Vec<u64> = answered.keys().copied().collect();
     assert_eq!(
         globals,
         (1..=answered.len() as u64).collect::<Vec<_>>(),
         "1: no gap, and nothing that was refused"
     );
-    let found: Answered = all(namespace)
+    let found: ExpectedEvents = all(namespace)
         .await
         .iter()
         .map(|stored| stored.event())

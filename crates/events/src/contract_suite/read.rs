@@ -6,8 +6,8 @@ use super::{
     PATIENCE, Suite, append, category_pages, data, event, globals, of_category, of_stream, positions, soon,
     stream_pages, write,
 };
-use crate::names::Member;
-use crate::store::{CategoryRead, Direction, Expected, From, Namespace, NewEvent, StreamRead};
+use crate::names::GroupMember;
+use crate::store::{CategoryRead, Direction, ExpectedVersion, Namespace, NewEvent, StreamPosition, StreamRead};
 
 pub async fn run(suite: &Suite) {
     streams(suite).await;
@@ -38,28 +38,28 @@ async fn streams(suite: &Suite) {
         (read, (0..10).collect()),
         (
             StreamRead {
-                from: Some(From::Position(7)),
+                from: Some(StreamPosition::Position(7)),
                 ..read
             },
             vec![7, 8, 9],
         ),
         (
             StreamRead {
-                from: Some(From::Position(10)),
+                from: Some(StreamPosition::Position(10)),
                 ..read
             },
             vec![],
         ),
         (
             StreamRead {
-                from: Some(From::Global(15)),
+                from: Some(StreamPosition::Global(15)),
                 ..read
             },
             vec![7, 8, 9],
         ),
         (
             StreamRead {
-                from: Some(From::Global(16)),
+                from: Some(StreamPosition::Global(16)),
                 ..read
             },
             vec![8, 9],
@@ -67,7 +67,7 @@ async fn streams(suite: &Suite) {
         (backward, (0..10).rev().collect()),
         (
             StreamRead {
-                from: Some(From::Position(2)),
+                from: Some(StreamPosition::Position(2)),
                 ..backward
             },
             vec![2, 1, 0],
@@ -76,7 +76,7 @@ async fn streams(suite: &Suite) {
         (
             StreamRead {
                 types: &odd,
-                from: Some(From::Position(5)),
+                from: Some(StreamPosition::Position(5)),
                 ..backward
             },
             vec![5, 3, 1],
@@ -103,7 +103,10 @@ async fn pages(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
     let many = vec![event("T", "{}"); 2500];
-    namespace.append(&[append("a-1", Expected::Any, many)]).await.unwrap();
+    namespace
+        .append(&[append("a-1", ExpectedVersion::Any, many)])
+        .await
+        .unwrap();
     let large = format!("\"{}\"", "x".repeat(1 << 20));
     for _ in 0..12 {
         write(&namespace, "a-2", "T", &large).await;
@@ -208,7 +211,7 @@ async fn groups(suite: &Suite) {
                 .collect();
             for category in [Some("c"), None] {
                 let read = CategoryRead {
-                    member: Some(Member { number, of }),
+                    member: Some(GroupMember { number, of }),
                     ..of_category(category)
                 };
                 assert_eq!(
@@ -220,7 +223,7 @@ async fn groups(suite: &Suite) {
         }
     }
     let read = CategoryRead {
-        member: Some(Member { number: 0, of: 1 }),
+        member: Some(GroupMember { number: 0, of: 1 }),
         ..of_category(Some("c"))
     };
     assert_eq!(
@@ -247,7 +250,7 @@ async fn correlations(suite: &Suite) {
             ..event("T", "{}")
         };
         namespace
-            .append(&[append("a-1", Expected::Any, vec![given])])
+            .append(&[append("a-1", ExpectedVersion::Any, vec![given])])
             .await
             .unwrap();
     }

@@ -1,15 +1,15 @@
 //! The store of this crate keeps the contract.
 
 use parking_lot::Mutex;
-use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
 use super::*;
 use crate::{EmbeddedStore, EventsOptions};
 
 fn suite(folder: &tempfile::TempDir) -> Suite {
-    let disk: Arc<dyn Disk> = Arc::new(Folder::open(folder.path().join("log")).unwrap());
-    let indexes: Arc<dyn Disk> = Arc::new(Folder::open(folder.path().join("events")).unwrap());
+    let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder.path().join("log")).unwrap());
+    let indexes: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder.path().join("events")).unwrap());
     let opened: Arc<Mutex<Option<Arc<EmbeddedLog>>>> = Arc::default();
     Suite::new(move || {
         let (disk, indexes, opened) = (disk.clone(), indexes.clone(), opened.clone());

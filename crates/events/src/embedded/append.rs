@@ -7,21 +7,21 @@ use std::task::{Context, Poll};
 
 use hashbrown::HashMap;
 use parking_lot::MutexGuard;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{LogError, Micros, Offset, Records, Unit};
+use thalweg_log::{LogError, Micros, Offset, Records, WriteBatch};
 
-use super::import::Held;
-use super::index::{DocumentAt, Entry, Index, Io, Space, Unread, View};
+use super::import::SequencerHold;
+use super::index::{DocumentAt, IndexEntry, IndexReadError, IndexView, Io, KeySpace, NamespaceIndex};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::record::DocumentRef;
 use super::rules::OWN;
-use super::sequencer::{Pending, Sequencer};
+use super::sequencer::{PendingEntries, Sequencer};
 use crate::error::{EventsError, Result};
-use crate::event::{EventRef, IdRef, Stored};
+use crate::event::{EventRef, IdRef, StoredEvent};
 use crate::id::{MessageId, Uuid};
 use crate::store::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, Expected, POSITION_MAX,
+    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, ExpectedVersion, POSITION_MAX,
 };
 
 /// A part of a submission that is so large is ended: a message is read with the frame that it lies in.
@@ -30,9 +30,9 @@ pub(super) const PART_BYTES: usize = 16 << 10;
 const RECORD_BYTES: usize = 64;
 
 /// What came of looking whether an append may be done.
-pub(super) enum Looked {
+pub(super) enum SubmitOutcome {
     /// It is on its way.
-    Submitted(Submitted, Vec<Appended>),
+    Submitted(Submission, Vec<AppendOutcome>),
     /// It depends on what is on its way already.
     Wait,
     /// It depends on what is on a disk.
@@ -42,32 +42,32 @@ pub(super) enum Looked {
 }
 
 /// What is in memory, and the tables beside it: of one moment, since what is in memory becomes a table at any time.
-struct Seen<'a> {
-    index: &'a Index,
-    view: View,
+struct IndexLookup<'a> {
+    index: &'a NamespaceIndex,
+    view: IndexView,
 }
 
 /// A document, and the moment in which it was looked at.
-pub(super) struct SeenDocument {
+pub(super) struct DocumentLookup {
     at: Option<DocumentAt>,
     next: Offset,
     flushed: u64,
 }
 
 /// What comes of putting a document.
-pub(super) enum Put {
+pub(super) enum PutDocumentOutcome {
     /// It has to be looked at anew.
     Again,
     /// It has another revision than the expected one.
     Refused,
-    Submitted(Submitted, u64),
+    Submitted(Submission, u64),
 }
 
 /// What was found on disk for an append. It holds as long as no more tables are written and nothing is cleared.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct DiskLookup {
     flushed: u64,
-    space: Option<Space>,
+    space: Option<KeySpace>,
     versions: HashMap<String, i64>,
     ids: HashMap<MessageId, Vec<Offset>>,
     /// Of messages with other ids than those that were looked for.
@@ -75,18 +75,18 @@ pub(super) struct Asked {
 }
 
 impl EmbeddedNamespace {
-    pub(super) async fn append_all(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Vec<Appended>> {
+    pub(super) async fn append_all(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Vec<AppendOutcome>> {
         within_limits(appends)?;
         self.until_indexed().await?;
-        let mut asked = Asked::default();
+        let mut asked = DiskLookup::default();
         loop {
             // What ends from here on is heard.
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
             match self.submit(appends, &asked)? {
-                Looked::Wait => ended.await,
-                Looked::Ask => self.ask_for(appends, &mut asked).await?,
-                Looked::Known(offsets) => {
+                SubmitOutcome::Wait => ended.await,
+                SubmitOutcome::Ask => self.ask_for(appends, &mut asked).await?,
+                SubmitOutcome::Known(offsets) => {
                     let found = self.messages_at(offsets.clone()).await?;
                     let wanted: HashSet<MessageId> = given_ids(appends).cloned().collect();
                     asked
@@ -106,7 +106,7 @@ impl EmbeddedNamespace {
                         return Ok(places);
                     }
                 }
-                Looked::Submitted(submitted, places) => match submitted.await {
+                SubmitOutcome::Submitted(submitted, places) => match submitted.await {
                     Ok(()) => return Ok(places),
                     // Numbered behind something that was refused.
                     Err(LogError::OffsetTaken { .. }) => {}
@@ -132,16 +132,16 @@ impl EmbeddedNamespace {
     }
 
     /// Numbers the messages and hands them to the log, if the versions of their streams are as expected.
-    pub(super) fn submit(self: &Arc<Self>, appends: &[Append<'_>], asked: &Asked) -> Result<Looked> {
+    pub(super) fn submit(self: &Arc<Self>, appends: &[Append<'_>], asked: &DiskLookup) -> Result<SubmitOutcome> {
         let mut sequencer = self.sequencer.lock();
         if !sequencer.is_open() {
             return match self.is_gone() {
                 true => Err(EventsError::NamespaceNotFound(self.about().name.clone())),
-                false => Ok(Looked::Wait),
+                false => Ok(SubmitOutcome::Wait),
             };
         }
         let index = self.index.read();
-        let seen = Seen {
+        let seen = IndexLookup {
             view: index.view(),
             index: &index,
         };
@@ -160,10 +160,10 @@ impl EmbeddedNamespace {
             }
         }
         have_positions(appends, &versions, sequencer.next_global)?;
-        let mut numbering = Numbering::new((self.place.clock)(), &mut sequencer);
+        let mut numbering = SubmissionBuilder::new((self.place.clock)(), &mut sequencer);
         let mut places = Vec::with_capacity(appends.len());
         for (append, version) in appends.iter().zip(versions) {
-            places.push(Appended {
+            places.push(AppendOutcome {
                 count: append.events.len() as u64,
                 first_position: (version + 1) as u64,
                 first_global: numbering.global,
@@ -174,7 +174,7 @@ impl EmbeddedNamespace {
         drop(index);
         let (unit, pending) = numbering.finish(self);
         sequencer.submitted(pending);
-        Ok(Looked::Submitted(self.begin(sequencer, unit, None), places))
+        Ok(SubmitOutcome::Submitted(self.begin(sequencer, unit, None), places))
     }
 
     /// What has to be known of given ids first; `None` if they are new.
@@ -182,21 +182,21 @@ impl EmbeddedNamespace {
         &self,
         appends: &[Append<'_>],
         sequencer: &Sequencer,
-        seen: &Seen<'_>,
-        asked: Option<&Asked>,
+        seen: &IndexLookup<'_>,
+        asked: Option<&DiskLookup>,
         others: &HashSet<Offset>,
-    ) -> Result<Option<Looked>> {
+    ) -> Result<Option<SubmitOutcome>> {
         let mut known = Vec::new();
         for id in given_ids(appends) {
             if sequencer.has_pending_id(id) {
-                return Ok(Some(Looked::Wait));
+                return Ok(Some(SubmitOutcome::Wait));
             }
             let older = match asked.and_then(|asked| asked.ids.get(id)) {
                 Some(older) => older.clone(),
                 None => match seen.view.id_in_tables(id, self.now()) {
                     Ok(found) => found,
-                    Err(Unread::Failed(error)) => return Err(error),
-                    Err(Unread::OnDisk | Unread::Moved) => return Ok(Some(Looked::Ask)),
+                    Err(IndexReadError::Failed(error)) => return Err(error),
+                    Err(IndexReadError::OnDisk | IndexReadError::Moved) => return Ok(Some(SubmitOutcome::Ask)),
                 },
             };
             let found = seen.index.id_here(&seen.view, id).into_iter().chain(older);
@@ -204,7 +204,7 @@ impl EmbeddedNamespace {
         }
         known.sort_unstable();
         known.dedup();
-        Ok((!known.is_empty()).then_some(Looked::Known(known)))
+        Ok((!known.is_empty()).then_some(SubmitOutcome::Known(known)))
     }
 
     /// The version behind which an append is numbered, if it is the expected one.
@@ -212,9 +212,9 @@ impl EmbeddedNamespace {
         &self,
         append: &Append<'_>,
         sequencer: &Sequencer,
-        seen: &Seen<'_>,
-        asked: Option<&Asked>,
-    ) -> Result<std::result::Result<i64, Looked>> {
+        seen: &IndexLookup<'_>,
+        asked: Option<&DiskLookup>,
+    ) -> Result<std::result::Result<i64, SubmitOutcome>> {
         if self.rules().is_tombstoned(append.stream) {
             return Err(EventsError::StreamDeleted(append.stream.to_owned()));
         }
@@ -226,8 +226,8 @@ impl EmbeddedNamespace {
             },
             None => match seen.index.version(&seen.view, append.stream, self.now()) {
                 Ok(version) => version,
-                Err(Unread::Failed(error)) => return Err(error),
-                Err(Unread::OnDisk | Unread::Moved) => return Ok(Err(Looked::Ask)),
+                Err(IndexReadError::Failed(error)) => return Err(error),
+                Err(IndexReadError::OnDisk | IndexReadError::Moved) => return Ok(Err(SubmitOutcome::Ask)),
             },
         };
         let version = sequencer.pending_version(append.stream).unwrap_or(stored);
@@ -237,7 +237,7 @@ impl EmbeddedNamespace {
         // What is not stored yet is nothing to tell of, as long as it decides.
         let may_fit = |version| append.expected.allows(version);
         if (stored..version).any(may_fit) {
-            return Ok(Err(Looked::Wait));
+            return Ok(Err(SubmitOutcome::Wait));
         }
         Err(EventsError::VersionConflict {
             stream: append.stream.to_owned(),
@@ -255,7 +255,7 @@ impl EmbeddedNamespace {
     }
 
     /// Looks up on disk what an append depends on.
-    pub(super) async fn ask_for(self: &Arc<Self>, appends: &[Append<'_>], asked: &mut Asked) -> Result<()> {
+    pub(super) async fn ask_for(self: &Arc<Self>, appends: &[Append<'_>], asked: &mut DiskLookup) -> Result<()> {
         let streams: Vec<String> = appends.iter().map(|append| append.stream.to_owned()).collect();
         let ids: Vec<MessageId> = given_ids(appends).cloned().collect();
         let found = self.in_background(move |namespace| {
@@ -264,10 +264,10 @@ impl EmbeddedNamespace {
                 let index = namespace.index.read();
                 (index.view(), index.space())
             };
-            let mut found = Asked {
+            let mut found = DiskLookup {
                 flushed: view.flushed(),
                 space: Some(space),
-                ..Asked::default()
+                ..DiskLookup::default()
             };
             for stream in streams {
                 let version = view.version_in_tables(&stream, Io::MayBlock)?;
@@ -280,12 +280,12 @@ impl EmbeddedNamespace {
             Ok(found)
         });
         let others = std::mem::take(&mut asked.others);
-        *asked = Asked { others, ..found.await? };
+        *asked = DiskLookup { others, ..found.await? };
         Ok(())
     }
 
     /// An id is free again once its message is hidden or cleared.
-    async fn messages_at(self: &Arc<Self>, offsets: Vec<Offset>) -> Result<Vec<Option<Stored>>> {
+    async fn messages_at(self: &Arc<Self>, offsets: Vec<Offset>) -> Result<Vec<Option<StoredEvent>>> {
         self.ask(move |namespace, io| {
             let (mut reading, mut hidden) = (namespace.reading(io), namespace.hidden());
             let cleared_at = namespace.index.read().state.cleared_at;
@@ -308,11 +308,11 @@ impl EmbeddedNamespace {
     pub(super) fn begin(
         self: &Arc<Self>,
         sequencer: MutexGuard<'_, Sequencer>,
-        unit: Unit,
-        held: Option<Held>,
-    ) -> Submitted {
+        unit: WriteBatch,
+        held: Option<SequencerHold>,
+    ) -> Submission {
         let log = self.place.log.clone();
-        let mut submitted = Submitted {
+        let mut submitted = Submission {
             namespace: Some(self.clone()),
             held,
             stored: Box::pin(async move { log.append(unit, None).await.map(drop) }),
@@ -341,11 +341,11 @@ impl EmbeddedNamespace {
             ended.as_mut().enable();
             let seen = self.look_at_document(name).await?;
             match self.put_document_as_seen(name, content, expected, &seen)? {
-                Put::Refused => return Ok(None),
+                PutDocumentOutcome::Refused => return Ok(None),
                 // Something of it was or is being changed; if it is indexed already, nothing is waited for.
-                Put::Again if self.has_pending_document(name) => ended.await,
-                Put::Again => tokio::task::yield_now().await,
-                Put::Submitted(submitted, revision) => match submitted.await {
+                PutDocumentOutcome::Again if self.has_pending_document(name) => ended.await,
+                PutDocumentOutcome::Again => tokio::task::yield_now().await,
+                PutDocumentOutcome::Submitted(submitted, revision) => match submitted.await {
                     Ok(()) => return Ok(Some(revision)),
                     Err(LogError::OffsetTaken { .. }) => {}
                     Err(error) => return Err(or_gone(error, &self.about().name)),
@@ -354,14 +354,14 @@ impl EmbeddedNamespace {
         }
     }
 
-    pub(super) async fn look_at_document(self: &Arc<Self>, name: &str) -> Result<SeenDocument> {
+    pub(super) async fn look_at_document(self: &Arc<Self>, name: &str) -> Result<DocumentLookup> {
         let name = name.to_owned();
         self.ask(move |namespace, io| {
             let (next, flushed) = {
                 let index = namespace.index.read();
                 (index.state.next_offset, index.view().flushed())
             };
-            Ok(SeenDocument {
+            Ok(DocumentLookup {
                 at: namespace.document_at(&name, io)?,
                 next,
                 flushed,
@@ -375,23 +375,23 @@ impl EmbeddedNamespace {
         name: &str,
         content: Option<&[u8]>,
         expected: u64,
-        seen: &SeenDocument,
-    ) -> Result<Put> {
+        seen: &DocumentLookup,
+    ) -> Result<PutDocumentOutcome> {
         let mut sequencer = self.sequencer.lock();
         if self.is_gone() {
             return Err(EventsError::NamespaceNotFound(self.about().name.clone()));
         }
         if !sequencer.is_open() || sequencer.has_pending_document(name) {
-            return Ok(Put::Again);
+            return Ok(PutDocumentOutcome::Again);
         }
         let index = self.index.read();
         // A change since is in memory, or in a table that was written since.
         if index.view().flushed() != seen.flushed || index.document_since(name, seen.next) {
-            return Ok(Put::Again);
+            return Ok(PutDocumentOutcome::Again);
         }
         let current = seen.at.filter(|at| !at.removed).map_or(0, |at| at.revision);
         if current != expected {
-            return Ok(Put::Refused);
+            return Ok(PutDocumentOutcome::Refused);
         }
         drop(index);
         let document = DocumentRef {
@@ -402,7 +402,10 @@ impl EmbeddedNamespace {
         };
         let (unit, pending) = self.unit_of(&document, sequencer.next_offset)?;
         sequencer.submitted(pending);
-        Ok(Put::Submitted(self.begin(sequencer, unit, None), document.revision))
+        Ok(PutDocumentOutcome::Submitted(
+            self.begin(sequencer, unit, None),
+            document.revision,
+        ))
     }
 
     fn has_pending_document(&self, name: &str) -> bool {
@@ -410,14 +413,14 @@ impl EmbeddedNamespace {
         !sequencer.is_open() || sequencer.has_pending_document(name)
     }
 
-    fn unit_of(&self, document: &DocumentRef<'_>, offset: Offset) -> Result<(Unit, Pending)> {
+    fn unit_of(&self, document: &DocumentRef<'_>, offset: Offset) -> Result<(WriteBatch, PendingEntries)> {
         let mut value = Vec::with_capacity(document.content.map_or(0, <[u8]>::len) + document.name.len() + 16);
         document.encode(&mut value);
         let mut records = Records::with_capacity(value.len() + RECORD_BYTES);
         records.push(&RecordRef::of((self.place.clock)(), &value))?;
-        let pending = Pending {
+        let pending = PendingEntries {
             bytes: records.bytes() as u64,
-            entries: vec![Entry::Document {
+            entries: vec![IndexEntry::Document {
                 name: document.name.into(),
                 at: DocumentAt {
                     offset,
@@ -425,22 +428,22 @@ impl EmbeddedNamespace {
                     removed: document.content.is_none(),
                 },
             }],
-            ..Pending::default()
+            ..PendingEntries::default()
         };
         // What hides messages frees space, and is taken while the disk is full.
         let kind = match document.name.starts_with(OWN) {
-            true => Kind::State,
-            false => Kind::Data,
+            true => FrameKind::State,
+            false => FrameKind::Data,
         };
         Ok((
-            Unit::default().and_of(kind, self.partition, records.expecting(offset)),
+            WriteBatch::default().and_of(kind, self.partition, records.expecting(offset)),
             pending,
         ))
     }
 }
 
 /// Messages that get their places, in parts for the log.
-struct Numbering<'a> {
+struct SubmissionBuilder<'a> {
     now: Micros,
     sequencer: &'a mut Sequencer,
     first_offset: Offset,
@@ -448,13 +451,13 @@ struct Numbering<'a> {
     global: u64,
     parts: Vec<Records>,
     records: Records,
-    pending: Pending,
+    pending: PendingEntries,
     value: Vec<u8>,
 }
 
-impl<'a> Numbering<'a> {
-    fn new(now: Micros, sequencer: &'a mut Sequencer) -> Numbering<'a> {
-        Numbering {
+impl<'a> SubmissionBuilder<'a> {
+    fn new(now: Micros, sequencer: &'a mut Sequencer) -> SubmissionBuilder<'a> {
+        SubmissionBuilder {
             now,
             first_offset: sequencer.next_offset,
             offset: sequencer.next_offset,
@@ -462,12 +465,12 @@ impl<'a> Numbering<'a> {
             sequencer,
             parts: Vec::new(),
             records: Records::new(),
-            pending: Pending::default(),
+            pending: PendingEntries::default(),
             value: Vec::new(),
         }
     }
 
-    fn number(&mut self, append: &Append<'_>, version: i64, index: &Index) -> Result<()> {
+    fn number(&mut self, append: &Append<'_>, version: i64, index: &NamespaceIndex) -> Result<()> {
         let stream = self.sequencer.name(append.stream, index);
         if self.parts.is_empty() && self.records.is_empty() {
             let bytes = bytes_of(append) + append.events.len() * (RECORD_BYTES + append.stream.len());
@@ -499,7 +502,7 @@ impl<'a> Numbering<'a> {
             self.records.push(&RecordRef::of(self.now, &self.value))?;
             self.pending
                 .entries
-                .push(Entry::of(&event, stream.clone(), self.offset));
+                .push(IndexEntry::of(&event, stream.clone(), self.offset));
             self.offset += 1;
             self.global += 1;
             if self.records.bytes() >= PART_BYTES {
@@ -521,11 +524,11 @@ impl<'a> Numbering<'a> {
         self.parts.push(records);
     }
 
-    fn finish(mut self, namespace: &EmbeddedNamespace) -> (Unit, Pending) {
+    fn finish(mut self, namespace: &EmbeddedNamespace) -> (WriteBatch, PendingEntries) {
         if !self.records.is_empty() {
             self.end_part();
         }
-        let mut unit = Unit::default();
+        let mut unit = WriteBatch::default();
         let mut expected = self.first_offset;
         for (records, n) in self.parts.into_iter().zip(0..) {
             let next = expected + records.len() as u64;
@@ -593,7 +596,7 @@ fn within_limits(appends: &[Append<'_>]) -> Result<()> {
 
 /// Where messages are that were appended before, if they are those of this append; the first that is not is told. `None` if
 /// none of the ids is there.
-fn known(appends: &[Append<'_>], found: &HashMap<MessageId, Stored>) -> Result<Option<Vec<Appended>>> {
+fn known(appends: &[Append<'_>], found: &HashMap<MessageId, StoredEvent>) -> Result<Option<Vec<AppendOutcome>>> {
     let mut places = Vec::with_capacity(appends.len());
     let (mut all, mut conflict) = (true, None);
     for append in appends {
@@ -615,7 +618,7 @@ fn known(appends: &[Append<'_>], found: &HashMap<MessageId, Stored>) -> Result<O
             });
         }
         let (first_position, first_global) = first.unwrap_or_default();
-        places.push(Appended {
+        places.push(AppendOutcome {
             count: append.events.len() as u64,
             first_position,
             first_global,
@@ -630,15 +633,15 @@ fn known(appends: &[Append<'_>], found: &HashMap<MessageId, Stored>) -> Result<O
 }
 
 /// On its way to the log. If nobody waits for it any more, it is brought to its end all the same.
-pub(super) struct Submitted {
+pub(super) struct Submission {
     /// `None` once its end is known.
     namespace: Option<Arc<EmbeddedNamespace>>,
     /// Nothing else is numbered before it is known.
-    held: Option<Held>,
+    held: Option<SequencerHold>,
     stored: Pin<Box<dyn Future<Output = std::result::Result<(), LogError>> + Send>>,
 }
 
-impl Submitted {
+impl Submission {
     /// Hands it to the log. Its answer, if that is known at once.
     fn begin(&mut self) -> Option<std::result::Result<(), LogError>> {
         let mut context = Context::from_waker(std::task::Waker::noop());
@@ -656,7 +659,7 @@ impl Submitted {
     }
 }
 
-impl Future for Submitted {
+impl Future for Submission {
     type Output = std::result::Result<(), LogError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -668,7 +671,7 @@ impl Future for Submitted {
     }
 }
 
-impl Drop for Submitted {
+impl Drop for Submission {
     fn drop(&mut self) {
         let Some(namespace) = self.namespace.take() else { return };
         let stored = std::mem::replace(&mut self.stored, Box::pin(std::future::ready(Ok(()))));
@@ -703,7 +706,7 @@ fn have_positions(appends: &[Append<'_>], versions: &[i64], next_global: u64) ->
 }
 
 /// Which version a stream must have for what is to be done with it.
-pub(super) fn as_expected(stream: &str, expected: Expected, version: i64) -> Result<()> {
+pub(super) fn as_expected(stream: &str, expected: ExpectedVersion, version: i64) -> Result<()> {
     match expected.allows(version) {
         true => Ok(()),
         false => Err(EventsError::VersionConflict {

@@ -15,26 +15,26 @@ use parking_lot::Mutex;
 use thalweg_log::Offset;
 use tokio::sync::OwnedRwLockReadGuard;
 
-use super::index::{DocumentAt, View};
+use super::index::{DocumentAt, IndexView};
 use super::namespace::EmbeddedNamespace;
-use super::{Inner, Named, Opened, upkeep};
-use crate::backup::{BackupWriter, Begin};
+use super::{CatalogEntry, OpenNamespace, StoreInner, maintenance};
+use crate::backup::{BackupHeader, BackupWriter};
 use crate::error::{EventsError, Result};
 use crate::store::{BackupPieces, BoxFuture};
 use producer::Producer;
 
 /// What waits for the end of the backups that are being made.
 #[derive(Default)]
-pub(crate) struct Backups(Mutex<Waiting>);
+pub(crate) struct BackupTracker(Mutex<BackupTrackerState>);
 
 #[derive(Default)]
-struct Waiting {
+struct BackupTrackerState {
     made: usize,
     /// Of namespaces that were deleted: their partitions are still read.
     numbers: Vec<u32>,
 }
 
-impl Backups {
+impl BackupTracker {
     pub fn are_made(&self) -> bool {
         self.0.lock().made > 0
     }
@@ -50,23 +50,23 @@ impl Backups {
 }
 
 /// Nothing that a backup reads is removed before it is dropped.
-struct Kept {
-    inner: Arc<Inner>,
+struct BackupGuard {
+    inner: Arc<StoreInner>,
     _unscavenged: OwnedRwLockReadGuard<()>,
 }
 
-impl Kept {
-    async fn new(inner: Arc<Inner>) -> Kept {
+impl BackupGuard {
+    async fn new(inner: Arc<StoreInner>) -> BackupGuard {
         let unscavenged = inner.scavenging.clone().read_owned().await;
         inner.place.backups.0.lock().made += 1;
-        Kept {
+        BackupGuard {
             inner,
             _unscavenged: unscavenged,
         }
     }
 }
 
-impl Drop for Kept {
+impl Drop for BackupGuard {
     fn drop(&mut self) {
         let numbers = {
             let mut waiting = self.inner.place.backups.0.lock();
@@ -86,24 +86,24 @@ impl Drop for Kept {
 }
 
 /// A namespace as it was at the instant.
-struct Cut {
+struct NamespaceCut {
     namespace: Arc<EmbeddedNamespace>,
-    named: Named,
+    named: CatalogEntry,
     first: Offset,
     next: Offset,
     cleared_at: Offset,
     /// What stands before it is in the view, if it is in a list.
     active_from: Offset,
-    view: View,
+    view: IndexView,
     /// Documents that the view does not know yet.
     documents: BTreeMap<String, DocumentAt>,
 }
 
-pub(super) async fn begin(inner: Arc<Inner>) -> Result<Box<dyn BackupPieces>> {
-    let kept = Kept::new(inner.clone()).await;
+pub(super) async fn begin(inner: Arc<StoreInner>) -> Result<Box<dyn BackupPieces>> {
+    let kept = BackupGuard::new(inner.clone()).await;
     // So that little is in memory that has to be copied in the moment in which everything is held.
     let flushing = inner.clone();
-    let flushed = tokio::task::spawn_blocking(move || upkeep::flush_all(&flushing)).await;
+    let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&flushing)).await;
     if let Ok(Err(error)) = flushed {
         // As on a full disk, of which a backup is wanted all the more.
         tracing::warn!(%error, "before a backup the indexes were not written");
@@ -113,26 +113,26 @@ pub(super) async fn begin(inner: Arc<Inner>) -> Result<Box<dyn BackupPieces>> {
     let cuts = cut(&inner)?;
     let time = inner.now();
     drop(catalog);
-    let begin = Begin {
+    let begin = BackupHeader {
         made_by: env!("CARGO_PKG_VERSION").to_owned(),
         time,
         namespaces: cuts.len() as u64,
     };
     let mut out = Vec::new();
     let writer = BackupWriter::new(&begin, &mut out)?;
-    Ok(Box::new(Making {
+    Ok(Box::new(BackupStream {
         producer: Some(Producer::new(cuts, writer, out, kept)),
     }))
 }
 
-fn cut(inner: &Inner) -> Result<Vec<Cut>> {
-    let mut all: Vec<Opened> = inner.namespaces.read().all().cloned().collect();
+fn cut(inner: &StoreInner) -> Result<Vec<NamespaceCut>> {
+    let mut all: Vec<OpenNamespace> = inner.namespaces.read().all().cloned().collect();
     all.sort_by_key(|opened| opened.namespace.number);
     // Nobody holds an index and waits for another meanwhile: only scavenging would, which waits.
     let held: Vec<_> = all.iter().map(|opened| opened.namespace.index.read()).collect();
     let cuts = all.iter().zip(&held).map(|(opened, index)| {
         let namespace = opened.namespace.clone();
-        Ok(Cut {
+        Ok(NamespaceCut {
             first: inner.place.log.bounds(namespace.partition)?.first,
             next: index.state.next_offset,
             cleared_at: index.state.cleared_at,
@@ -150,12 +150,12 @@ fn cut(inner: &Inner) -> Result<Vec<Cut>> {
 }
 
 /// Between two pieces nobody works on it, and no thread waits for whoever takes them.
-struct Making {
+struct BackupStream {
     /// `None` while a piece is made, and behind the end.
     producer: Option<Producer>,
 }
 
-impl BackupPieces for Making {
+impl BackupPieces for BackupStream {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>>> {
         Box::pin(async move {
             // Where much is left out nothing may come for a while; whoever gives up is noticed all the same.

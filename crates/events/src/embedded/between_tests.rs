@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use thalweg_log::Durability;
 
-use super::append::{Asked, Looked, Put};
+use super::append::{DiskLookup, PutDocumentOutcome, SubmitOutcome};
 use super::namespace::EmbeddedNamespace;
 use super::test_support::{closed, new};
 use super::tests::{Chance, Disks, Model, append, check};
 use super::*;
 use crate::id::MessageId;
-use crate::store::{Append, Expected, NewEvent, Retention, RetentionOf};
+use crate::store::{Append, ExpectedVersion, NewEvent, Retention, RetentionTarget};
 
 pub fn events(id: Option<MessageId>, count: usize) -> Vec<NewEvent<'static>> {
     let event = NewEvent {
@@ -25,7 +25,7 @@ pub fn events(id: Option<MessageId>, count: usize) -> Vec<NewEvent<'static>> {
 pub fn to<'a>(stream: &'a str, events: Vec<NewEvent<'static>>) -> [Append<'a>; 1] {
     [Append {
         stream,
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events,
     }]
 }
@@ -151,16 +151,16 @@ async fn what_a_disk_said_before_a_clearing_is_not_believed_after_it() {
     store.flush_indexes().await.unwrap();
     let engine = engine(&store, DEFAULT);
     let appends = to("s", events(None, 1));
-    let mut asked = Asked::default();
+    let mut asked = DiskLookup::default();
     engine.ask_for(&appends, &mut asked).await.unwrap();
     engine.remove_all().await.unwrap();
     match engine.submit(&appends, &asked).unwrap() {
-        Looked::Submitted(submitted, places) => {
+        SubmitOutcome::Submitted(submitted, places) => {
             submitted.await.unwrap();
             assert_eq!(places[0].first_position, 0);
         }
-        Looked::Ask => {}
-        Looked::Wait | Looked::Known(_) => panic!("nothing is on its way, and nothing has an id"),
+        SubmitOutcome::Ask => {}
+        SubmitOutcome::Wait | SubmitOutcome::Known(_) => panic!("nothing is on its way, and nothing has an id"),
     }
 }
 
@@ -183,7 +183,7 @@ async fn a_document_that_changed_and_went_to_a_table_since_it_was_looked_at_is_l
     let put = engine
         .put_document_as_seen("thing/x", Some(b"3"), first, &seen)
         .unwrap();
-    assert!(matches!(put, Put::Again));
+    assert!(matches!(put, PutDocumentOutcome::Again));
     assert_eq!(engine.store_document("thing/x", Some(b"3"), first).await.unwrap(), None);
 }
 
@@ -201,7 +201,9 @@ async fn nothing_leaves_because_of_what_a_power_cut_may_take() {
         max_count: Some(5),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Stream("s"), Some(newest)).await.unwrap();
+    own.set_retention(RetentionTarget::Stream("s"), Some(newest))
+        .await
+        .unwrap();
     own.append(&to("s", events(None, 10))).await.unwrap();
     store.flush_indexes().await.unwrap();
     own.append(&to("s", events(None, 10))).await.unwrap();
@@ -232,7 +234,9 @@ async fn a_clearing_in_the_middle_of_a_scavenging_leaves_counts_right() {
         max_count: Some(1),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Stream("s"), Some(newest)).await.unwrap();
+    own.set_retention(RetentionTarget::Stream("s"), Some(newest))
+        .await
+        .unwrap();
     own.append(&to("s", events(None, 10))).await.unwrap();
     let inner = store.inner.clone();
     let looked = tokio::task::spawn_blocking(move || scavenge::look(&inner, 100).unwrap());
@@ -259,7 +263,9 @@ async fn a_scavenging_in_rounds_frees_all() {
     };
     for name in [DEFAULT, "a"] {
         let own = store.namespace(name).await.unwrap();
-        own.set_retention(RetentionOf::Stream("s"), Some(newest)).await.unwrap();
+        own.set_retention(RetentionTarget::Stream("s"), Some(newest))
+            .await
+            .unwrap();
         own.append(&to("s", events(None, 50))).await.unwrap();
     }
     let inner = store.inner.clone();
@@ -289,7 +295,7 @@ async fn what_changes_while_everything_is_verified_is_no_fault() {
         max_count: Some(1),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Category("s"), Some(newest))
+    own.set_retention(RetentionTarget::Category("s"), Some(newest))
         .await
         .unwrap();
     let verifies = {
@@ -342,7 +348,7 @@ async fn while_no_table_can_be_written_whoever_waits_for_one_is_told_why() {
     let store = disks.open().await;
     let own = store.namespace(DEFAULT).await.unwrap();
     let shelf = &store.inner.place.shelf;
-    let mut share = index::Share::new(shelf);
+    let mut share = index::MemtableReservation::new(shelf);
     disks.fail_indexes(true);
     own.append(&to("s", events(None, 1))).await.unwrap();
     share.grow(0, 1 << 30);

@@ -4,9 +4,9 @@
 //! does, by being there. So a damaged frame loses one change and no other, and never makes a partition look like a leftover.
 //! What becomes of partitions that no namespace has is decided in [`orphans`].
 
-mod lost;
+mod log_loss;
 #[cfg(test)]
-mod lost_tests;
+mod log_loss_tests;
 mod orphans;
 #[cfg(test)]
 mod orphans_tests;
@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Durability, Frame, Log, LogError, Micros, Offset, PartitionId, ReadWant, Records, Unit};
+use thalweg_log::{Durability, Frame, Log, LogError, Micros, Offset, PartitionId, ReadOptions, Records, WriteBatch};
 
 use crate::error::{EventsError, Result};
 use crate::store::{NewToken, Scopes, TokenInfo};
@@ -40,7 +40,7 @@ pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Change {
+pub(crate) enum CatalogChange {
     /// Partitions hold what earlier formats did not have, so that an earlier version refuses them. Format 1 does not say so.
     Format {
         version: u32,
@@ -49,13 +49,13 @@ pub(crate) enum Change {
     Unfinished {
         number: u32,
     },
-    Created(Named),
+    Created(CatalogEntry),
     Removed {
         number: u32,
     },
     Admitted {
         number: u32,
-        token: Admitted,
+        token: TokenEntry,
     },
     Revoked {
         number: u32,
@@ -64,19 +64,19 @@ pub(crate) enum Change {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct CatalogEntry {
     /// From 1.
     pub number: u32,
     pub name: String,
     pub description: String,
     pub metadata: Option<String>,
     pub created_at: Micros,
-    pub tokens: Vec<Admitted>,
+    pub tokens: Vec<TokenEntry>,
 }
 
 /// A token that is valid.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Admitted {
+pub(crate) struct TokenEntry {
     pub id: String,
     digest: [u8; 32],
     pub scopes: Scopes,
@@ -85,10 +85,10 @@ pub(crate) struct Admitted {
     pub expires_at: Option<Micros>,
 }
 
-impl Admitted {
-    pub fn new(token: NewToken, created_at: Micros) -> Admitted {
+impl TokenEntry {
+    pub fn new(token: NewToken, created_at: Micros) -> TokenEntry {
         let digest = *token.digest.as_bytes();
-        Admitted {
+        TokenEntry {
             // Chance, as the digest is of it, and not enough of that to find the token.
             id: digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect(),
             digest,
@@ -123,7 +123,7 @@ impl Admitted {
 pub(crate) const EXPIRED_KEPT: usize = 100;
 
 /// Forgets the others of those that have ended, the first ones first: tokens that live for minutes are made without an end.
-pub(crate) fn forget_expired<T>(tokens: &mut Vec<T>, now: Micros, admitted: impl Fn(&T) -> &Admitted) {
+pub(crate) fn forget_expired<T>(tokens: &mut Vec<T>, now: Micros, admitted: impl Fn(&T) -> &TokenEntry) {
     let ended = |token: &T| admitted(token).expires_at.filter(|end| *end <= now);
     let mut ends: Vec<Micros> = tokens.iter().filter_map(ended).collect();
     let surplus = ends.len().saturating_sub(EXPIRED_KEPT);
@@ -157,10 +157,10 @@ pub(crate) const CLEARS: u32 = 3;
 
 /// The namespaces that a log has.
 #[derive(Default)]
-pub(crate) struct Known {
-    pub there: BTreeMap<u32, Named>,
+pub(crate) struct CatalogState {
+    pub there: BTreeMap<u32, CatalogEntry>,
     /// Deleted, and their partitions are still there for whoever reads the log itself.
-    pub deleted: BTreeMap<u32, Named>,
+    pub deleted: BTreeMap<u32, CatalogEntry>,
     /// All numbers that are said to be removed, also those of which damage has taken what they were.
     removed: BTreeSet<u32>,
     /// Numbers that were marked before their partitions were made.
@@ -170,7 +170,7 @@ pub(crate) struct Known {
     format: u32,
 }
 
-impl Known {
+impl CatalogState {
     /// Whether namespaces may have marks of what was scavenged.
     pub fn may_have_marks(&self) -> bool {
         self.format >= MARKS || self.lost_before > 0
@@ -194,7 +194,7 @@ pub(crate) struct CatalogOptions {
 
 impl Catalog {
     /// With the namespaces that there are, and those that are deleted if they are kept. Blocks.
-    pub async fn open(log: Arc<dyn Log>, options: CatalogOptions) -> Result<(Catalog, Known)> {
+    pub async fn open(log: Arc<dyn Log>, options: CatalogOptions) -> Result<(Catalog, CatalogState)> {
         let CatalogOptions {
             durability,
             keep_deleted,
@@ -234,7 +234,7 @@ impl Catalog {
             format,
         };
         if let Some(number) = skipped_to {
-            catalog.store(&Change::Removed { number }, now).await?;
+            catalog.store(&CatalogChange::Removed { number }, now).await?;
         }
         catalog.settle_orphans(&mut known, keep_deleted, now).await?;
         if changes > CHANGES_MAX + 2 * (known.there.len() + known.deleted.len()) {
@@ -247,21 +247,22 @@ impl Catalog {
     }
 
     /// What stands before `end` is said again, shorter. A crash in between leaves the same, or a part of it, said twice.
-    async fn rewrite(&mut self, known: &Known, end: Offset) -> Result<()> {
+    async fn rewrite(&mut self, known: &CatalogState, end: Offset) -> Result<()> {
         // What said so may be among what was lost, of which nothing tells when this is done.
         let version = if known.lost_before > 0 { CLEARS } else { known.format };
         if version > 0 {
-            self.store(&Change::Format { version }, 0).await?;
+            self.store(&CatalogChange::Format { version }, 0).await?;
         }
         for named in known.there.values().chain(known.deleted.values()) {
-            self.store(&Change::Created(named.clone()), named.created_at).await?;
+            self.store(&CatalogChange::Created(named.clone()), named.created_at)
+                .await?;
         }
         for number in known.deleted.keys().copied() {
-            self.store(&Change::Removed { number }, 0).await?;
+            self.store(&CatalogChange::Removed { number }, 0).await?;
         }
         // That a number was given stays known: of whom it was is said in indexes and files that live longer.
         if !known.there.contains_key(&self.last) && !known.deleted.contains_key(&self.last) {
-            self.store(&Change::Removed { number: self.last }, 0).await?;
+            self.store(&CatalogChange::Removed { number: self.last }, 0).await?;
         }
         Ok(self.log.trim(CATALOG, end)?)
     }
@@ -269,19 +270,19 @@ impl Catalog {
     /// Partitions are about to hold what only this format has.
     pub async fn needs(&mut self, version: u32, now: Micros) -> Result<()> {
         if self.format < version {
-            self.store(&Change::Format { version }, now).await?;
+            self.store(&CatalogChange::Format { version }, now).await?;
             self.format = version;
         }
         Ok(())
     }
 
     /// Durable when it returns.
-    pub async fn store(&mut self, change: &Change, now: Micros) -> Result<()> {
+    pub async fn store(&mut self, change: &CatalogChange, now: Micros) -> Result<()> {
         let value = serde_json::to_vec(change).map_err(|error| EventsError::Damaged(error.to_string()))?;
         let mut records = Records::new();
         records.push(&RecordRef::of(now, &value))?;
         // Also while the disk is full: what removes a namespace frees space.
-        let unit = Unit::default().and_of(Kind::State, CATALOG, records);
+        let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, records);
         self.log.append(unit, None).await?;
         Ok(())
     }
@@ -290,7 +291,7 @@ impl Catalog {
     pub async fn new_partition(&mut self, now: Micros) -> Result<u32> {
         loop {
             let number = self.last + 1;
-            self.store(&Change::Unfinished { number }, now).await?;
+            self.store(&CatalogChange::Unfinished { number }, now).await?;
             let created = self.log.create(partition(number), self.durability).await;
             match created {
                 Ok(()) => {
@@ -312,7 +313,7 @@ impl Catalog {
 /// What the catalogue's partition says.
 #[derive(Default)]
 struct CatalogLog {
-    known: Known,
+    known: CatalogState,
     last: u32,
     changes: usize,
     /// Behind the last change.
@@ -326,7 +327,7 @@ impl CatalogLog {
             ..CatalogLog::default()
         };
         loop {
-            let want = ReadWant {
+            let want = ReadOptions {
                 bytes: READ,
                 synced: false,
             };
@@ -347,7 +348,7 @@ impl CatalogLog {
                     read.lose(frame.header.base);
                 }
                 match frame.header.kind {
-                    Kind::Gap => read.lose(frame.header.next()),
+                    FrameKind::Gap => read.lose(frame.header.next()),
                     _ => read.apply_frame(frame)?,
                 }
                 read.end = frame.header.next();
@@ -392,17 +393,17 @@ async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Resu
 }
 
 /// Returns the number that it is about.
-fn apply(known: &mut Known, change: Change) -> u32 {
+fn apply(known: &mut CatalogState, change: CatalogChange) -> u32 {
     match change {
-        Change::Format { version } => {
+        CatalogChange::Format { version } => {
             known.format = known.format.max(version);
             0
         }
-        Change::Unfinished { number } => {
+        CatalogChange::Unfinished { number } => {
             known.unfinished.insert(number);
             number
         }
-        Change::Created(named) => {
+        CatalogChange::Created(named) => {
             let number = named.number;
             // Numbers are given once: it is what a rewrite says again that a crash cut off before it said that it is deleted.
             if known.removed.contains(&number) {
@@ -412,19 +413,19 @@ fn apply(known: &mut Known, change: Change) -> u32 {
             }
             number
         }
-        Change::Removed { number } => {
+        CatalogChange::Removed { number } => {
             known.removed.insert(number);
             known.deleted.extend(known.there.remove_entry(&number));
             number
         }
-        Change::Admitted { number, token } => {
+        CatalogChange::Admitted { number, token } => {
             if let Some(named) = known.there.get_mut(&number) {
                 named.tokens.retain(|other| other.id != token.id);
                 named.tokens.push(token);
             }
             number
         }
-        Change::Revoked { number, token } => {
+        CatalogChange::Revoked { number, token } => {
             if let Some(named) = known.there.get_mut(&number) {
                 named.tokens.retain(|other| other.id != token);
             }

@@ -11,11 +11,11 @@ use std::time::Instant;
 use thalweg_log::{Micros, Offset};
 use tokio::sync::Semaphore;
 
-use super::hidden::Hidden;
-use super::index::{CategoryValue, Io, List, Listed, Read, State, View};
+use super::index::{CategoryValue, IndexReadResult, IndexState, IndexView, Io, ListId, ListKind};
 use super::namespace::{EmbeddedNamespace, again_if_moved};
-use super::pages::Wanted;
-use super::rules::Rules;
+use super::pages::PageQuery;
+use super::rules::VisibilityRules;
+use super::visibility::VisibilityFilter;
 use crate::error::Result;
 use crate::names;
 use crate::store::{CategoryInfo, CategoryRead, Direction};
@@ -31,12 +31,12 @@ static COUNTING: Semaphore = Semaphore::const_new(2);
 
 /// What is shown of a namespace.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct VisibleCounts {
     began: Instant,
     /// Up to where in the log, since which clearing, and by which rules.
     next_offset: Offset,
     cleared: u32,
-    rules: Arc<Rules>,
+    rules: Arc<VisibilityRules>,
     pub messages: u64,
     pub streams: u64,
     pub last_activity: Option<Micros>,
@@ -45,25 +45,25 @@ pub(super) struct Counted {
 }
 
 /// An index at one moment.
-struct Moment {
-    state: State,
-    rules: Arc<Rules>,
+struct CountSnapshot {
+    state: IndexState,
+    rules: Arc<VisibilityRules>,
     categories: BTreeMap<String, CategoryValue>,
-    view: View,
+    view: IndexView,
     /// How often something had gone by then.
     removals: u64,
 }
 
 /// What is hidden of a category.
 #[derive(Clone, Copy, Debug, Default)]
-struct Less {
+struct HiddenCounts {
     messages: u64,
     streams: u64,
 }
 
 /// What is hidden of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LessOf {
+enum HiddenInStream {
     Some(u64),
     All(u64),
     /// It had no message yet.
@@ -90,7 +90,7 @@ impl EmbeddedNamespace {
     }
 
     /// What was counted since it was asked for.
-    async fn counted(self: &Arc<Self>) -> Result<Arc<Counted>> {
+    async fn counted(self: &Arc<Self>) -> Result<Arc<VisibleCounts>> {
         let asked = Instant::now();
         let (next_offset, cleared) = {
             let index = self.index.read();
@@ -118,7 +118,7 @@ impl EmbeddedNamespace {
     }
 
     /// Blocks.
-    fn count(&self) -> Read<Counted> {
+    fn count(&self) -> IndexReadResult<VisibleCounts> {
         let (mut attempts, mut ruling) = (0, None);
         loop {
             attempts += 1;
@@ -135,11 +135,11 @@ impl EmbeddedNamespace {
         }
     }
 
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> CountSnapshot {
         loop {
             let rules = self.rules();
             let index = self.index.read();
-            let moment = Moment {
+            let moment = CountSnapshot {
                 state: index.state,
                 rules,
                 categories: index.categories_here(),
@@ -153,8 +153,13 @@ impl EmbeddedNamespace {
         }
     }
 
-    fn counted_at(&self, moment: Moment, less: &BTreeMap<String, Less>, began: Instant) -> Read<Counted> {
-        let Moment { state, rules, .. } = moment;
+    fn counted_at(
+        &self,
+        moment: CountSnapshot,
+        less: &BTreeMap<String, HiddenCounts>,
+        began: Instant,
+    ) -> IndexReadResult<VisibleCounts> {
+        let CountSnapshot { state, rules, .. } = moment;
         let (messages, streams) = less.values().fold((0, 0), |(messages, streams), less| {
             (messages + less.messages, streams + less.streams)
         });
@@ -170,7 +175,7 @@ impl EmbeddedNamespace {
             }
         }
         categories.retain(|category| category.messages > 0);
-        Ok(Counted {
+        Ok(VisibleCounts {
             began,
             next_offset: state.next_offset,
             cleared: state.cleared,
@@ -186,21 +191,21 @@ impl EmbeddedNamespace {
     }
 
     /// What is hidden, by category.
-    fn less(&self, moment: &Moment) -> Read<BTreeMap<String, Less>> {
-        let mut less: BTreeMap<String, Less> = BTreeMap::new();
+    fn less(&self, moment: &CountSnapshot) -> IndexReadResult<BTreeMap<String, HiddenCounts>> {
+        let mut less: BTreeMap<String, HiddenCounts> = BTreeMap::new();
         let rules = &moment.rules;
         let hidden = self.hidden_by(rules.clone());
         let mut look = |stream: &str| {
             let (messages, all) = match again_if_moved(|| self.less_of(stream, &hidden, moment))? {
-                LessOf::New => return Ok(()),
-                LessOf::Some(messages) => (messages, false),
-                LessOf::All(messages) => (messages, true),
+                HiddenInStream::New => return Ok(()),
+                HiddenInStream::Some(messages) => (messages, false),
+                HiddenInStream::All(messages) => (messages, true),
             };
             let own = less.entry(names::category(stream).to_owned()).or_default();
             own.messages += messages;
             // Of one that nothing is stored in any more nothing is counted once it is scavenged.
             own.streams += u64::from(all && (messages > 0 || !rules.is_tombstoned(stream)));
-            Read::Ok(())
+            IndexReadResult::Ok(())
         };
         for stream in rules.named() {
             // Those of categories with rules are met below.
@@ -226,9 +231,14 @@ impl EmbeddedNamespace {
     }
 
     /// What was hidden of a stream at that moment.
-    fn less_of(&self, stream: &str, hidden: &Hidden, moment: &Moment) -> Read<LessOf> {
+    fn less_of(
+        &self,
+        stream: &str,
+        hidden: &VisibilityFilter,
+        moment: &CountSnapshot,
+    ) -> IndexReadResult<HiddenInStream> {
         let (rules, state) = (&moment.rules, &moment.state);
-        let list = Listed::Of(List::Stream, stream.to_owned());
+        let list = ListId::Of(ListKind::Stream, stream.to_owned());
         let (mut newest, mut later) = (None, None);
         self.walk(&list, None, Direction::Backward, Io::MayBlock, &mut |row| {
             match row.offset < state.next_offset {
@@ -240,7 +250,11 @@ impl EmbeddedNamespace {
         let Some(newest) = newest else {
             // One that went on behind a deletion, or behind what was scavenged, does not begin at its first position.
             let is_new = later == Some(0) && !rules.is_deleted(stream);
-            return Ok(if is_new { LessOf::New } else { LessOf::All(0) });
+            return Ok(if is_new {
+                HiddenInStream::New
+            } else {
+                HiddenInStream::All(0)
+            });
         };
         let rule = rules.for_stream(stream).unwrap_or_default();
         let of_count = match rule.max_count {
@@ -279,14 +293,14 @@ impl EmbeddedNamespace {
             Ok(mixed)
         })?;
         Ok(if shown {
-            LessOf::Some(messages)
+            HiddenInStream::Some(messages)
         } else {
-            LessOf::All(messages)
+            HiddenInStream::All(messages)
         })
     }
 
     /// The position of the oldest of so many newest messages of a stream, the newest of which is known.
-    fn floor_at(&self, list: &Listed, count: u64, newest: u64, state: &State) -> Read<u64> {
+    fn floor_at(&self, list: &ListId, count: u64, newest: u64, state: &IndexState) -> IndexReadResult<u64> {
         let floor = (newest + 1).saturating_sub(count);
         // Only what is imported leaves out positions, so that nothing else has to be counted.
         if floor == 0 || count == 0 || !state.has_imports {
@@ -303,7 +317,7 @@ impl EmbeddedNamespace {
     }
 
     /// Of those that are shown.
-    fn time_of_newest(&self) -> Read<Option<Micros>> {
+    fn time_of_newest(&self) -> IndexReadResult<Option<Micros>> {
         let read = CategoryRead {
             category: None,
             from: None,
@@ -313,11 +327,11 @@ impl EmbeddedNamespace {
             correlation: None,
             member: None,
         };
-        let page = self.page(&Wanted::of_category(read), Io::MayBlock, &mut None)?;
+        let page = self.page(&PageQuery::of_category(read), Io::MayBlock, &mut None)?;
         Ok(page.events.first().map(|newest| newest.event().time))
     }
 
-    fn has_messages(&self, stream: &str) -> Read<bool> {
+    fn has_messages(&self, stream: &str) -> IndexReadResult<bool> {
         Ok(self.version_stored(stream, Io::MayBlock)? >= 0)
     }
 }

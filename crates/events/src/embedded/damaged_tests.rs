@@ -37,7 +37,10 @@ async fn fill(disks: &Disks, chance: &mut Chance) -> Model {
                 model.clears_are_indexed = false;
             }
             2 => {
-                namespace.delete_stream(&stream, Expected::Any, false).await.unwrap();
+                namespace
+                    .delete_stream(&stream, ExpectedVersion::Any, false)
+                    .await
+                    .unwrap();
                 let own = model.live.extract_if(.., |(of, _)| *of == stream);
                 model.deleted.extend(own.map(|(_, data)| data));
             }
@@ -171,10 +174,10 @@ async fn what_was_scavenged_is_not_back_when_an_older_file_stands_in_for_one_tha
         append_one(&namespace, "s-1", &data).await;
         all.push(data);
     }
-    keep_newest(&namespace, RetentionOf::Stream("s-1"), Some(20)).await;
+    keep_newest(&namespace, RetentionTarget::Stream("s-1"), Some(20)).await;
     assert_eq!(store.scavenge().await.unwrap().messages, 10);
     // Nothing hides them any more.
-    keep_newest(&namespace, RetentionOf::Stream("s-1"), None).await;
+    keep_newest(&namespace, RetentionTarget::Stream("s-1"), None).await;
     drop(namespace);
     closed(store).await;
     assert_eq!(disks.lose_segments(), 1);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_log::{Durability, Log, ReadWant};
+use thalweg_log::{Durability, Log, ReadOptions};
 
 use super::between_tests::{events, to};
 use super::test_support::{all_of, closed, is_healthy, new};
 use super::tests::Disks;
-use super::{Change, EmbeddedStore, LogPartition};
+use super::{CatalogChange, EmbeddedStore, LogPartition};
 use crate::store::Store as _;
 
 async fn fill(store: &EmbeddedStore, name: &str, messages: usize) -> LogPartition {
@@ -25,7 +25,7 @@ fn log(store: &EmbeddedStore) -> Arc<dyn Log> {
 }
 
 fn has_bytes(store: &EmbeddedStore, partition: &LogPartition) -> bool {
-    let want = ReadWant {
+    let want = ReadOptions {
         bytes: 1 << 20,
         synced: true,
     };
@@ -124,7 +124,7 @@ async fn a_crash_while_the_catalogue_is_written_again_brings_nothing_back() {
         let named = store.inner.opened("a").unwrap().named();
         store.delete("a").await.unwrap();
         // As it is said again, and then the process ends.
-        let again = Change::Created(named);
+        let again = CatalogChange::Created(named);
         store.inner.catalog.lock().await.store(&again, 0).await.unwrap();
         closed(store).await;
         for _ in 0..2 {

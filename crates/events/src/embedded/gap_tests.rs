@@ -16,7 +16,7 @@ async fn append(namespace: &Arc<dyn Namespace>, stream: &str, count: usize) {
         };
         count
     ];
-    let expected = Expected::Any;
+    let expected = ExpectedVersion::Any;
     let append = Append {
         stream,
         expected,
@@ -36,7 +36,7 @@ async fn seen(namespace: &Arc<dyn Namespace>, of: &str, max: usize) -> Seen {
             Some(("stream", stream)) => {
                 let read = StreamRead {
                     stream,
-                    from: Some(From::Position(from)),
+                    from: Some(StreamPosition::Position(from)),
                     direction: Direction::Forward,
                     max,
                     types: &[],
@@ -82,7 +82,7 @@ async fn retention_leaves_gaps_that_scavenging_and_a_restart_do_not_close() {
     for of in ["stream a-1", "stream b-1", "category a", "all"] {
         assert_eq!(seen(&own, of, 10).await.1, [], "{of}: nothing is missing");
     }
-    keep_newest(&own, RetentionOf::Stream("a-1"), Some(1)).await;
+    keep_newest(&own, RetentionTarget::Stream("a-1"), Some(1)).await;
     for (step, max) in [("hidden", 10), ("hidden", 1), ("scavenged", 10), ("restarted", 1)] {
         match step {
             "scavenged" => assert_eq!(store.scavenge().await.unwrap().messages, 4),
@@ -116,9 +116,9 @@ async fn holes_that_others_divide_are_one_gap_between_two_messages_that_are_show
         append(&own, "a-1", 1).await;
         append(&own, "b-1", 1).await;
     }
-    keep_newest(&own, RetentionOf::Stream("a-1"), Some(2)).await;
+    keep_newest(&own, RetentionTarget::Stream("a-1"), Some(2)).await;
     append(&own, "a-2", 1).await;
-    keep_newest(&own, RetentionOf::Stream("a-2"), Some(1)).await;
+    keep_newest(&own, RetentionTarget::Stream("a-2"), Some(1)).await;
     for _ in 0..2 {
         let of_a = (vec![597, 599, 601], vec![(1, 595)]);
         assert_eq!(seen(&own, "category a", 10).await, of_a);
@@ -138,7 +138,7 @@ async fn holes_that_others_divide_are_one_gap_between_two_messages_that_are_show
 async fn what_an_import_leaves_out_was_never_there() {
     let store = Disks::new().open().await;
     let own = namespace(&store).await;
-    let import = |position, global| Import {
+    let import = |position, global| ImportRecord {
         id: None,
         stream: "a-1".to_owned(),
         kind: "T".to_owned(),
@@ -154,7 +154,7 @@ async fn what_an_import_leaves_out_was_never_there() {
         assert_eq!(seen(&own, of, 1).await.1, [], "{of}");
     }
     // What a rule hides of it is told, and with it what nobody knows any more.
-    keep_newest(&own, RetentionOf::Category("a"), Some(1)).await;
+    keep_newest(&own, RetentionTarget::Category("a"), Some(1)).await;
     assert_eq!(seen(&own, "category b", 1).await.1, []);
     assert_eq!(seen(&own, "stream a-1", 1).await, (vec![90], vec![(0, 8)]));
 }
@@ -167,7 +167,7 @@ async fn a_stream_resumed_behind_a_global_position_hears_of_what_it_lacks_only()
     let resumed = async |after: u64| {
         let read = StreamRead {
             stream: "a-1",
-            from: Some(From::Global(after + 1)),
+            from: Some(StreamPosition::Global(after + 1)),
             direction: Direction::Forward,
             max: 10,
             types: &[],
@@ -176,10 +176,10 @@ async fn a_stream_resumed_behind_a_global_position_hears_of_what_it_lacks_only()
         found.gaps.iter().map(|gap| (gap.from, gap.to)).collect::<Vec<_>>()
     };
     assert_eq!(resumed(4).await, []);
-    keep_newest(&own, RetentionOf::Stream("a-1"), Some(3)).await;
+    keep_newest(&own, RetentionTarget::Stream("a-1"), Some(3)).await;
     assert_eq!(resumed(4).await, [(4, 6)], "positions 0 to 3 were read");
     assert_eq!(resumed(8).await, []);
-    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
     append(&own, "a-1", 1).await;
     assert_eq!(resumed(8).await, [(8, 9)]);
 }
@@ -214,12 +214,12 @@ async fn what_is_hidden_is_scavenged_now_and_then_by_itself() {
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
     append(&namespace, "a-1", 10).await;
-    keep_newest(&namespace, RetentionOf::Stream("a-1"), Some(3)).await;
+    keep_newest(&namespace, RetentionTarget::Stream("a-1"), Some(3)).await;
     let engine = store.inner.opened(DEFAULT).unwrap().namespace;
     let stored = || engine.index.read().state.messages;
     assert_eq!(stored(), 10, "they are hidden, and stored");
     // As at the start, but sooner.
-    tokio::spawn(upkeep::scavenges(Arc::downgrade(&store.inner), 1));
+    tokio::spawn(maintenance::scavenges(Arc::downgrade(&store.inner), 1));
     let scavenged = async {
         while stored() > 3 {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -2,9 +2,9 @@
 //! Where there is no row, a message was scavenged or lost, or an import has left its place out: rules of retention and deletion,
 //! and whether there ever was an import, tell these apart as far as they can be.
 
-use super::index::{Io, List, Listed, Read, Unread};
+use super::index::{IndexReadError, IndexReadResult, Io, ListId, ListKind};
 use super::namespace::EmbeddedNamespace;
-use crate::store::{Direction, Gap, Page, WithGaps};
+use crate::store::{Direction, Gap, Page, PageWithGaps};
 
 /// A page ends at so many.
 const GAPS_MAX: usize = 1000;
@@ -13,7 +13,7 @@ const ROWS_MAX: usize = 4096;
 
 /// What was passed over while a page was read.
 #[derive(Default)]
-pub(super) struct Passed {
+pub(super) struct GapCollector {
     gaps: Vec<Gap>,
     /// Where it began, and the place behind the last row.
     first: u64,
@@ -26,24 +26,24 @@ pub(super) struct Passed {
     open: bool,
 }
 
-impl Passed {
-    pub fn new(namespace: &EmbeddedNamespace, of: &Listed) -> Passed {
+impl GapCollector {
+    pub fn new(namespace: &EmbeddedNamespace, of: &ListId) -> GapCollector {
         let state = namespace.index.read().state;
         let rules = namespace.rules();
         let (holes, sparse) = match of {
-            Listed::Of(List::Stream, stream) => (rules.concerns(stream) || !state.has_imports, false),
-            Listed::All => (!rules.is_empty() || !state.has_imports, false),
-            Listed::Of(List::Category, category) => {
+            ListId::Of(ListKind::Stream, stream) => (rules.concerns(stream) || !state.has_imports, false),
+            ListId::All => (!rules.is_empty() || !state.has_imports, false),
+            ListId::Of(ListKind::Category, category) => {
                 let own = rules.concern_some_of(category);
                 let nobodys = rules.is_empty() && !state.has_imports;
                 // Without a missing message nothing has to be looked for.
                 ((own || nobodys) && state.messages < state.last_global, true)
             }
         };
-        Passed {
+        GapCollector {
             holes,
             sparse,
-            ..Passed::default()
+            ..GapCollector::default()
         }
     }
 
@@ -89,11 +89,11 @@ impl Passed {
         self.open = true;
     }
 
-    pub fn told_with(mut self, namespace: &EmbeddedNamespace, page: Page, io: Io) -> Read<WithGaps> {
+    pub fn told_with(mut self, namespace: &EmbeddedNamespace, page: Page, io: Io) -> IndexReadResult<PageWithGaps> {
         if self.sparse && self.holes && self.next > self.first {
             self.find_holes(namespace, &page, io)?;
         }
-        Ok(WithGaps {
+        Ok(PageWithGaps {
             looked: Some(self.next),
             page,
             gaps: self.gaps,
@@ -101,15 +101,15 @@ impl Passed {
     }
 
     /// Of a category: global positions that no message has, between the first place and the last row. No message is read.
-    fn find_holes(&mut self, namespace: &EmbeddedNamespace, page: &Page, io: Io) -> Read<()> {
+    fn find_holes(&mut self, namespace: &EmbeddedNamespace, page: &Page, io: Io) -> IndexReadResult<()> {
         let (first, end) = (self.first.max(1), self.next);
         let (mut holes, mut next, mut rows) = (Vec::<Gap>::new(), first, 0);
         let shown = || page.events.iter().map(|stored| stored.event().global).peekable();
         let mut passed = shown();
-        namespace.walk(&Listed::All, Some(first), Direction::Forward, io, &mut |row| {
+        namespace.walk(&ListId::All, Some(first), Direction::Forward, io, &mut |row| {
             rows += 1;
             if rows > ROWS_MAX && io == Io::MemoryOnly {
-                return Err(Unread::OnDisk);
+                return Err(IndexReadError::OnDisk);
             }
             let place = row.ordinal.min(end);
             if place > next {
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn what_is_hidden_and_what_has_no_row_is_one_gap_where_nothing_is_shown_between() {
-        let mut passed = Passed {
+        let mut passed = GapCollector {
             holes: true,
-            ..Passed::default()
+            ..GapCollector::default()
         };
         passed.begin(2);
         for (place, gone) in [(5, true), (6, false), (8, false), (9, true)] {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_an_import_left_out_is_no_gap() {
-        let mut passed = Passed::default();
+        let mut passed = GapCollector::default();
         passed.begin(0);
         passed.row(5);
         passed.shown();
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn messages_of_others_do_not_divide_a_gap_of_a_category() {
-        let mut passed = Passed {
+        let mut passed = GapCollector {
             sparse: true,
-            ..Passed::default()
+            ..GapCollector::default()
         };
         passed.begin(1);
         for place in [3, 7] {

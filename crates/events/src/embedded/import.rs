@@ -4,23 +4,23 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{LogError, Offset, Records, Unit};
+use thalweg_log::{LogError, Offset, Records, WriteBatch};
 
 use super::append::{PART_BYTES, new_id};
-use super::index::{Entry, Io, List, Listed, Read, Unread};
+use super::index::{IndexEntry, IndexReadError, IndexReadResult, Io, ListId, ListKind};
 use super::namespace::{EmbeddedNamespace, or_gone};
-use super::sequencer::Pending;
+use super::sequencer::PendingEntries;
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef};
 use crate::id::MessageId;
-use crate::store::{Direction, Import};
+use crate::store::{Direction, ImportRecord};
 
 /// Nothing is numbered until it is dropped.
-pub(super) struct Held(Arc<EmbeddedNamespace>);
+pub(super) struct SequencerHold(Arc<EmbeddedNamespace>);
 
-impl Drop for Held {
+impl Drop for SequencerHold {
     fn drop(&mut self) {
         self.0.sequencer.lock().release();
         self.0.ended.notify_waiters();
@@ -28,7 +28,7 @@ impl Drop for Held {
 }
 
 /// What is asked of the index about a message to be imported.
-struct Asked {
+struct ImportKey {
     stream: Arc<str>,
     position: u64,
     global: u64,
@@ -36,15 +36,15 @@ struct Asked {
 }
 
 /// Which streams have no message yet, or the first place or id that is taken, and why.
-type Free = std::result::Result<HashSet<Arc<str>>, (String, usize)>;
+type ImportCheck = std::result::Result<HashSet<Arc<str>>, (String, usize)>;
 
 impl EmbeddedNamespace {
     /// Returns when nothing is on its way, and sees that nothing is until it is dropped.
-    pub(super) async fn hold(self: &Arc<Self>) -> Held {
+    pub(super) async fn hold(self: &Arc<Self>) -> SequencerHold {
         #[cfg(test)]
         self.holds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.sequencer.lock().hold();
-        let held = Held(self.clone());
+        let held = SequencerHold(self.clone());
         loop {
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
@@ -55,14 +55,14 @@ impl EmbeddedNamespace {
         }
     }
 
-    pub(super) async fn import_batch(self: &Arc<Self>, batch: &[Import]) -> Result<()> {
+    pub(super) async fn import_batch(self: &Arc<Self>, batch: &[ImportRecord]) -> Result<()> {
         self.until_indexed().await?;
         let _alone = self.importing.lock().await;
         let held = self.hold().await;
         let mut names: HashMap<&str, Arc<str>> = HashMap::new();
-        let asked: Vec<Asked> = batch
+        let asked: Vec<ImportKey> = batch
             .iter()
-            .map(|import| Asked {
+            .map(|import| ImportKey {
                 stream: names
                     .entry(&import.stream)
                     .or_insert_with(|| import.stream.as_str().into())
@@ -81,8 +81,8 @@ impl EmbeddedNamespace {
             if self.is_gone() {
                 return Err(EventsError::NamespaceNotFound(self.about().name.clone()));
             }
-            let (mut unit, mut records, mut value) = (Unit::default(), Records::new(), Vec::new());
-            let mut pending = Pending::default();
+            let (mut unit, mut records, mut value) = (WriteBatch::default(), Records::new(), Vec::new());
+            let mut pending = PendingEntries::default();
             let first = sequencer.next_offset;
             for ((import, asked), offset) in batch.iter().zip(&asked).zip(first..) {
                 let made = match import.id {
@@ -108,7 +108,9 @@ impl EmbeddedNamespace {
                 value.clear();
                 event.encode(&mut value);
                 records.push(&RecordRef::of(import.time, &value))?;
-                pending.entries.push(Entry::of(&event, asked.stream.clone(), offset));
+                pending
+                    .entries
+                    .push(IndexEntry::of(&event, asked.stream.clone(), offset));
                 if records.bytes() >= PART_BYTES {
                     unit = self.with_part(unit, &mut records, first, &mut pending);
                 }
@@ -125,7 +127,13 @@ impl EmbeddedNamespace {
         })
     }
 
-    fn with_part(&self, unit: Unit, records: &mut Records, first: Offset, pending: &mut Pending) -> Unit {
+    fn with_part(
+        &self,
+        unit: WriteBatch,
+        records: &mut Records,
+        first: Offset,
+        pending: &mut PendingEntries,
+    ) -> WriteBatch {
         let part = std::mem::take(records);
         let is_first = pending.bytes == 0;
         pending.bytes += part.bytes() as u64;
@@ -134,7 +142,7 @@ impl EmbeddedNamespace {
     }
 
     /// Whether nobody has the places and ids, in the namespace or in the batch.
-    fn all_free(&self, batch: &[Asked], io: Io) -> Read<Free> {
+    fn all_free(&self, batch: &[ImportKey], io: Io) -> IndexReadResult<ImportCheck> {
         let (mut globals, mut positions, mut ids) = (HashSet::new(), HashSet::new(), HashSet::<&MessageId>::new());
         let mut versions: HashMap<&Arc<str>, i64> = HashMap::new();
         let last_global = self.index.read().state.last_global;
@@ -142,17 +150,17 @@ impl EmbeddedNamespace {
         let rules = self.rules();
         if let Some(asked) = batch.iter().find(|asked| rules.is_tombstoned(&asked.stream)) {
             let stream = asked.stream.to_string();
-            return Err(Unread::Failed(EventsError::StreamDeleted(stream)));
+            return Err(IndexReadError::Failed(EventsError::StreamDeleted(stream)));
         }
         for (asked, record) in batch.iter().zip(0..) {
-            let Asked {
+            let ImportKey {
                 stream,
                 position,
                 global,
                 ..
             } = asked;
             let taken = |what: String| Ok(Err((what, record)));
-            let is_stored = *global <= last_global && self.has_row(&Listed::All, *global, io)?;
+            let is_stored = *global <= last_global && self.has_row(&ListId::All, *global, io)?;
             if is_stored || !globals.insert(*global) {
                 return taken(format!("global position already exists: {global}"));
             }
@@ -161,7 +169,7 @@ impl EmbeddedNamespace {
                 versions.insert(stream, version);
             }
             let version = versions.get(stream).copied().unwrap_or(-1);
-            let list = || Listed::Of(List::Stream, stream.to_string());
+            let list = || ListId::Of(ListKind::Stream, stream.to_string());
             // A position is not given again when the message that had it is gone.
             let is_stored = *position < rules.deleted_before(stream)
                 || *position as i64 <= version && self.has_row(&list(), *position, io)?;
@@ -178,7 +186,7 @@ impl EmbeddedNamespace {
         Ok(Ok(empty.map(|(stream, _)| stream.clone()).collect()))
     }
 
-    pub(super) fn has_row(&self, of: &Listed, ordinal: u64, io: Io) -> Read<bool> {
+    pub(super) fn has_row(&self, of: &ListId, ordinal: u64, io: Io) -> IndexReadResult<bool> {
         let mut found = false;
         self.walk(of, Some(ordinal), Direction::Forward, io, &mut |row| {
             found = row.ordinal == ordinal;
@@ -210,10 +218,10 @@ impl EmbeddedNamespace {
             let mut records = Records::new();
             records.push(&RecordRef::of((self.place.clock)(), &super::record::cleared()))?;
             // It frees space, and is taken while the disk is full.
-            let unit = Unit::default().and_of(Kind::State, self.partition, records.expecting(offset));
-            sequencer.submitted(Pending {
-                entries: vec![Entry::Cleared { offset }],
-                ..Pending::default()
+            let unit = WriteBatch::default().and_of(FrameKind::State, self.partition, records.expecting(offset));
+            sequencer.submitted(PendingEntries {
+                entries: vec![IndexEntry::Cleared { offset }],
+                ..PendingEntries::default()
             });
             (self.begin(sequencer, unit, Some(held)), offset)
         };
@@ -232,7 +240,7 @@ impl EmbeddedNamespace {
             // Twice, if something waits of an attempt that failed.
             for _ in 0..2 {
                 if !is_written()
-                    && let Err(error) = super::upkeep::flush(place, || vec![namespace.clone()], &|_| true)
+                    && let Err(error) = super::maintenance::flush(place, || vec![namespace.clone()], &|_| true)
                 {
                     tracing::warn!(%error, "the space of what was cleared is free after the next scavenging only");
                     return Ok(());

@@ -6,11 +6,11 @@ mod bloom;
 #[doc(hidden)]
 pub mod fuzz;
 mod keys;
-mod mem;
+mod memtable;
 mod merge;
 mod rows;
-mod shelf;
 mod table;
+mod table_store;
 mod view;
 
 use std::collections::BTreeMap;
@@ -26,22 +26,22 @@ use crate::json::Json;
 use crate::names;
 use crate::store::Direction;
 
-use mem::Mem;
-use view::{Origin, Source};
+use memtable::Memtable;
+use view::{Origin, RowSource};
 
-pub(crate) use keys::{CategoryValue, DocumentAt, Space, hash};
-pub(crate) use mem::Event;
-pub(crate) use merge::{Gone, GoneOf};
-pub(crate) use rows::{List, NO_GROUP, Row};
-pub use shelf::Sizes;
-pub(crate) use shelf::{Frozen, Share, Shelf, State};
-pub(crate) use table::{Io, Read, Unread};
-pub(crate) use view::{Listed, Streams, View};
+pub(crate) use keys::{CategoryValue, DocumentAt, KeySpace, hash};
+pub(crate) use memtable::IndexedEvent;
+pub(crate) use merge::{NamespaceRemovals, RemovalSet};
+pub(crate) use rows::{IndexRow, ListKind, NO_GROUP};
+pub(crate) use table::{IndexReadError, IndexReadResult, Io};
+pub use table_store::IndexSizes;
+pub(crate) use table_store::{FrozenMemtable, IndexState, MemtableReservation, TableStore};
+pub(crate) use view::{IndexView, ListId, StreamListing};
 
 /// What is to be indexed, made before it is stored.
 #[derive(Clone, Debug)]
-pub(crate) enum Entry {
-    Event(Event),
+pub(crate) enum IndexEntry {
+    Event(IndexedEvent),
     Document {
         name: Arc<str>,
         at: DocumentAt,
@@ -52,9 +52,9 @@ pub(crate) enum Entry {
     },
 }
 
-impl Entry {
-    pub fn of(event: &EventRef<'_>, stream: Arc<str>, offset: Offset) -> Entry {
-        Entry::Event(Event {
+impl IndexEntry {
+    pub fn of(event: &EventRef<'_>, stream: Arc<str>, offset: Offset) -> IndexEntry {
+        IndexEntry::Event(IndexedEvent {
             offset,
             stream,
             position: event.position,
@@ -70,9 +70,9 @@ impl Entry {
 
     pub fn offset(&self) -> Offset {
         match self {
-            Entry::Event(event) => event.offset,
-            Entry::Document { at, .. } => at.offset,
-            Entry::Cleared { offset } => *offset,
+            IndexEntry::Event(event) => event.offset,
+            IndexEntry::Document { at, .. } => at.offset,
+            IndexEntry::Cleared { offset } => *offset,
         }
     }
 }
@@ -98,15 +98,15 @@ pub(super) fn correlation(metadata: Option<&str>) -> Option<String> {
 }
 
 /// Of one namespace.
-pub(crate) struct Index {
-    shelf: Arc<Shelf>,
-    active: Mem,
-    frozen: Option<Arc<Frozen>>,
-    pub state: State,
+pub(crate) struct NamespaceIndex {
+    shelf: Arc<TableStore>,
+    active: Memtable,
+    frozen: Option<Arc<FrozenMemtable>>,
+    pub state: IndexState,
     /// The number of its clearings that tables know of.
     clears_written: u32,
     /// What is in memory and not frozen.
-    share: Share,
+    share: MemtableReservation,
     /// How often it was frozen or cleared: who has seen another number begins anew.
     moves: u64,
     /// How often something of it was left out or cleared.
@@ -115,21 +115,21 @@ pub(crate) struct Index {
     active_from: Offset,
 }
 
-impl Index {
+impl NamespaceIndex {
     /// With what the tables have of it.
-    pub fn new(shelf: &Arc<Shelf>, namespace: u32) -> Index {
-        Index::with(shelf, namespace, shelf.state(namespace).unwrap_or_default())
+    pub fn new(shelf: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
+        NamespaceIndex::with(shelf, namespace, shelf.state(namespace).unwrap_or_default())
     }
 
-    fn with(shelf: &Arc<Shelf>, namespace: u32, mut state: State) -> Index {
+    fn with(shelf: &Arc<TableStore>, namespace: u32, mut state: IndexState) -> NamespaceIndex {
         state.cleared = state.cleared.max(1);
-        Index {
+        NamespaceIndex {
             shelf: shelf.clone(),
-            active: Mem::new(space_of(namespace, &state)),
+            active: Memtable::new(space_of(namespace, &state)),
             frozen: None,
             state,
             clears_written: state.cleared,
-            share: Share::new(shelf),
+            share: MemtableReservation::new(shelf),
             moves: 0,
             removals: 0,
             active_from: state.next_offset,
@@ -137,19 +137,19 @@ impl Index {
     }
 
     /// Of a namespace whose number no other ever had.
-    pub fn of_new(shelf: &Arc<Shelf>, namespace: u32) -> Index {
-        Index::with(shelf, namespace, State::default())
+    pub fn of_new(shelf: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
+        NamespaceIndex::with(shelf, namespace, IndexState::default())
     }
 
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> KeySpace {
         self.active.space
     }
 
     /// In the order of the log. `log_bytes`: that it takes there.
-    pub fn add(&mut self, entry: &Entry, log_bytes: u64) {
+    pub fn add(&mut self, entry: &IndexEntry, log_bytes: u64) {
         let before = self.active.bytes();
         match entry {
-            Entry::Event(event) => {
+            IndexEntry::Event(event) => {
                 self.active.add(event);
                 self.state.messages += 1;
                 self.state.has_imports |= event.is_imported;
@@ -157,14 +157,14 @@ impl Index {
                 self.state.last_activity = self.state.last_activity.max(Some(event.time));
                 self.state.last_global = self.state.last_global.max(event.global);
             }
-            Entry::Document { name, at } => self.active.add_document(name, *at),
-            Entry::Cleared { offset } => {
+            IndexEntry::Document { name, at } => self.active.add_document(name, *at),
+            IndexEntry::Cleared { offset } => {
                 self.shelf.cleared(self.state.messages);
-                self.state = State {
+                self.state = IndexState {
                     cleared: self.state.cleared + 1,
                     cleared_at: *offset,
                     marks_followed: self.state.marks_followed,
-                    ..State::default()
+                    ..IndexState::default()
                 };
                 self.active.clear(space_of(self.active.space.namespace, &self.state));
                 // One that is found late has what came behind it indexed again.
@@ -186,7 +186,7 @@ impl Index {
     }
 
     /// What is in memory is to be written with a table, or that it was cleared; new things go beside it.
-    pub fn freeze(&mut self) -> Option<Arc<Frozen>> {
+    pub fn freeze(&mut self) -> Option<Arc<FrozenMemtable>> {
         // Whoever wrote it may not have come to it yet; in two tables it would count twice.
         self.thaw();
         // Of an attempt that failed: what came since waits for the next one.
@@ -197,12 +197,12 @@ impl Index {
             return None;
         }
         self.active.sort();
-        let next = Mem::new(self.active.space);
-        let frozen = Arc::new(Frozen {
+        let next = Memtable::new(self.active.space);
+        let frozen = Arc::new(FrozenMemtable {
             mem: std::mem::replace(&mut self.active, next),
             state: Mutex::new(self.state),
-            flush: AtomicU64::new(Frozen::WAITING),
-            share: std::mem::replace(&mut self.share, Share::new(&self.shelf)),
+            flush: AtomicU64::new(FrozenMemtable::WAITING),
+            share: std::mem::replace(&mut self.share, MemtableReservation::new(&self.shelf)),
         });
         self.frozen = Some(frozen.clone());
         self.active_from = self.state.next_offset;
@@ -220,12 +220,12 @@ impl Index {
 
     /// Whether tables keep what they have of a space of this namespace. What was cleared goes once they know of the clearing: before
     /// that a power cut or damage may take it back, and with it all that was cleared.
-    pub fn keeps(&self, space: Space) -> bool {
+    pub fn keeps(&self, space: KeySpace) -> bool {
         space.cleared >= self.clears_written
     }
 
     /// Messages that are in no table any more. `in_memory`: there are no tables.
-    pub fn leave_out(&mut self, gone: &GoneOf, in_memory: bool) {
+    pub fn leave_out(&mut self, gone: &NamespaceRemovals, in_memory: bool) {
         if let Some(frozen) = self.frozen.as_ref().filter(|frozen| frozen.mem.space == gone.space) {
             frozen.state.lock().leave_out(gone);
         }
@@ -241,11 +241,11 @@ impl Index {
     }
 
     /// What is not in memory, or does not change there any more.
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> IndexView {
         // Before the tables: what is in none of them then is in what was frozen.
         let frozen = self.frozen.clone();
         let tables = self.shelf.tables();
-        View {
+        IndexView {
             space: self.active.space,
             frozen: frozen.filter(|frozen| !frozen.is_in(&tables)),
             tables,
@@ -273,14 +273,14 @@ impl Index {
         self.removals
     }
 
-    /// What stands before it in the log, and in no list of the [`view`](Index::view), was scavenged.
+    /// What stands before it in the log, and in no list of the [`view`](NamespaceIndex::view), was scavenged.
     pub fn active_from(&self) -> Offset {
         self.active_from
     }
 
     /// Of what is in memory, -1 without, and whether no table knows a larger one. What is in no table of `view` is here:
     /// tables are written meanwhile, so whoever looks in both must do so in one view.
-    pub fn version_here(&self, view: &View, stream: &str) -> (i64, bool) {
+    pub fn version_here(&self, view: &IndexView, stream: &str) -> (i64, bool) {
         let own = self.active.stream(stream).map(|(_, value)| value);
         if let Some(own) = own.filter(|own| own.is_newest) {
             return (own.version as i64, true);
@@ -292,7 +292,7 @@ impl Index {
     }
 
     /// -1 without messages.
-    pub fn version(&self, view: &View, stream: &str, io: Io) -> Read<i64> {
+    pub fn version(&self, view: &IndexView, stream: &str, io: Io) -> IndexReadResult<i64> {
         match self.version_here(view, stream) {
             (here, true) => Ok(here),
             (here, false) => Ok(here.max(view.version_in_tables(stream, io)?)),
@@ -306,7 +306,7 @@ impl Index {
 
     /// Offsets at which messages with an id may be, as far as it is said by the id itself or in memory and in no table of
     /// `view`.
-    pub fn id_here(&self, view: &View, id: &MessageId) -> Vec<Offset> {
+    pub fn id_here(&self, view: &IndexView, id: &MessageId) -> Vec<Offset> {
         let mut found = self.ids_here(view, id_hash(id));
         if let MessageId::Uuid(uuid) = id
             && let Some(offset) = uuid.made_for()
@@ -318,7 +318,7 @@ impl Index {
     }
 
     /// By the hash of an id.
-    pub fn ids_here(&self, view: &View, hash: u64) -> Vec<Offset> {
+    pub fn ids_here(&self, view: &IndexView, hash: u64) -> Vec<Offset> {
         let mut found = self.active.id(hash).to_vec();
         found.extend(view.frozen().map_or(&[][..], |mem| mem.id(hash)));
         found
@@ -335,10 +335,10 @@ impl Index {
     }
 
     /// Whether a list is to be brought into order before it is read, for which it has to be changed.
-    pub fn is_disordered(&self, of: &Listed) -> bool {
+    pub fn is_disordered(&self, of: &ListId) -> bool {
         match of {
-            Listed::Of(list, name) => self.active.is_disordered(*list, name),
-            Listed::All => self.active.are_segments_disordered(),
+            ListId::Of(list, name) => self.active.is_disordered(*list, name),
+            ListId::All => self.active.are_segments_disordered(),
         }
     }
 
@@ -347,13 +347,13 @@ impl Index {
     }
 
     /// Rows of what is in memory.
-    pub fn copy(&self, of: &Listed, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<Row>) {
+    pub fn copy(&self, of: &ListId, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<IndexRow>) {
         of.copy(&self.active, from, direction, max, out);
     }
 
     /// Of what is in memory and not frozen: streams whose names have a prefix, from one on.
-    pub fn streams_here(&self, from: &str, prefix: &str, max: usize) -> Streams {
-        let mut found = Streams::default();
+    pub fn streams_here(&self, from: &str, prefix: &str, max: usize) -> StreamListing {
+        let mut found = StreamListing::default();
         found.take_from(&self.active, from, prefix, max);
         found
     }
@@ -374,11 +374,11 @@ impl Index {
     }
 }
 
-impl View {
+impl IndexView {
     /// Shows rows of a list, but those that were in memory and could still change, until `show` says false.
-    pub fn rows(&self, of: &Listed, from: u64, show: &mut dyn FnMut(Row) -> bool) -> Read<()> {
-        let nothing = |_: &Listed, _, _, _, _: &mut Vec<Row>| Read::Ok(());
-        let mut walk = Walk::new(self, of, Some(from), Direction::Forward, Io::MayBlock, &nothing);
+    pub fn rows(&self, of: &ListId, from: u64, show: &mut dyn FnMut(IndexRow) -> bool) -> IndexReadResult<()> {
+        let nothing = |_: &ListId, _, _, _, _: &mut Vec<IndexRow>| IndexReadResult::Ok(());
+        let mut walk = MergingIterator::new(self, of, Some(from), Direction::Forward, Io::MayBlock, &nothing);
         while let Some(row) = walk.next()? {
             if !show(row) {
                 break;
@@ -388,35 +388,35 @@ impl View {
     }
 }
 
-fn space_of(namespace: u32, state: &State) -> Space {
-    Space {
+fn space_of(namespace: u32, state: &IndexState) -> KeySpace {
+    KeySpace {
         namespace,
         cleared: state.cleared.max(1),
     }
 }
 
 /// A list over all places where parts of it are, in one direction.
-pub(super) struct Walk<'a> {
-    of: &'a Listed,
-    space: Space,
+pub(super) struct MergingIterator<'a> {
+    of: &'a ListId,
+    space: KeySpace,
     direction: Direction,
-    sources: Vec<Source>,
-    active: view::Active<'a>,
+    sources: Vec<RowSource>,
+    active: view::ActiveRowsFn<'a>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> MergingIterator<'a> {
     /// `active` copies rows of what is in memory, and tells when that was moved.
     pub fn new(
-        view: &View,
-        of: &'a Listed,
+        view: &IndexView,
+        of: &'a ListId,
         from: Option<u64>,
         direction: Direction,
         io: Io,
-        active: view::Active<'a>,
-    ) -> Walk<'a> {
+        active: view::ActiveRowsFn<'a>,
+    ) -> MergingIterator<'a> {
         let mut sources = view.sources(of, from, direction, io);
-        sources.push(Source::new(Origin::Active, from, direction));
-        Walk {
+        sources.push(RowSource::new(Origin::Active, from, direction));
+        MergingIterator {
             of,
             space: view.space,
             direction,
@@ -425,8 +425,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    pub fn next(&mut self) -> Read<Option<Row>> {
-        let mut best: Option<(usize, Row)> = None;
+    pub fn next(&mut self) -> IndexReadResult<Option<IndexRow>> {
+        let mut best: Option<(usize, IndexRow)> = None;
         for (n, source) in self.sources.iter_mut().enumerate() {
             let Some(row) = source.peek(self.of, self.space, self.active)? else {
                 continue;

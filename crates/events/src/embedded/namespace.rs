@@ -9,21 +9,25 @@ use thalweg_log::clock::Clock;
 use thalweg_log::{Log, LogError, Micros, PartitionId};
 use tokio::sync::{Notify, watch};
 
-use super::backup::Backups;
+use super::backup::BackupTracker;
 use super::catalog;
-use super::counts::Counted;
-use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
-use super::marks::Marks;
-use super::memory_share::{MemoryRoom, MemoryShare};
-use super::reader::Reading;
-use super::rules::Rules;
+use super::counts::VisibleCounts;
+use super::index::{
+    DocumentAt, FrozenMemtable, IndexReadError, IndexReadResult, IndexRow, IndexView, Io, ListId, MergingIterator,
+    NamespaceIndex, TableStore,
+};
+use super::memory_budget::{MemoryBudget, MemoryReservation};
+use super::reader::RecordReader;
+use super::rules::VisibilityRules;
+use super::scavenge_marks::ScavengeMarks;
 use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::id::MessageId;
 use crate::store::{
-    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Direction, Document, Expected, From, Import, Namespace,
-    NamespaceInfo, Page, Retention, RetentionOf, StreamInfo, StreamRead, Visible, WithGaps,
+    Append, AppendOutcome, BoxFuture, CategoryInfo, CategoryRead, Direction, Document, ExpectedVersion, ImportRecord,
+    Namespace, NamespaceInfo, NamespaceWatermark, Page, PageWithGaps, Retention, RetentionTarget, StreamInfo,
+    StreamPosition, StreamRead,
 };
 
 /// The wall clock, by which messages are stamped.
@@ -31,15 +35,15 @@ pub(crate) type WallClock = Arc<dyn Fn() -> Micros + Send + Sync>;
 
 /// What all namespaces share.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct StoreContext {
     pub log: Arc<dyn Log>,
     /// The log is: no disk is ever waited for.
     pub in_memory: bool,
     pub clock: WallClock,
-    pub shelf: Arc<Shelf>,
-    pub backups: Arc<Backups>,
-    pub rule_memory: Arc<MemoryShare>,
-    pub namespace_memory: Arc<MemoryShare>,
+    pub shelf: Arc<TableStore>,
+    pub backups: Arc<BackupTracker>,
+    pub rule_memory: Arc<MemoryBudget>,
+    pub namespace_memory: Arc<MemoryBudget>,
 }
 
 /// What a namespace has in allocations of its own before there are messages, and in the lists of the log and of the indexes.
@@ -47,7 +51,7 @@ const BESIDE_BYTES: usize = 1 << 10;
 
 /// What is known of a namespace beside its messages.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct NamespaceAttributes {
     pub name: String,
     pub description: String,
     pub metadata: Option<String>,
@@ -55,20 +59,20 @@ pub(crate) struct About {
 }
 
 pub(crate) struct EmbeddedNamespace {
-    about: About,
+    about: NamespaceAttributes,
     pub(super) number: u32,
     pub(super) partition: PartitionId,
-    pub(super) place: Place,
+    pub(super) place: StoreContext,
     pub(super) sequencer: Mutex<Sequencer>,
     /// Taken while the sequencer is held, never the other way round.
-    pub(super) index: RwLock<Index>,
+    pub(super) index: RwLock<NamespaceIndex>,
     /// What hides messages. Held only while it is copied or changed.
-    pub(super) rules: RwLock<Arc<Rules>>,
-    pub(super) rule_room: MemoryRoom,
+    pub(super) rules: RwLock<Arc<VisibilityRules>>,
+    pub(super) rule_room: MemoryReservation,
     /// Of what is known of it and its tokens.
-    pub(super) own_room: MemoryRoom,
+    pub(super) own_room: MemoryReservation,
     /// What was scavenged and may still lie in the log. Held only while it is copied or changed.
-    pub(super) marks: RwLock<Arc<Marks>>,
+    pub(super) marks: RwLock<Arc<ScavengeMarks>>,
     /// Held while a rule is changed, and while what rules hide is scavenged for good.
     pub(super) ruling: Arc<tokio::sync::Mutex<()>>,
     /// It is known of another submission what became of it.
@@ -76,11 +80,11 @@ pub(crate) struct EmbeddedNamespace {
     /// Held by the one import that is done at a time.
     pub(super) importing: tokio::sync::Mutex<()>,
     /// What is shown, as it was counted last. Held by the one who counts.
-    pub(super) counted: Arc<tokio::sync::Mutex<Option<Arc<Counted>>>>,
+    pub(super) counted: Arc<tokio::sync::Mutex<Option<Arc<VisibleCounts>>>>,
     #[cfg(test)]
     pub(super) holds: std::sync::atomic::AtomicU64,
     /// `None` once the namespace is deleted.
-    visible: Mutex<Option<watch::Sender<Visible>>>,
+    visible: Mutex<Option<watch::Sender<NamespaceWatermark>>>,
 }
 
 /// Memory of a namespace without messages and tokens, about.
@@ -90,7 +94,7 @@ pub(super) fn weight(name: &str, description: &str, metadata: Option<&str>) -> u
     size_of::<EmbeddedNamespace>() + BESIDE_BYTES + texts
 }
 
-impl About {
+impl NamespaceAttributes {
     pub fn weight(&self) -> usize {
         weight(&self.name, &self.description, self.metadata.as_deref())
     }
@@ -98,8 +102,8 @@ impl About {
 
 impl EmbeddedNamespace {
     /// With an index of all that is in the partition.
-    pub fn new(about: About, number: u32, place: &Place, index: Index) -> Self {
-        let visible = Visible {
+    pub fn new(about: NamespaceAttributes, number: u32, place: &StoreContext, index: NamespaceIndex) -> Self {
+        let visible = NamespaceWatermark {
             last: index.state.last_global,
             change: 0,
             cleared: index.state.generation(),
@@ -113,8 +117,8 @@ impl EmbeddedNamespace {
             sequencer: Mutex::new(Sequencer::new(&index)),
             index: RwLock::new(index),
             rules: RwLock::default(),
-            rule_room: MemoryRoom::of(place.rule_memory.clone()),
-            own_room: MemoryRoom::of(place.namespace_memory.clone()),
+            rule_room: MemoryReservation::of(place.rule_memory.clone()),
+            own_room: MemoryReservation::of(place.namespace_memory.clone()),
             marks: RwLock::default(),
             ruling: Arc::default(),
             ended: Notify::new(),
@@ -134,7 +138,7 @@ impl EmbeddedNamespace {
         self.tell(&index);
     }
 
-    pub fn about(&self) -> &About {
+    pub fn about(&self) -> &NamespaceAttributes {
         &self.about
     }
 
@@ -152,7 +156,7 @@ impl EmbeddedNamespace {
         self.visible.lock().is_none()
     }
 
-    pub fn freeze(&self) -> Option<Arc<Frozen>> {
+    pub fn freeze(&self) -> Option<Arc<FrozenMemtable>> {
         self.index.write().freeze()
     }
 
@@ -173,7 +177,7 @@ impl EmbeddedNamespace {
     }
 
     /// In the order of the changes: whoever calls holds the index.
-    pub(super) fn tell(&self, index: &Index) {
+    pub(super) fn tell(&self, index: &NamespaceIndex) {
         if let Some(visible) = &*self.visible.lock() {
             visible.send_modify(|visible| {
                 *visible = visible.then(index.state.last_global, visible.change + 1, index.state.generation());
@@ -185,7 +189,7 @@ impl EmbeddedNamespace {
     pub(super) async fn ask<T, W>(self: &Arc<Self>, work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: Fn(&EmbeddedNamespace, Io) -> Read<T> + Send + 'static,
+        W: Fn(&EmbeddedNamespace, Io) -> IndexReadResult<T> + Send + 'static,
     {
         let (found, ()) = self.ask_owned((), move |namespace, (), io| work(namespace, io)).await?;
         Ok(found)
@@ -196,12 +200,12 @@ impl EmbeddedNamespace {
     where
         T: Send + 'static,
         O: Send + 'static,
-        W: Fn(&EmbeddedNamespace, &O, Io) -> Read<T> + Send + 'static,
+        W: Fn(&EmbeddedNamespace, &O, Io) -> IndexReadResult<T> + Send + 'static,
     {
         match again_if_moved(|| work(self, &owned, self.now())) {
             Ok(found) => return Ok((found, owned)),
-            Err(Unread::Failed(error)) => return Err(error),
-            Err(Unread::OnDisk | Unread::Moved) => {}
+            Err(IndexReadError::Failed(error)) => return Err(error),
+            Err(IndexReadError::OnDisk | IndexReadError::Moved) => {}
         }
         self.in_background(move |namespace| {
             let found = again_if_moved(|| work(namespace, &owned, Io::MayBlock))?;
@@ -210,29 +214,29 @@ impl EmbeddedNamespace {
         .await
     }
 
-    pub(super) fn reading(&self, io: Io) -> Reading<'_> {
-        Reading::new(self.place.log.as_ref(), self.partition, io)
+    pub(super) fn reading(&self, io: Io) -> RecordReader<'_> {
+        RecordReader::new(self.place.log.as_ref(), self.partition, io)
     }
 
     /// Shows rows of a list one after the other until `show` says false.
     pub(super) fn walk(
         &self,
-        of: &Listed,
+        of: &ListId,
         from: Option<u64>,
         direction: Direction,
         io: Io,
-        show: &mut dyn FnMut(Row) -> Read<bool>,
-    ) -> Read<()> {
+        show: &mut dyn FnMut(IndexRow) -> IndexReadResult<bool>,
+    ) -> IndexReadResult<()> {
         let (view, moves) = self.view(of);
-        let active = |of: &Listed, from, direction, max, out: &mut Vec<Row>| {
+        let active = |of: &ListId, from, direction, max, out: &mut Vec<IndexRow>| {
             let index = self.index.read();
             match index.moves() == moves && !index.is_disordered(of) {
                 true => index.copy(of, from, direction, max, out),
-                false => return Err(Unread::Moved),
+                false => return Err(IndexReadError::Moved),
             }
             Ok(())
         };
-        let mut walk = Walk::new(&view, of, from, direction, io, &active);
+        let mut walk = MergingIterator::new(&view, of, from, direction, io, &active);
         while let Some(row) = walk.next()? {
             if !show(row)? {
                 break;
@@ -242,7 +246,7 @@ impl EmbeddedNamespace {
     }
 
     /// At one moment, at which the list is in its order.
-    fn view(&self, of: &Listed) -> (View, u64) {
+    fn view(&self, of: &ListId) -> (IndexView, u64) {
         let index = self.index.read();
         if !index.is_disordered(of) {
             return (index.view(), index.moves());
@@ -273,12 +277,12 @@ impl EmbeddedNamespace {
             .await
     }
 
-    pub(super) fn rules(&self) -> Arc<Rules> {
+    pub(super) fn rules(&self) -> Arc<VisibilityRules> {
         self.rules.read().clone()
     }
 
     /// -1 without messages. The index is not held while a disk is waited for, here and in what follows.
-    pub(super) fn version_stored(&self, stream: &str, io: Io) -> Read<i64> {
+    pub(super) fn version_stored(&self, stream: &str, io: Io) -> IndexReadResult<i64> {
         let (here, view) = {
             let index = self.index.read();
             let view = index.view();
@@ -290,7 +294,7 @@ impl EmbeddedNamespace {
         Ok(here.max(view.version_in_tables(stream, io)?))
     }
 
-    pub(super) fn document_at(&self, name: &str, io: Io) -> Read<Option<DocumentAt>> {
+    pub(super) fn document_at(&self, name: &str, io: Io) -> IndexReadResult<Option<DocumentAt>> {
         let view = {
             let index = self.index.read();
             match index.document_here(name) {
@@ -301,7 +305,7 @@ impl EmbeddedNamespace {
         view.document_in_tables(name, io)
     }
 
-    pub(super) fn documents_stored(&self, prefix: &str, cursor: &str, max: usize) -> Read<Vec<String>> {
+    pub(super) fn documents_stored(&self, prefix: &str, cursor: &str, max: usize) -> IndexReadResult<Vec<String>> {
         let (found, view) = {
             let index = self.index.read();
             (index.documents_here(cursor.max(prefix), prefix), index.view())
@@ -309,7 +313,7 @@ impl EmbeddedNamespace {
         view.documents(found, prefix, cursor, max)
     }
 
-    pub(super) fn streams_stored(&self, prefix: &str, cursor: &str, max: usize) -> Read<Vec<StreamInfo>> {
+    pub(super) fn streams_stored(&self, prefix: &str, cursor: &str, max: usize) -> IndexReadResult<Vec<StreamInfo>> {
         let (found, view) = {
             let index = self.index.read();
             (index.streams_here(cursor.max(prefix), prefix, max + 1), index.view())
@@ -317,7 +321,7 @@ impl EmbeddedNamespace {
         view.streams(found, prefix, cursor, max)
     }
 
-    pub(super) fn categories_stored(&self) -> Read<Vec<CategoryInfo>> {
+    pub(super) fn categories_stored(&self) -> IndexReadResult<Vec<CategoryInfo>> {
         let (found, view) = {
             let index = self.index.read();
             (index.categories_here(), index.view())
@@ -328,14 +332,14 @@ impl EmbeddedNamespace {
     /// By a thread that may wait for a disk.
     pub(super) async fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&Arc<EmbeddedNamespace>) -> Read<T> + Send + 'static,
+        work: impl FnOnce(&Arc<EmbeddedNamespace>) -> IndexReadResult<T> + Send + 'static,
     ) -> Result<T> {
         let namespace = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&namespace)).await;
         match done {
             Ok(Ok(found)) => Ok(found),
-            Ok(Err(Unread::Failed(error))) => Err(error),
-            Ok(Err(Unread::OnDisk | Unread::Moved)) | Err(_) => {
+            Ok(Err(IndexReadError::Failed(error))) => Err(error),
+            Ok(Err(IndexReadError::OnDisk | IndexReadError::Moved)) | Err(_) => {
                 Err(EventsError::Unavailable("the index could not be read".to_owned()))
             }
         }
@@ -345,14 +349,14 @@ impl EmbeddedNamespace {
 /// As often as a list may be moved while somebody reads it.
 const TRIES: usize = 100;
 
-pub(super) fn again_if_moved<T>(work: impl Fn() -> Read<T>) -> Read<T> {
+pub(super) fn again_if_moved<T>(work: impl Fn() -> IndexReadResult<T>) -> IndexReadResult<T> {
     for _ in 0..TRIES {
         match work() {
-            Err(Unread::Moved) => {}
+            Err(IndexReadError::Moved) => {}
             done => return done,
         }
     }
-    Err(Unread::Moved)
+    Err(IndexReadError::Moved)
 }
 
 /// A partition that is gone is a namespace that is.
@@ -372,11 +376,11 @@ impl Namespace for Arc<EmbeddedNamespace> {
         &self.about.name
     }
 
-    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>> {
         Box::pin(self.append_all(appends))
     }
 
-    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+    fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.import_batch(batch))
     }
 
@@ -396,15 +400,15 @@ impl Namespace for Arc<EmbeddedNamespace> {
         Box::pin(self.page_of_category(read))
     }
 
-    fn still_shown<'a>(&'a self, messages: &'a [Stored]) -> BoxFuture<'a, Result<HashSet<u64>>> {
+    fn still_shown<'a>(&'a self, messages: &'a [StoredEvent]) -> BoxFuture<'a, Result<HashSet<u64>>> {
         Box::pin(self.shown_of(messages))
     }
 
-    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         Box::pin(self.stream_with_gaps(read))
     }
 
-    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         Box::pin(self.category_with_gaps(read))
     }
 
@@ -412,7 +416,7 @@ impl Namespace for Arc<EmbeddedNamespace> {
         self.rules().concern_some_of(category)
     }
 
-    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         Box::pin(async move {
             let types: Vec<String> = kind.map(str::to_owned).into_iter().collect();
             let mut from = None;
@@ -427,14 +431,14 @@ impl Namespace for Arc<EmbeddedNamespace> {
                 };
                 let mut page = self.page_of_stream(read).await?;
                 match (page.events.pop(), page.next) {
-                    (None, Some(next)) => from = Some(From::Position(next)),
+                    (None, Some(next)) => from = Some(StreamPosition::Position(next)),
                     (found, _) => return Ok(found),
                 }
             }
         })
     }
 
-    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>> {
         Box::pin(self.message_with_id(id))
     }
 
@@ -462,15 +466,20 @@ impl Namespace for Arc<EmbeddedNamespace> {
         Box::pin(self.visible_categories())
     }
 
-    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>> {
+    fn delete_stream<'a>(
+        &'a self,
+        stream: &'a str,
+        expected: ExpectedVersion,
+        tombstone: bool,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.hide_stream(stream, expected, tombstone))
     }
 
-    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+    fn set_retention<'a>(&'a self, of: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.set_rule(of, rule))
     }
 
-    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+    fn retention<'a>(&'a self, of: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
         Box::pin(std::future::ready(Ok(self.rules().of(of))))
     }
 
@@ -491,10 +500,10 @@ impl Namespace for Arc<EmbeddedNamespace> {
         Box::pin(self.document_names(prefix, cursor, max))
     }
 
-    fn watch(&self) -> watch::Receiver<Visible> {
+    fn watch(&self) -> watch::Receiver<NamespaceWatermark> {
         match &*self.visible.lock() {
             Some(visible) => visible.subscribe(),
-            None => watch::channel(Visible::default()).1,
+            None => watch::channel(NamespaceWatermark::default()).1,
         }
     }
 }

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::Opened;
+use super::OpenNamespace;
 use super::namespace::EmbeddedNamespace;
 
 #[derive(Default)]
 pub(super) struct Namespaces {
-    by_name: HashMap<String, Opened>,
+    by_name: HashMap<String, OpenNamespace>,
     by_number: HashMap<u32, Arc<EmbeddedNamespace>>,
 }
 
 impl Namespaces {
-    pub fn get(&self, name: &str) -> Option<&Opened> {
+    pub fn get(&self, name: &str) -> Option<&OpenNamespace> {
         self.by_name.get(name)
     }
 
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Opened> {
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut OpenNamespace> {
         self.by_name.get_mut(name)
     }
 
@@ -31,11 +31,11 @@ impl Namespaces {
     }
 
     /// In no order.
-    pub fn all(&self) -> impl Iterator<Item = &Opened> {
+    pub fn all(&self) -> impl Iterator<Item = &OpenNamespace> {
         self.by_name.values()
     }
 
-    pub fn insert(&mut self, opened: Opened) {
+    pub fn insert(&mut self, opened: OpenNamespace) {
         let namespace = opened.namespace.clone();
         self.by_number.insert(namespace.number, namespace);
         self.by_name.insert(opened.namespace.about().name.clone(), opened);

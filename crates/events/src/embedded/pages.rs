@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use thalweg_log::{Micros, Offset};
 
-use super::gaps::Passed;
-use super::hidden::Hidden;
-use super::index::{Io, List, Listed, NO_GROUP, Read, Row, Unread, correlation, short_hash};
+use super::gaps::GapCollector;
+use super::index::{
+    IndexReadError, IndexReadResult, IndexRow, Io, ListId, ListKind, NO_GROUP, correlation, short_hash,
+};
 use super::namespace::EmbeddedNamespace;
+use super::visibility::VisibilityFilter;
 use crate::error::Result;
-use crate::event::{EventRef, Stored};
+use crate::event::{EventRef, StoredEvent};
 use crate::id::MessageId;
-use crate::names::{self, Member};
-use crate::store::{CategoryRead, Direction, From, Page, StreamRead, WithGaps};
+use crate::names::{self, GroupMember};
+use crate::store::{CategoryRead, Direction, Page, PageWithGaps, StreamPosition, StreamRead};
 
 /// Messages and bytes of messages that one page takes, beyond its first.
 const PAGE: usize = 1000;
@@ -22,8 +24,8 @@ const PAGE_BYTES: usize = 4 << 20;
 pub(super) const PASSED_MAX: usize = 4096;
 
 /// What a page is made of.
-pub(super) struct Wanted {
-    pub of: Listed,
+pub(super) struct PageQuery {
+    pub of: ListId,
     from: Option<u64>,
     direction: Direction,
     max: usize,
@@ -33,23 +35,23 @@ pub(super) struct Wanted {
     /// Of a stream: globally not before, or backward not behind.
     global: Option<u64>,
     correlation: Option<String>,
-    member: Option<Member>,
+    member: Option<GroupMember>,
 }
 
-impl Wanted {
+impl PageQuery {
     fn types(types: &[String]) -> (Vec<String>, Vec<u16>) {
         (types.to_vec(), types.iter().map(|kind| short_hash(kind)).collect())
     }
 
-    fn of_stream(read: StreamRead<'_>) -> Wanted {
-        let (types, kinds) = Wanted::types(read.types);
+    fn of_stream(read: StreamRead<'_>) -> PageQuery {
+        let (types, kinds) = PageQuery::types(read.types);
         let (from, global) = match read.from {
-            Some(From::Position(position)) => (Some(position), None),
-            Some(From::Global(global)) => (None, Some(global)),
+            Some(StreamPosition::Position(position)) => (Some(position), None),
+            Some(StreamPosition::Global(global)) => (None, Some(global)),
             None => (None, None),
         };
-        Wanted {
-            of: Listed::Of(List::Stream, read.stream.to_owned()),
+        PageQuery {
+            of: ListId::Of(ListKind::Stream, read.stream.to_owned()),
             from,
             direction: read.direction,
             max: read.max.min(PAGE),
@@ -61,12 +63,12 @@ impl Wanted {
         }
     }
 
-    pub fn of_category(read: CategoryRead<'_>) -> Wanted {
-        let (types, kinds) = Wanted::types(read.types);
-        Wanted {
+    pub fn of_category(read: CategoryRead<'_>) -> PageQuery {
+        let (types, kinds) = PageQuery::types(read.types);
+        PageQuery {
             of: match read.category {
-                Some(category) => Listed::Of(List::Category, category.to_owned()),
-                None => Listed::All,
+                Some(category) => ListId::Of(ListKind::Category, category.to_owned()),
+                None => ListId::All,
             },
             from: read.from,
             direction: read.direction,
@@ -80,12 +82,12 @@ impl Wanted {
     }
 
     /// Globally before what is asked for, which an import can mix into the rest.
-    fn is_before(&self, row: &Row) -> bool {
+    fn is_before(&self, row: &IndexRow) -> bool {
         self.global.is_some_and(|global| row.global < global)
     }
 
     /// As far as a row says it.
-    fn may_be(&self, row: &Row) -> bool {
+    fn may_be(&self, row: &IndexRow) -> bool {
         if let Some(global) = self.global {
             let before = match self.direction {
                 Direction::Forward => row.global < global,
@@ -96,7 +98,7 @@ impl Wanted {
             }
         }
         // Rows of all messages say nothing more.
-        if matches!(self.of, Listed::All) {
+        if matches!(self.of, ListId::All) {
             return true;
         }
         (self.kinds.is_empty() || self.kinds.contains(&row.kind))
@@ -112,9 +114,9 @@ impl Wanted {
     fn is(&self, event: &EventRef<'_>) -> bool {
         // Two names may have the same hash.
         let is_of = match &self.of {
-            Listed::Of(List::Stream, name) => event.stream == name,
-            Listed::Of(List::Category, name) => names::category(event.stream) == name,
-            Listed::All => self.member.is_none_or(|member| member.owns(event.stream)),
+            ListId::Of(ListKind::Stream, name) => event.stream == name,
+            ListId::Of(ListKind::Category, name) => names::category(event.stream) == name,
+            ListId::All => self.member.is_none_or(|member| member.owns(event.stream)),
         };
         is_of
             && (self.types.is_empty() || self.types.iter().any(|kind| kind == event.kind))
@@ -127,32 +129,32 @@ impl Wanted {
 
 impl EmbeddedNamespace {
     pub(super) async fn page_of_stream(self: &Arc<Self>, read: StreamRead<'_>) -> Result<Page> {
-        let wanted = Wanted::of_stream(read);
+        let wanted = PageQuery::of_stream(read);
         self.ask(move |namespace, io| namespace.page(&wanted, io, &mut None))
             .await
     }
 
     pub(super) async fn page_of_category(self: &Arc<Self>, read: CategoryRead<'_>) -> Result<Page> {
-        let wanted = Wanted::of_category(read);
+        let wanted = PageQuery::of_category(read);
         self.ask(move |namespace, io| namespace.page(&wanted, io, &mut None))
             .await
     }
 
-    pub(super) async fn stream_with_gaps(self: &Arc<Self>, read: StreamRead<'_>) -> Result<WithGaps> {
+    pub(super) async fn stream_with_gaps(self: &Arc<Self>, read: StreamRead<'_>) -> Result<PageWithGaps> {
         let direction = Direction::Forward;
-        self.with_gaps(Wanted::of_stream(StreamRead { direction, ..read }))
+        self.with_gaps(PageQuery::of_stream(StreamRead { direction, ..read }))
             .await
     }
 
-    pub(super) async fn category_with_gaps(self: &Arc<Self>, read: CategoryRead<'_>) -> Result<WithGaps> {
+    pub(super) async fn category_with_gaps(self: &Arc<Self>, read: CategoryRead<'_>) -> Result<PageWithGaps> {
         let direction = Direction::Forward;
-        self.with_gaps(Wanted::of_category(CategoryRead { direction, ..read }))
+        self.with_gaps(PageQuery::of_category(CategoryRead { direction, ..read }))
             .await
     }
 
-    async fn with_gaps(self: &Arc<Self>, wanted: Wanted) -> Result<WithGaps> {
+    async fn with_gaps(self: &Arc<Self>, wanted: PageQuery) -> Result<PageWithGaps> {
         self.ask(move |namespace, io| {
-            let mut passed = Some(Passed::new(namespace, &wanted.of));
+            let mut passed = Some(GapCollector::new(namespace, &wanted.of));
             let page = namespace.page(&wanted, io, &mut passed)?;
             let passed = passed.unwrap_or_default();
             passed.told_with(namespace, page, io)
@@ -161,7 +163,7 @@ impl EmbeddedNamespace {
     }
 
     /// `gaps`: where what is passed over is noted, if somebody wants to know.
-    pub(super) fn page(&self, wanted: &Wanted, io: Io, gaps: &mut Option<Passed>) -> Read<Page> {
+    pub(super) fn page(&self, wanted: &PageQuery, io: Io, gaps: &mut Option<GapCollector>) -> IndexReadResult<Page> {
         let mut page = Page::default();
         if wanted.max == 0 {
             return Ok(page);
@@ -175,7 +177,7 @@ impl EmbeddedNamespace {
         let (mut bytes, mut passed) = (0, 0);
         self.walk(&wanted.of, from, wanted.direction, io, &mut |row| {
             let is_full = page.events.len() >= wanted.max || bytes > PAGE_BYTES;
-            if is_full || gaps.as_ref().is_some_and(Passed::is_full) {
+            if is_full || gaps.as_ref().is_some_and(GapCollector::is_full) {
                 page.next = Some(row.ordinal);
                 return Ok(false);
             }
@@ -184,7 +186,7 @@ impl EmbeddedNamespace {
             }
             passed += 1;
             if passed > PASSED_MAX && io == Io::MemoryOnly {
-                return Err(Unread::OnDisk);
+                return Err(IndexReadError::OnDisk);
             }
             if !wanted.may_be(&row) {
                 if let Some(gaps) = gaps.as_mut().filter(|_| wanted.is_before(&row)) {
@@ -194,7 +196,7 @@ impl EmbeddedNamespace {
             }
             // What was lost, or scavenged a moment ago, is passed over.
             let stored = reading.message(row.offset)?;
-            let found = stored.as_ref().map(Stored::event);
+            let found = stored.as_ref().map(StoredEvent::event);
             let is_gone = match &found {
                 Some(event) if !wanted.is(event) => return Ok(true),
                 Some(event) => hidden.hides(self, event, io)?,
@@ -221,8 +223,13 @@ impl EmbeddedNamespace {
 
     /// Where a page begins, past what is hidden of a stream and what is globally before; and where it would with nothing
     /// hidden.
-    fn start(&self, wanted: &Wanted, hidden: &mut Hidden, io: Io) -> Read<(Option<u64>, Option<u64>)> {
-        let (Listed::Of(List::Stream, stream), Direction::Forward) = (&wanted.of, wanted.direction) else {
+    fn start(
+        &self,
+        wanted: &PageQuery,
+        hidden: &mut VisibilityFilter,
+        io: Io,
+    ) -> IndexReadResult<(Option<u64>, Option<u64>)> {
+        let (ListId::Of(ListKind::Stream, stream), Direction::Forward) = (&wanted.of, wanted.direction) else {
             return Ok((wanted.from, wanted.from));
         };
         let floor = hidden.floor(self, stream, io)?;
@@ -235,13 +242,13 @@ impl EmbeddedNamespace {
 
     /// The position from which on a stream's messages are globally not before a place: found by halves, since both rise
     /// together. Where an import has mixed them all are looked at.
-    fn first_behind(&self, stream: &str, global: u64, io: Io) -> Read<u64> {
+    fn first_behind(&self, stream: &str, global: u64, io: Io) -> IndexReadResult<u64> {
         let version = self.version_stored(stream, io)?;
         let mixed = self.index.read().state.has_imports;
         if mixed || version < 0 {
             return Ok(0);
         }
-        let list = Listed::Of(List::Stream, stream.to_owned());
+        let list = ListId::Of(ListKind::Stream, stream.to_owned());
         let (mut low, mut high) = (0, version as u64 + 1);
         while low < high {
             let middle = low.midpoint(high);
@@ -259,12 +266,12 @@ impl EmbeddedNamespace {
     }
 
     /// Of messages that were read, the global positions of those that are neither hidden nor gone.
-    pub(super) async fn shown_of(self: &Arc<Self>, messages: &[Stored]) -> Result<HashSet<u64>> {
+    pub(super) async fn shown_of(self: &Arc<Self>, messages: &[StoredEvent]) -> Result<HashSet<u64>> {
         let asked = self.ask_owned(messages.to_vec(), |namespace, messages, io| {
             let (mut hidden, mut shown) = (namespace.hidden(), HashSet::with_capacity(messages.len()));
             for stored in messages {
                 let event = stored.event();
-                if namespace.has_row(&Listed::All, event.global, io)? && !hidden.hides(namespace, &event, io)? {
+                if namespace.has_row(&ListId::All, event.global, io)? && !hidden.hides(namespace, &event, io)? {
                     shown.insert(event.global);
                 }
             }
@@ -273,13 +280,13 @@ impl EmbeddedNamespace {
         Ok(asked.await?.0)
     }
 
-    pub(super) async fn message_with_id(self: &Arc<Self>, id: &MessageId) -> Result<Option<Stored>> {
+    pub(super) async fn message_with_id(self: &Arc<Self>, id: &MessageId) -> Result<Option<StoredEvent>> {
         let id = id.clone();
         self.ask(move |namespace, io| namespace.stored_with_id(&id, io)).await
     }
 
     /// A message that is not hidden.
-    pub(super) fn stored_with_id(&self, id: &MessageId, io: Io) -> Read<Option<Stored>> {
+    pub(super) fn stored_with_id(&self, id: &MessageId, io: Io) -> IndexReadResult<Option<StoredEvent>> {
         let (mut offsets, cleared_at, view) = {
             let index = self.index.read();
             let view = index.view();
@@ -312,7 +319,7 @@ impl EmbeddedNamespace {
     }
 
     /// When a message was stored.
-    pub(super) fn time_at(&self, offset: Offset, io: Io) -> Read<Option<Micros>> {
+    pub(super) fn time_at(&self, offset: Offset, io: Io) -> IndexReadResult<Option<Micros>> {
         Ok(self.reading(io).record(offset)?.map(|(_, time)| time))
     }
 }

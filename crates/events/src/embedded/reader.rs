@@ -2,40 +2,40 @@
 
 use bytes::Bytes;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Frame, Log, LogError, Micros, Offset, PartitionId, ReadWant};
+use thalweg_log::{Frame, Log, LogError, Micros, Offset, PartitionId, ReadOptions};
 
-use super::index::{Io, Read, Unread};
+use super::index::{IndexReadError, IndexReadResult, Io};
 use crate::error::EventsError;
-use crate::event::Stored;
+use crate::event::StoredEvent;
 
 /// Frames that a reader keeps: messages of a stream are spread among few at a time, or in order.
 const FRAMES: usize = 8;
 
-pub(super) struct Reading<'a> {
+pub(super) struct RecordReader<'a> {
     log: &'a dyn Log,
     id: PartitionId,
     io: Io,
     /// The one that was used last at the end.
-    frames: Vec<Parsed>,
+    frames: Vec<ParsedFrame>,
 }
 
 /// A frame, and where its records are.
-struct Parsed {
+struct ParsedFrame {
     frame: Frame,
-    records: Vec<Place>,
+    records: Vec<RecordLocation>,
 }
 
 /// A record of a frame: its offset from the frame's first, its time, and where in the body its value lies.
-struct Place {
+struct RecordLocation {
     delta: u32,
     time: Micros,
     start: u32,
     end: u32,
 }
 
-impl<'a> Reading<'a> {
-    pub fn new(log: &'a dyn Log, id: PartitionId, io: Io) -> Reading<'a> {
-        Reading {
+impl<'a> RecordReader<'a> {
+    pub fn new(log: &'a dyn Log, id: PartitionId, io: Io) -> RecordReader<'a> {
+        RecordReader {
             log,
             id,
             io,
@@ -44,14 +44,14 @@ impl<'a> Reading<'a> {
     }
 
     /// The message at an offset; `None` if what was there is gone, or is no message.
-    pub fn message(&mut self, offset: Offset) -> Read<Option<Stored>> {
+    pub fn message(&mut self, offset: Offset) -> IndexReadResult<Option<StoredEvent>> {
         let record = self.record(offset)?;
-        Ok(record.and_then(|(value, time)| Stored::new(value, time)))
+        Ok(record.and_then(|(value, time)| StoredEvent::new(value, time)))
     }
 
     /// The value at an offset and its time; `None` if it is gone.
-    pub fn record(&mut self, offset: Offset) -> Read<Option<(Bytes, Micros)>> {
-        let own = |parsed: &Parsed| (parsed.frame.header.base..parsed.frame.header.next()).contains(&offset);
+    pub fn record(&mut self, offset: Offset) -> IndexReadResult<Option<(Bytes, Micros)>> {
+        let own = |parsed: &ParsedFrame| (parsed.frame.header.base..parsed.frame.header.next()).contains(&offset);
         match self.frames.iter().position(own) {
             Some(at) => {
                 let parsed = self.frames.remove(at);
@@ -64,7 +64,7 @@ impl<'a> Reading<'a> {
                 if self.frames.len() == FRAMES {
                     self.frames.remove(0);
                 }
-                self.frames.push(Parsed::of(frame)?);
+                self.frames.push(ParsedFrame::of(frame)?);
             }
         }
         let Some(parsed) = self.frames.last().filter(|parsed| own(parsed)) else {
@@ -79,12 +79,12 @@ impl<'a> Reading<'a> {
         }))
     }
 
-    fn frame(&self, offset: Offset) -> Read<Option<Frame>> {
+    fn frame(&self, offset: Offset) -> IndexReadResult<Option<Frame>> {
         let frames = match self.log.newest(self.id, offset, 1) {
             Ok(Some(frames)) => Ok(frames),
-            Ok(None) if self.io == Io::MemoryOnly => return Err(Unread::OnDisk),
+            Ok(None) if self.io == Io::MemoryOnly => return Err(IndexReadError::OnDisk),
             Ok(None) => {
-                let want = ReadWant {
+                let want = ReadOptions {
                     bytes: 1,
                     synced: false,
                 };
@@ -95,13 +95,13 @@ impl<'a> Reading<'a> {
         match frames {
             Ok(frames) => Ok(frames.into_iter().next()),
             Err(LogError::Gap { .. }) => Ok(None),
-            Err(error) => Err(Unread::Failed(error.into())),
+            Err(error) => Err(IndexReadError::Failed(error.into())),
         }
     }
 }
 
-impl Parsed {
-    fn of(frame: Frame) -> Read<Parsed> {
+impl ParsedFrame {
+    fn of(frame: Frame) -> IndexReadResult<ParsedFrame> {
         let mut records = Vec::with_capacity(frame.header.records as usize);
         let (mut rest, mut next) = (&frame.body[..], 0);
         while !rest.is_empty() {
@@ -112,7 +112,7 @@ impl Parsed {
             let delta = record.delta.unwrap_or(next);
             // Records lie in the body, whose length fits.
             let start = (record.value.as_ptr() as usize - frame.body.as_ptr() as usize) as u32;
-            records.push(Place {
+            records.push(RecordLocation {
                 delta,
                 time: record.time,
                 start,
@@ -120,6 +120,6 @@ impl Parsed {
             });
             (rest, next) = (after, delta + 1);
         }
-        Ok(Parsed { frame, records })
+        Ok(ParsedFrame { frame, records })
     }
 }

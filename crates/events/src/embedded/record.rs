@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use thalweg_log::Micros;
-use thalweg_log::format::{Take, varint};
+use thalweg_log::format::{FieldReader, varint};
 
 use crate::event::{EventRef, put, text};
 
@@ -14,7 +14,7 @@ const REMOVED: u8 = 1;
 const CLEARED: u8 = 0x40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lies<'a> {
+pub(crate) enum PartitionRecord<'a> {
     Event(EventRef<'a>),
     Document(DocumentRef<'a>),
     Cleared,
@@ -28,23 +28,23 @@ pub(crate) struct DocumentRef<'a> {
     pub content: Option<&'a [u8]>,
 }
 
-impl<'a> Lies<'a> {
+impl<'a> PartitionRecord<'a> {
     /// `None` for bytes that are nothing of these.
-    pub fn decode(value: &'a [u8], time: Micros) -> Option<Lies<'a>> {
+    pub fn decode(value: &'a [u8], time: Micros) -> Option<PartitionRecord<'a>> {
         let flags = *value.first()?;
         if flags == CLEARED {
-            return (value.len() == 1).then_some(Lies::Cleared);
+            return (value.len() == 1).then_some(PartitionRecord::Cleared);
         }
         if flags & DOCUMENT == 0 {
-            return EventRef::decode(value, time).map(Lies::Event);
+            return EventRef::decode(value, time).map(PartitionRecord::Event);
         }
         if flags & !(DOCUMENT | REMOVED) != 0 {
             return None;
         }
-        let mut take = Take(value.get(1..)?);
+        let mut take = FieldReader(value.get(1..)?);
         let name = text(&mut take)?;
         let (revision, content) = varint::take(take.0)?;
-        Some(Lies::Document(DocumentRef {
+        Some(PartitionRecord::Document(DocumentRef {
             name,
             revision,
             content: (flags & REMOVED == 0).then_some(content),
@@ -68,8 +68,8 @@ pub(super) fn cleared() -> [u8; 1] {
 
 /// The content of a document in the bytes of its record.
 pub(super) fn content(value: &Bytes) -> Option<(Bytes, u64)> {
-    match Lies::decode(value, 0)? {
-        Lies::Document(document) => Some((value.slice_ref(document.content?), document.revision)),
+    match PartitionRecord::decode(value, 0)? {
+        PartitionRecord::Document(document) => Some((value.slice_ref(document.content?), document.revision)),
         _ => None,
     }
 }
@@ -77,13 +77,13 @@ pub(super) fn content(value: &Bytes) -> Option<(Bytes, u64)> {
 /// For the fuzz targets: what is read of any bytes is written as something that reads the same.
 pub fn fuzz(bytes: &[u8]) {
     let mut out = Vec::new();
-    match Lies::decode(bytes, 7) {
-        Some(Lies::Event(event)) => event.encode(&mut out),
-        Some(Lies::Document(document)) => document.encode(&mut out),
-        Some(Lies::Cleared) => out.extend(cleared()),
+    match PartitionRecord::decode(bytes, 7) {
+        Some(PartitionRecord::Event(event)) => event.encode(&mut out),
+        Some(PartitionRecord::Document(document)) => document.encode(&mut out),
+        Some(PartitionRecord::Cleared) => out.extend(cleared()),
         None => return,
     }
-    assert_eq!(Lies::decode(&out, 7), Lies::decode(bytes, 7));
+    assert_eq!(PartitionRecord::decode(&out, 7), PartitionRecord::decode(bytes, 7));
 }
 
 #[cfg(test)]
@@ -100,18 +100,18 @@ mod tests {
             let document = DocumentRef { name: &name, revision, content: content.as_deref() };
             let mut out = Vec::new();
             document.encode(&mut out);
-            prop_assert_eq!(Lies::decode(&out, 0), Some(Lies::Document(document)));
+            prop_assert_eq!(PartitionRecord::decode(&out, 0), Some(PartitionRecord::Document(document)));
         }
 
         #[test]
         fn no_bytes_break_the_decoder(bytes in any::<Vec<u8>>()) {
-            let _ = Lies::decode(&bytes, 0);
+            let _ = PartitionRecord::decode(&bytes, 0);
         }
     }
 
     #[test]
     fn a_clearing_is_no_message() {
-        assert_eq!(Lies::decode(&cleared(), 0), Some(Lies::Cleared));
+        assert_eq!(PartitionRecord::decode(&cleared(), 0), Some(PartitionRecord::Cleared));
         assert_eq!(EventRef::decode(&cleared(), 0), None);
     }
 }

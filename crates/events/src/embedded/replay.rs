@@ -6,19 +6,19 @@ pub(super) mod lost_clears;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
-use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
+use thalweg_log::{Log, LogError, Offset, PartitionId, ReadOptions};
 
-use lost_clears::BehindGaps;
+use lost_clears::LostClearDetector;
 
-use super::catalog::Named;
-use super::index::{DocumentAt, Entry, Index, Io, Read, Space};
-use super::marks::{self, OwnInLog};
-use super::namespace::{EmbeddedNamespace, Place};
-use super::record::Lies;
+use super::catalog::CatalogEntry;
+use super::index::{DocumentAt, IndexEntry, IndexReadResult, Io, KeySpace, NamespaceIndex};
+use super::namespace::{EmbeddedNamespace, StoreContext};
+use super::record::PartitionRecord;
 use super::scavenge::failed;
-use super::{Opened, upkeep};
+use super::scavenge_marks::{self, RemovalMarks};
+use super::{OpenNamespace, maintenance};
 use crate::error::{EventsError, Result};
 
 /// Bytes read at once.
@@ -28,7 +28,7 @@ const TOLD: Duration = Duration::from_secs(5);
 
 /// Also the bytes of what was indexed. Blocks for as long as it takes.
 /// `marks`: some of what was scavenged may be marked.
-pub(super) fn all(place: &Place, known: Vec<Named>, marks: bool) -> Result<(Vec<Opened>, u64)> {
+pub(super) fn all(place: &StoreContext, known: Vec<CatalogEntry>, marks: bool) -> Result<(Vec<OpenNamespace>, u64)> {
     let began = Instant::now();
     let mut progress = Progress {
         began,
@@ -38,7 +38,7 @@ pub(super) fn all(place: &Place, known: Vec<Named>, marks: bool) -> Result<(Vec<
     let mut all = Vec::with_capacity(known.len());
     for named in known {
         let number = named.number;
-        let opened = Opened::new(named, place, Index::new(&place.shelf, number));
+        let opened = OpenNamespace::new(named, place, NamespaceIndex::new(&place.shelf, number));
         one(place, &opened, &all, marks, &mut progress)?;
         let loaded = opened
             .namespace
@@ -73,7 +73,13 @@ impl Progress {
     }
 }
 
-fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress: &mut Progress) -> Result<()> {
+fn one(
+    place: &StoreContext,
+    opened: &OpenNamespace,
+    others: &[OpenNamespace],
+    marks: bool,
+    progress: &mut Progress,
+) -> Result<()> {
     let (namespace, log) = (&opened.namespace, place.log.as_ref());
     let id = namespace.partition;
     let bounds = log.bounds(id)?;
@@ -81,14 +87,14 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
     let anew = place.shelf.state(namespace.number).is_none();
     // What is made anew must not bring back what was scavenged or cleared: the log may have it still.
     let own = match anew && marks {
-        true => marks::in_log(log, id)?,
-        false => OwnInLog::default(),
+        true => scavenge_marks::in_log(log, id)?,
+        false => RemovalMarks::default(),
     };
-    let mut indexing = Indexing {
+    let mut indexing = ReplayIndexer {
         namespace,
         anew,
         own,
-        behind_gaps: BehindGaps::default(),
+        behind_gaps: LostClearDetector::default(),
         bytes: 0,
     };
     while from < bounds.next {
@@ -110,7 +116,7 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
                     .map(|opened| opened.namespace.clone())
                     .collect()
             };
-            upkeep::flush(place, namespaces, &|_: Space| true)?;
+            maintenance::flush(place, namespaces, &|_: KeySpace| true)?;
         }
     }
     let mut index = namespace.index.write();
@@ -122,19 +128,19 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], marks: bool, progress:
 }
 
 /// What is in the log goes into the index of a namespace.
-struct Indexing<'a> {
+struct ReplayIndexer<'a> {
     namespace: &'a EmbeddedNamespace,
     /// There was none.
     anew: bool,
-    own: OwnInLog,
-    behind_gaps: BehindGaps,
+    own: RemovalMarks,
+    behind_gaps: LostClearDetector,
     bytes: u64,
 }
 
-impl Indexing<'_> {
+impl ReplayIndexer<'_> {
     /// An offset to go back to, since what stands behind it was indexed with messages that had been removed. Blocks.
-    fn pass(&mut self, passed: Passed) -> Read<Option<Offset>> {
-        let Passed::Entry(mut entry, bytes) = passed else {
+    fn pass(&mut self, passed: ReplayItem) -> IndexReadResult<Option<Offset>> {
+        let ReplayItem::Entry(mut entry, bytes) = passed else {
             self.behind_gaps.gap();
             return Ok(None);
         };
@@ -142,7 +148,7 @@ impl Indexing<'_> {
             self.clear(cleared);
         }
         match &mut entry {
-            Entry::Event(event) => {
+            IndexEntry::Event(event) => {
                 if self.own.scavenged.has(event.offset) {
                     return Ok(None);
                 }
@@ -163,8 +169,8 @@ impl Indexing<'_> {
                     event.is_first = version.is_ok_and(|version| version < 0);
                 }
             }
-            Entry::Cleared { .. } => self.behind_gaps.cleared(),
-            Entry::Document { .. } => {}
+            IndexEntry::Cleared { .. } => self.behind_gaps.cleared(),
+            IndexEntry::Document { .. } => {}
         }
         self.namespace.index.write().add(&entry, bytes);
         self.bytes += bytes;
@@ -173,13 +179,13 @@ impl Indexing<'_> {
 
     fn clear(&mut self, offset: Offset) {
         self.behind_gaps.cleared();
-        self.namespace.index.write().add(&Entry::Cleared { offset }, 0);
+        self.namespace.index.write().add(&IndexEntry::Cleared { offset }, 0);
     }
 }
 
 impl EmbeddedNamespace {
     /// Streams of which the log has no message any more, but a deletion that says where they go on.
-    fn add_deleted_versions(&self) -> Read<()> {
+    fn add_deleted_versions(&self) -> IndexReadResult<()> {
         let rules = self.rules();
         for (stream, version) in rules.deleted_versions() {
             let stored = self.version_stored(stream, Io::MayBlock)?;
@@ -192,9 +198,9 @@ impl EmbeddedNamespace {
 }
 
 /// What a partition has.
-pub(super) enum Passed {
+pub(super) enum ReplayItem {
     /// And the bytes that it takes.
-    Entry(Entry, u64),
+    Entry(IndexEntry, u64),
     /// Nothing: it was given up by a recovery that was told to skip what is damaged, or scavenged.
     Gap(Range<Offset>),
     /// No frame: it was scavenged, or lost with what said where it was.
@@ -202,15 +208,15 @@ pub(super) enum Passed {
 }
 
 /// Shows what is in some frames. Returns where the next ones begin.
-pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dyn FnMut(Passed)) -> Result<Offset> {
-    let want = ReadWant {
+pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dyn FnMut(ReplayItem)) -> Result<Offset> {
+    let want = ReadOptions {
         bytes: READ,
         synced: false,
     };
     let frames = match log.read(id, from, want) {
         Err(LogError::Gap { to, .. }) => {
             let to = to.max(from + 1);
-            show(Passed::Gap(from..to));
+            show(ReplayItem::Gap(from..to));
             return Ok(to);
         }
         frames => frames?,
@@ -219,16 +225,16 @@ pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dy
     for frame in &frames {
         let base = frame.header.base;
         if base > next {
-            show(Passed::Hole(next..base));
+            show(ReplayItem::Hole(next..base));
         }
         next = frame.header.next();
         match frame.header.kind {
-            Kind::Data | Kind::State => {}
-            Kind::Gap => {
-                show(Passed::Gap(base.max(from)..next));
+            FrameKind::Data | FrameKind::State => {}
+            FrameKind::Gap => {
+                show(ReplayItem::Gap(base.max(from)..next));
                 continue;
             }
-            Kind::Checkpoint | Kind::Meta => continue,
+            FrameKind::Checkpoint | FrameKind::Meta => continue,
         }
         let mut ordinal = 0;
         for record in records(&frame.body) {
@@ -240,9 +246,9 @@ pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dy
             if offset < from {
                 continue;
             }
-            let entry = match Lies::decode(record.value, record.time).ok_or_else(damaged)? {
-                Lies::Event(event) => Entry::of(&event, event.stream.into(), offset),
-                Lies::Document(document) => Entry::Document {
+            let entry = match PartitionRecord::decode(record.value, record.time).ok_or_else(damaged)? {
+                PartitionRecord::Event(event) => IndexEntry::of(&event, event.stream.into(), offset),
+                PartitionRecord::Document(document) => IndexEntry::Document {
                     name: document.name.into(),
                     at: DocumentAt {
                         offset,
@@ -250,9 +256,9 @@ pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dy
                         removed: document.content.is_none(),
                     },
                 },
-                Lies::Cleared => Entry::Cleared { offset },
+                PartitionRecord::Cleared => IndexEntry::Cleared { offset },
             };
-            show(Passed::Entry(entry, record.value.len() as u64));
+            show(ReplayItem::Entry(entry, record.value.len() as u64));
         }
     }
     Ok(next.max(from + 1))

@@ -4,14 +4,14 @@
 use std::io;
 use std::sync::Arc;
 
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Durability, Log, LogError, Offset, PartitionId, Records, SUBMISSION_RECORDS_MAX, Unit};
+use thalweg_log::{Durability, Log, LogError, Offset, PartitionId, Records, SUBMISSION_RECORDS_MAX, WriteBatch};
 use tokio::runtime::Handle;
 
-use super::catalog::{self, Catalog, CatalogOptions, Change};
-use super::{EmbeddedStore, Named};
-use crate::backup::{BackupError, BackupReader, Counts, Head, Part, Piece};
+use super::catalog::{self, Catalog, CatalogChange, CatalogOptions};
+use super::{CatalogEntry, EmbeddedStore};
+use crate::backup::{BackupCounts, BackupError, BackupPart, BackupReader, BackupRecords, NamespaceHeader};
 use crate::error::EventsError;
 use crate::time;
 
@@ -20,12 +20,12 @@ const UNIT_BYTES: usize = 4 << 20;
 /// Offsets that one frame leaves empty.
 const HOLE_MAX: u64 = 1 << 31;
 
-type Result<T> = std::result::Result<T, BackupError>;
+type RestoreResult<T> = std::result::Result<T, BackupError>;
 
 /// What was restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restored {
-    pub all: Counts,
+pub struct RestoreReport {
+    pub all: BackupCounts,
     /// Of the backup.
     pub bytes: u64,
     /// Messages by namespace.
@@ -38,8 +38,8 @@ pub struct Restored {
 pub fn restore<R: io::Read>(
     log: &Arc<dyn Log>,
     mut backup: BackupReader<R>,
-    tell: &mut dyn FnMut(&Restored),
-) -> Result<Restored> {
+    tell: &mut dyn FnMut(&RestoreReport),
+) -> RestoreResult<RestoreReport> {
     let runtime = Handle::current();
     if log.partitions().iter().any(|id| id.queue >= PartitionId::EVENTS) {
         let why = "the log has namespaces of events already, and a backup is restored to one without";
@@ -54,37 +54,37 @@ pub fn restore<R: io::Read>(
         },
     ))?;
     runtime.block_on(catalog.needs(catalog::MARKS, now))?;
-    let mut filling: Option<(Named, Filling<'_>)> = None;
-    let mut restored = Restored::default();
+    let mut filling: Option<(CatalogEntry, PartitionFiller<'_>)> = None;
+    let mut restored = RestoreReport::default();
     while let Some(part) = backup.next_part()? {
         restored.bytes = backup.bytes();
         match (part, &mut filling) {
-            (Part::Begin(_), _) => {}
-            (Part::Namespace(head), filling) => {
-                let Head { named, first, next } = *head;
+            (BackupPart::Begin(_), _) => {}
+            (BackupPart::Namespace(head), filling) => {
+                let NamespaceHeader { named, first, next } = *head;
                 *filling = Some((
                     named.clone(),
-                    Filling::begin(log.as_ref(), &runtime, &named, (first, next))?,
+                    PartitionFiller::begin(log.as_ref(), &runtime, &named, (first, next))?,
                 ));
             }
-            (Part::Records(piece), Some((_, filling))) => {
+            (BackupPart::Records(piece), Some((_, filling))) => {
                 restored.all.records += filling.push(&piece)?;
                 tell(&restored);
             }
-            (Part::NamespaceEnd(own), filling) => {
+            (BackupPart::NamespaceEnd(own), filling) => {
                 if let Some((named, own_filling)) = filling.take() {
                     own_filling.finish()?;
                     restored.messages.push((named.name.clone(), own.messages));
                     let created_at = named.created_at;
-                    runtime.block_on(catalog.store(&Change::Created(named), created_at))?;
+                    runtime.block_on(catalog.store(&CatalogChange::Created(named), created_at))?;
                     restored.all.namespaces += 1;
                     restored.all.messages += own.messages;
                     tell(&restored);
                 }
             }
-            (Part::End(all), _) => restored.all = all,
+            (BackupPart::End(all), _) => restored.all = all,
             // The reader sees to the order.
-            (Part::Records(_), None) => {}
+            (BackupPart::Records(_), None) => {}
         }
     }
     Ok(restored)
@@ -92,7 +92,7 @@ pub fn restore<R: io::Read>(
 
 impl EmbeddedStore {
     /// Whether the store that was opened over a restored log has found all of it.
-    pub fn has_restored(&self, restored: &Restored) -> crate::error::Result<()> {
+    pub fn has_restored(&self, restored: &RestoreReport) -> crate::error::Result<()> {
         for (name, messages) in &restored.messages {
             let namespace = self.inner.opened(name)?.namespace;
             let found = namespace.index.read().state.messages;
@@ -107,7 +107,7 @@ impl EmbeddedStore {
 }
 
 /// A partition that is being filled.
-struct Filling<'a> {
+struct PartitionFiller<'a> {
     log: &'a dyn Log,
     runtime: &'a Handle,
     id: PartitionId,
@@ -115,20 +115,20 @@ struct Filling<'a> {
     end: Offset,
     /// Behind what was pushed.
     at: Offset,
-    unit: Unit,
+    unit: WriteBatch,
     /// Of the unit.
     parts: usize,
     records: usize,
     bytes: usize,
 }
 
-impl<'a> Filling<'a> {
+impl<'a> PartitionFiller<'a> {
     fn begin(
         log: &'a dyn Log,
         runtime: &'a Handle,
-        named: &Named,
+        named: &CatalogEntry,
         (first, end): (Offset, Offset),
-    ) -> Result<Filling<'a>> {
+    ) -> RestoreResult<PartitionFiller<'a>> {
         let name = &named.name;
         let no_number = || EventsError::Damaged(format!("namespace '{name}' has a number that cannot be"));
         let id = catalog::checked_partition(named.number).ok_or_else(no_number)?;
@@ -138,14 +138,14 @@ impl<'a> Filling<'a> {
                 LogError::PartitionExists(_) => no_number(),
                 error => error.into(),
             })?;
-        Ok(Filling {
+        Ok(PartitionFiller {
             log,
             runtime,
             id,
             first,
             end,
             at: 0,
-            unit: Unit::default(),
+            unit: WriteBatch::default(),
             parts: 0,
             records: 0,
             bytes: 0,
@@ -153,7 +153,7 @@ impl<'a> Filling<'a> {
     }
 
     /// Returns how many records they are.
-    fn push(&mut self, piece: &Piece) -> Result<u64> {
+    fn push(&mut self, piece: &BackupRecords) -> RestoreResult<u64> {
         self.leave_empty(piece.base)?;
         let mut part = Records::with_capacity(piece.body.len());
         let is_whole = |count: usize| count as u64 == piece.next - piece.base;
@@ -172,16 +172,16 @@ impl<'a> Filling<'a> {
     }
 
     /// Up to an offset there is nothing.
-    fn leave_empty(&mut self, to: Offset) -> Result<()> {
+    fn leave_empty(&mut self, to: Offset) -> RestoreResult<()> {
         while self.at < to {
             let next = to.min(self.at + HOLE_MAX);
             let hole = Records::new().covering((next - self.at) as u32);
-            self.add(Kind::Data, hole.map_err(EventsError::from)?, next)?;
+            self.add(FrameKind::Data, hole.map_err(EventsError::from)?, next)?;
         }
         Ok(())
     }
 
-    fn add(&mut self, kind: Kind, part: Records, next: Offset) -> Result<()> {
+    fn add(&mut self, kind: FrameKind, part: Records, next: Offset) -> RestoreResult<()> {
         let (records, bytes) = (part.len(), part.bytes());
         if self.parts > 0 && (self.records + records > SUBMISSION_RECORDS_MAX || self.bytes + bytes > UNIT_BYTES) {
             self.store()?;
@@ -194,7 +194,7 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    fn store(&mut self) -> Result<()> {
+    fn store(&mut self) -> RestoreResult<()> {
         (self.parts, self.records, self.bytes) = (0, 0, 0);
         let stored = self
             .runtime
@@ -203,7 +203,7 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<()> {
+    fn finish(mut self) -> RestoreResult<()> {
         self.leave_empty(self.end)?;
         if self.parts > 0 {
             self.store()?;

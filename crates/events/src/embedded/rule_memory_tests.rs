@@ -8,7 +8,7 @@ use super::rules::weight;
 use super::test_support::{all_of, append_one, append_with, is_healthy, lives, new};
 use super::tests::{Chance, Disks};
 use crate::error::EventsError;
-use crate::store::{Expected, Namespace, Retention, RetentionOf, Store as _};
+use crate::store::{ExpectedVersion, Namespace, Retention, RetentionTarget, Store as _};
 
 /// What a store with little memory for its indexes has for rules.
 const BYTES_MAX: usize = 4 << 20;
@@ -21,7 +21,7 @@ fn bytes(store: &EmbeddedStore) -> usize {
 async fn fill(namespace: &Arc<dyn Namespace>) -> usize {
     for n in 0.. {
         let stream = format!("{n:01000}");
-        match namespace.delete_stream(&stream, Expected::Any, true).await {
+        match namespace.delete_stream(&stream, ExpectedVersion::Any, true).await {
             Ok(()) => {}
             Err(EventsError::RulesFull { bytes_max }) => {
                 assert_eq!(bytes_max, BYTES_MAX);
@@ -50,11 +50,13 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
         bytes(&store)
     );
     // The bound is that of all namespaces; what is no new name goes on.
-    let refused = b.delete_stream(&long, Expected::Any, true).await;
+    let refused = b.delete_stream(&long, ExpectedVersion::Any, true).await;
     let told = refused.unwrap_err().to_string();
     assert!(told.contains("take the 4 MiB that there are for them"), "{told}");
     append_one(&b, &long, "{}").await;
-    let again = a.delete_stream(&format!("{:01000}", 0), Expected::Any, true).await;
+    let again = a
+        .delete_stream(&format!("{:01000}", 0), ExpectedVersion::Any, true)
+        .await;
     assert!(matches!(again, Err(EventsError::StreamDeleted(_))), "{again:?}");
     // A start takes all of them, whatever the bound is.
     let before = bytes(&store);
@@ -63,7 +65,7 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
     assert_eq!(bytes(&store), before);
     store.delete("a").await.unwrap();
     let b = store.namespace("b").await.unwrap();
-    b.delete_stream(&long, Expected::Any, true).await.unwrap();
+    b.delete_stream(&long, ExpectedVersion::Any, true).await.unwrap();
     assert_eq!(
         bytes(&store),
         weight(&long),
@@ -148,7 +150,7 @@ fn whatever_is_deleted_and_made_again_at_the_bound_is_as_a_client_knows_it() {
                 }
                 9..=14 => {
                     let tombstone = chance.one_in(3);
-                    let told = b.delete_stream(&name, Expected::Any, tombstone).await;
+                    let told = b.delete_stream(&name, ExpectedVersion::Any, tombstone).await;
                     if stream.is_tombstoned {
                         assert!(matches!(told, Err(EventsError::StreamDeleted(_))), "{told:?}");
                     } else if stream.messages == 0 && !tombstone {
@@ -166,7 +168,7 @@ fn whatever_is_deleted_and_made_again_at_the_bound_is_as_a_client_knows_it() {
                 }
                 15..=16 => {
                     let rule = chance.one_in(2).then(Retention::default);
-                    let told = b.set_retention(RetentionOf::Stream(&name), rule).await;
+                    let told = b.set_retention(RetentionTarget::Stream(&name), rule).await;
                     if rule.is_some() && !stream.has_rule && !fits {
                         // Its document has a longer name than the stream.
                         assert!(matches!(told, Err(EventsError::RulesFull { .. })), "{told:?}");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::shared_map::SharedMap;
 use crate::error::{EventsError, Result};
 use crate::names;
-use crate::store::{Retention, RetentionOf};
+use crate::store::{Retention, RetentionTarget};
 
 /// How the names of documents begin that are the engine's own.
 pub(super) const OWN: &str = "~";
@@ -18,7 +18,7 @@ pub(super) const DELETED: &str = "~deleted/";
 
 /// Of a stream that was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Deleted {
+pub(super) struct StreamDeletion {
     /// Messages at lower positions are hidden.
     pub before: u64,
     /// Nothing is stored in it any more.
@@ -26,10 +26,10 @@ pub(super) struct Deleted {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rules {
+pub(super) struct VisibilityRules {
     streams: SharedMap<Retention>,
     categories: SharedMap<Retention>,
-    deleted: SharedMap<Deleted>,
+    deleted: SharedMap<StreamDeletion>,
     /// By category, how many of its streams have a rule or are deleted; counted twice if they are both.
     concerned: SharedMap<u64>,
     /// Memory of all names, and of those that are deleted.
@@ -45,16 +45,16 @@ pub(super) fn weight(name: &str) -> usize {
     2 * NAME_BYTES + name.len() + names::category(name).len()
 }
 
-impl Rules {
+impl VisibilityRules {
     /// Memory, about.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub fn has_rule_of(&self, of: RetentionOf<'_>) -> bool {
+    pub fn has_rule_of(&self, of: RetentionTarget<'_>) -> bool {
         match of {
-            RetentionOf::Stream(stream) => self.streams.contains(stream),
-            RetentionOf::Category(category) => self.categories.contains(category),
+            RetentionTarget::Stream(stream) => self.streams.contains(stream),
+            RetentionTarget::Category(category) => self.categories.contains(category),
         }
     }
 
@@ -75,15 +75,15 @@ impl Rules {
         self.deleted.get(stream).map_or(0, |deleted| deleted.before)
     }
 
-    pub fn of(&self, of: RetentionOf<'_>) -> Option<Retention> {
+    pub fn of(&self, of: RetentionTarget<'_>) -> Option<Retention> {
         match of {
-            RetentionOf::Stream(stream) => self.streams.get(stream).copied(),
-            RetentionOf::Category(category) => self.categories.get(category).copied(),
+            RetentionTarget::Stream(stream) => self.streams.get(stream).copied(),
+            RetentionTarget::Category(category) => self.categories.get(category).copied(),
         }
     }
 
     /// Whether the same rule hides messages of a stream. A deletion is not one: it only ever hides more.
-    pub fn rule_alike(&self, other: &Rules, stream: &str) -> bool {
+    pub fn rule_alike(&self, other: &VisibilityRules, stream: &str) -> bool {
         self.for_stream(stream) == other.for_stream(stream)
     }
 
@@ -130,7 +130,7 @@ impl Rules {
         rules.any(|(_, rule)| rule.max_age.is_some())
     }
 
-    pub fn delete(&mut self, stream: &str, deleted: Deleted) {
+    pub fn delete(&mut self, stream: &str, deleted: StreamDeletion) {
         let change = i64::from(self.deleted.insert(stream, deleted));
         self.weigh_deleted(stream, change);
         self.concern(stream, change);
@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn a_category_is_concerned_as_long_as_one_of_its_streams_is() {
-        let mut rules = Rules::default();
-        let deleted = Deleted {
+        let mut rules = VisibilityRules::default();
+        let deleted = StreamDeletion {
             before: 3,
             tombstone: false,
         };
@@ -222,7 +222,7 @@ mod tests {
         rules.apply("~deleted/a-2", Some(&content)).unwrap();
         rules.apply("~stream/b-1", Some(&rule)).unwrap();
         rules.apply("~stream/b-1", Some(&rule)).unwrap();
-        let concerned = |rules: &Rules| ["a", "b", "c"].map(|category| rules.concern_some_of(category));
+        let concerned = |rules: &VisibilityRules| ["a", "b", "c"].map(|category| rules.concern_some_of(category));
         assert_eq!(concerned(&rules), [true, true, false]);
         rules.apply("~stream/b-1", None).unwrap();
         rules.apply("~stream/b-1", None).unwrap();

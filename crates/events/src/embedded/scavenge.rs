@@ -9,19 +9,19 @@ use parking_lot::Mutex;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset};
 
-use super::hidden::Hidden;
-use super::index::{DocumentAt, Gone, GoneOf, Io, List, Listed, Read, Unread};
-use super::marks::OffsetRuns;
+use super::index::{DocumentAt, IndexReadError, IndexReadResult, Io, ListId, ListKind, NamespaceRemovals, RemovalSet};
 use super::namespace::EmbeddedNamespace;
-use super::record::Lies;
-use super::rules::Rules;
-use super::{Inner, catalog, upkeep};
+use super::record::PartitionRecord;
+use super::rules::VisibilityRules;
+use super::scavenge_marks::OffsetRuns;
+use super::visibility::VisibilityFilter;
+use super::{StoreInner, catalog, maintenance};
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::names;
-use crate::store::{Direction, Scavenged};
+use crate::store::{Direction, ScavengeReport};
 
-pub(super) async fn scavenge(inner: Arc<Inner>) -> Result<Scavenged> {
+pub(super) async fn scavenge(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
     let _alone = inner.scavenging.clone().write_owned().await;
     let done = tokio::task::spawn_blocking(move || all(&inner)).await;
     done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
@@ -29,14 +29,14 @@ pub(super) async fn scavenge(inner: Arc<Inner>) -> Result<Scavenged> {
 
 /// Has the bytes leave the disk, too: what is written on is closed, so that all of it can be rewritten, and no file that had them
 /// stays or is used again.
-pub(super) async fn erase(inner: Arc<Inner>) -> Result<Scavenged> {
+pub(super) async fn erase(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
     let first = scavenge(inner.clone()).await?;
     inner.place.log.roll().await?;
     let _alone = inner.scavenging.clone().write_owned().await;
     let done = tokio::task::spawn_blocking(move || {
         let then = all(&inner)?;
         inner.place.log.erase()?;
-        Ok(Scavenged {
+        Ok(ScavengeReport {
             messages: first.messages + then.messages,
             bytes: first.bytes + then.bytes,
         })
@@ -49,8 +49,8 @@ pub(super) async fn erase(inner: Arc<Inner>) -> Result<Scavenged> {
 const ROUND: usize = 8_000_000;
 
 /// Blocks.
-fn all(inner: &Inner) -> Result<Scavenged> {
-    let mut scavenged = Scavenged::default();
+fn all(inner: &StoreInner) -> Result<ScavengeReport> {
+    let mut scavenged = ScavengeReport::default();
     loop {
         let (some, is_all) = some(inner, ROUND)?;
         scavenged.messages += some.messages;
@@ -62,10 +62,10 @@ fn all(inner: &Inner) -> Result<Scavenged> {
 }
 
 /// A namespace that was looked at.
-pub(super) struct Looked {
+pub(super) struct ScannedNamespace {
     namespace: Arc<EmbeddedNamespace>,
     /// What hid messages then.
-    rules: Arc<Rules>,
+    rules: Arc<VisibilityRules>,
     /// The newest message of all is among what goes, at this global position.
     last_global: Option<u64>,
     /// Up to where.
@@ -74,15 +74,15 @@ pub(super) struct Looked {
 }
 
 /// As many messages as a round has, and whether these were all.
-pub(super) fn some(inner: &Inner, round: usize) -> Result<(Scavenged, bool)> {
+pub(super) fn some(inner: &StoreInner, round: usize) -> Result<(ScavengeReport, bool)> {
     finish(inner)?;
     let (mut gone, looked, is_all) = look(inner, round)?;
     let ruling = mark(inner, &mut gone, &looked)?;
     forget(inner, &gone, &looked)?;
     drop(ruling);
-    let mut scavenged = Scavenged::default();
-    let none = GoneOf::default();
-    for Looked {
+    let mut scavenged = ScavengeReport::default();
+    let none = NamespaceRemovals::default();
+    for ScannedNamespace {
         namespace,
         to,
         cleared_at,
@@ -97,10 +97,10 @@ pub(super) fn some(inner: &Inner, round: usize) -> Result<(Scavenged, bool)> {
 }
 
 /// What may go.
-pub(super) fn look(inner: &Inner, round: usize) -> Result<(Gone, Vec<Looked>, bool)> {
+pub(super) fn look(inner: &StoreInner, round: usize) -> Result<(RemovalSet, Vec<ScannedNamespace>, bool)> {
     // What is looked at below is in tables, if there are any.
-    upkeep::flush_all(inner)?;
-    let mut gone = Gone::default();
+    maintenance::flush_all(inner)?;
+    let mut gone = RemovalSet::default();
     let mut looked = Vec::new();
     let mut left = round;
     for namespace in inner.all() {
@@ -129,7 +129,7 @@ pub(super) fn look(inner: &Inner, round: usize) -> Result<(Gone, Vec<Looked>, bo
         if !found.offsets.is_empty() {
             gone.0.insert(namespace.number, found);
         }
-        looked.push(Looked {
+        looked.push(ScannedNamespace {
             namespace,
             rules,
             last_global: last,
@@ -141,10 +141,10 @@ pub(super) fn look(inner: &Inner, round: usize) -> Result<(Gone, Vec<Looked>, bo
 }
 
 /// Nobody changes a rule that has hidden what goes until the indexes have forgotten it.
-type Ruling = Vec<tokio::sync::OwnedMutexGuard<()>>;
+type RuleLocks = Vec<tokio::sync::OwnedMutexGuard<()>>;
 
 /// Says for good what goes. What a rule hid that is another one by now stays.
-fn mark(inner: &Inner, gone: &mut Gone, looked: &[Looked]) -> Result<Ruling> {
+fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) -> Result<RuleLocks> {
     let mut ruling = Vec::new();
     if gone.0.is_empty() {
         return Ok(ruling);
@@ -179,7 +179,7 @@ fn mark(inner: &Inner, gone: &mut Gone, looked: &[Looked]) -> Result<Ruling> {
         // indexes without the messages.
         let next = namespace.index.read().state.next_offset;
         if inner.place.shelf.is_on_disk()
-            && let Err(error) = upkeep::until_synced(namespace, next)
+            && let Err(error) = maintenance::until_synced(namespace, next)
             && !namespace.is_gone()
         {
             return Err(error);
@@ -190,24 +190,24 @@ fn mark(inner: &Inner, gone: &mut Gone, looked: &[Looked]) -> Result<Ruling> {
 }
 
 /// Has the indexes follow marks that a crash, or an index that could not be written, has left. Blocks.
-pub(super) fn finish(inner: &Inner) -> Result<()> {
-    let (mut gone, mut looked) = (Gone::default(), Vec::new());
+pub(super) fn finish(inner: &StoreInner) -> Result<()> {
+    let (mut gone, mut looked) = (RemovalSet::default(), Vec::new());
     for namespace in inner.all() {
         let pending = namespace.pending_marks()?;
         if pending.is_empty() {
             continue;
         }
         if looked.is_empty() {
-            upkeep::flush_all(inner)?;
+            maintenance::flush_all(inner)?;
         }
         let (state, space) = {
             let index = namespace.index.read();
             (index.state, index.space())
         };
-        let mut own = GoneOf {
+        let mut own = NamespaceRemovals {
             space,
             marked_to: namespace.marks().newest() + 1,
-            ..GoneOf::default()
+            ..NamespaceRemovals::default()
         };
         for (start, end) in pending.iter() {
             namespace.listed_messages(start.max(state.cleared_at), end, &mut own)?;
@@ -217,7 +217,7 @@ pub(super) fn finish(inner: &Inner) -> Result<()> {
             continue;
         }
         gone.0.insert(namespace.number, own);
-        looked.push(Looked {
+        looked.push(ScannedNamespace {
             rules: namespace.rules(),
             last_global: None,
             namespace,
@@ -229,13 +229,13 @@ pub(super) fn finish(inner: &Inner) -> Result<()> {
 }
 
 /// Has the indexes leave out what goes.
-pub(super) fn forget(inner: &Inner, gone: &Gone, looked: &[Looked]) -> Result<()> {
+pub(super) fn forget(inner: &StoreInner, gone: &RemovalSet, looked: &[ScannedNamespace]) -> Result<()> {
     if gone.0.is_empty() {
         return Ok(());
     }
     let lives = |space| inner.lives(space);
     let left_out = inner.place.shelf.leave_out(gone, &lives, |publish| {
-        let own = |looked: &'_ Looked| gone.0.get(&looked.namespace.number);
+        let own = |looked: &'_ ScannedNamespace| gone.0.get(&looked.namespace.number);
         let mut indexes: Vec<_> = looked
             .iter()
             .filter_map(|looked| Some((looked.namespace.index.write(), own(looked)?)))
@@ -249,16 +249,18 @@ pub(super) fn forget(inner: &Inner, gone: &Gone, looked: &[Looked]) -> Result<()
     left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))
 }
 
-pub(super) fn failed(unread: Unread) -> EventsError {
+pub(super) fn failed(unread: IndexReadError) -> EventsError {
     match unread {
-        Unread::Failed(error) => error,
-        Unread::OnDisk | Unread::Moved => EventsError::Unavailable("the index could not be read".to_owned()),
+        IndexReadError::Failed(error) => error,
+        IndexReadError::OnDisk | IndexReadError::Moved => {
+            EventsError::Unavailable("the index could not be read".to_owned())
+        }
     }
 }
 
 impl EmbeddedNamespace {
     /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version.
-    pub(super) fn may_go(&self, hidden: &mut Hidden, event: &EventRef<'_>) -> Read<bool> {
+    pub(super) fn may_go(&self, hidden: &mut VisibilityFilter, event: &EventRef<'_>) -> IndexReadResult<bool> {
         if !hidden.hides(self, event, Io::MayBlock)? {
             return Ok(false);
         }
@@ -272,12 +274,12 @@ impl EmbeddedNamespace {
     }
 
     /// Those of a part of the log that are in the lists.
-    fn listed_messages(&self, from: Offset, to: Offset, gone: &mut GoneOf) -> Result<()> {
+    fn listed_messages(&self, from: Offset, to: Offset, gone: &mut NamespaceRemovals) -> Result<()> {
         let mut wrong = None;
         self.place
             .log
             .scan(self.partition, from, to.max(from), &mut |offset, record| {
-                if let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) {
+                if let Some(PartitionRecord::Event(event)) = PartitionRecord::decode(record.value, record.time) {
                     match self.is_listed(&event, offset) {
                         Ok(true) => self.note(gone, &event, offset),
                         Ok(false) => {}
@@ -291,15 +293,20 @@ impl EmbeddedNamespace {
 
     /// Those that may go and are in the lists, up to `max`, up to where they were looked for, and the last global position if
     /// its message is among them.
-    fn hidden_messages(&self, from: Offset, to: Offset, max: usize) -> Result<(GoneOf, Offset, Option<u64>)> {
-        let mut gone = GoneOf::default();
+    fn hidden_messages(
+        &self,
+        from: Offset,
+        to: Offset,
+        max: usize,
+    ) -> Result<(NamespaceRemovals, Offset, Option<u64>)> {
+        let mut gone = NamespaceRemovals::default();
         if self.rules().is_empty() {
             return Ok((gone, to, None));
         }
         let mut last = 0;
         let (mut hidden, mut wrong, mut end) = (self.hidden(), None, to);
         self.place.log.scan(self.partition, from, to, &mut |offset, record| {
-            let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) else {
+            let Some(PartitionRecord::Event(event)) = PartitionRecord::decode(record.value, record.time) else {
                 return true;
             };
             match self
@@ -327,7 +334,7 @@ impl EmbeddedNamespace {
         }
     }
 
-    fn note(&self, gone: &mut GoneOf, event: &EventRef<'_>, offset: Offset) {
+    fn note(&self, gone: &mut NamespaceRemovals, event: &EventRef<'_>, offset: Offset) {
         gone.offsets.push(offset);
         *gone.streams.entry(event.stream.to_owned()).or_default() += 1;
         let category = gone
@@ -343,9 +350,9 @@ impl EmbeddedNamespace {
         category.streams += i64::from(event.position as i64 == version);
     }
 
-    fn is_listed(&self, event: &EventRef<'_>, offset: Offset) -> Read<bool> {
+    fn is_listed(&self, event: &EventRef<'_>, offset: Offset) -> IndexReadResult<bool> {
         let mut found = false;
-        let list = Listed::Of(List::Stream, event.stream.to_owned());
+        let list = ListId::Of(ListKind::Stream, event.stream.to_owned());
         self.walk(
             &list,
             Some(event.position),
@@ -360,14 +367,14 @@ impl EmbeddedNamespace {
     }
 
     /// In no list since a scavenging that a crash has ended, when there were no marks yet.
-    fn is_left_over(&self, hidden: &mut Hidden, event: &EventRef<'_>, offset: Offset) -> bool {
+    fn is_left_over(&self, hidden: &mut VisibilityFilter, event: &EventRef<'_>, offset: Offset) -> bool {
         let goes = self.may_go(hidden, event).unwrap_or(false);
         goes && self.is_listed(event, offset).is_ok_and(|listed| !listed)
     }
 
     /// Has the log keep what is needed of what stands before `to`: all that is in a list, whatever has been hidden since
     /// `gone` was left out of them. Returns the bytes that are freed.
-    fn rewrite(self: &Arc<Self>, to: Offset, cleared_at: Offset, gone: &GoneOf) -> Result<u64> {
+    fn rewrite(self: &Arc<Self>, to: Offset, cleared_at: Offset, gone: &NamespaceRemovals) -> Result<u64> {
         let log = &self.place.log;
         let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
         let work = Mutex::new(self.hidden());
@@ -379,18 +386,18 @@ impl EmbeddedNamespace {
             if offset >= to {
                 return true;
             }
-            match Lies::decode(record.value, record.time) {
-                Some(Lies::Event(_)) if offset < cleared_at => false,
-                Some(Lies::Event(event)) => {
+            match PartitionRecord::decode(record.value, record.time) {
+                Some(PartitionRecord::Event(_)) if offset < cleared_at => false,
+                Some(PartitionRecord::Event(event)) => {
                     let goes = gone.has(offset) || self.is_marked(offset);
                     !goes && !self.is_left_over(&mut work.lock(), &event, offset)
                 }
-                Some(Lies::Document(document)) => {
+                Some(PartitionRecord::Document(document)) => {
                     let newest = self.document_at(document.name, Io::MayBlock);
                     let is_over = |newest: &DocumentAt| (offset + 1..synced).contains(&newest.offset);
                     newest.map_or(true, |newest| !newest.as_ref().is_some_and(is_over))
                 }
-                Some(Lies::Cleared) => offset >= cleared_at,
+                Some(PartitionRecord::Cleared) => offset >= cleared_at,
                 // Whatever it is, it is not ours to remove.
                 None => true,
             }

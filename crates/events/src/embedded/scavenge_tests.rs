@@ -6,7 +6,7 @@ use super::between_tests::{events, to};
 use super::test_support::{all_of, append_one, append_with, is_healthy, keep_newest, lives, new};
 use super::tests::{Chance, Disks};
 use super::*;
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::id::MessageId;
 use crate::store::*;
 
@@ -21,9 +21,9 @@ async fn what_was_scavenged_stays_gone_without_its_rule_and_with_indexes_that_ar
         append_with(&own, "a-1", &format!("{{\"n\":{n}}}"), id).await.unwrap();
     }
     let made = MessageId::from(all_of(&own).await[4].event().id);
-    keep_newest(&own, RetentionOf::Stream("a-1"), Some(1)).await;
+    keep_newest(&own, RetentionTarget::Stream("a-1"), Some(1)).await;
     assert_eq!(store.scavenge().await.unwrap().messages, 19);
-    keep_newest(&own, RetentionOf::Stream("a-1"), None).await;
+    keep_newest(&own, RetentionTarget::Stream("a-1"), None).await;
     for step in ["scavenged", "started", "indexed anew", "and again"] {
         if step != "scavenged" {
             drop((store, own));
@@ -61,7 +61,7 @@ async fn a_deleted_stream_leaves_no_message_and_goes_on_where_it_ended() {
     let mut own = store.namespace(DEFAULT).await.unwrap();
     own.append(&to("b-1", events(None, 2))).await.unwrap();
     own.append(&to("a-1", events(None, 5))).await.unwrap();
-    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
     // Also the last message of the stream, and of all.
     assert_eq!(store.scavenge().await.unwrap().messages, 5);
     for step in ["scavenged", "started", "indexed anew"] {
@@ -94,12 +94,12 @@ async fn a_start_ends_a_scavenging_that_was_cut_off() {
         let store = disks.open().await;
         let own = store.namespace(DEFAULT).await.unwrap();
         own.append(&to("a-1", events(None, 9))).await.unwrap();
-        keep_newest(&own, RetentionOf::Stream("a-1"), Some(2)).await;
+        keep_newest(&own, RetentionTarget::Stream("a-1"), Some(2)).await;
         store.flush_indexes().await.unwrap();
         disks.fail_indexes(true);
         assert!(store.scavenge().await.is_err());
         disks.fail_indexes(false);
-        keep_newest(&own, RetentionOf::Stream("a-1"), None).await;
+        keep_newest(&own, RetentionTarget::Stream("a-1"), None).await;
         drop((store, own));
         if lose_indexes {
             disks.lose_indexes();
@@ -135,7 +135,7 @@ async fn bytes_of_what_is_deleted_are_in_no_file_once_they_are_erased() {
         .unwrap();
     }
     // The last message of the stream and of all is the secret.
-    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
     let revision = own.document("kept").await.unwrap().unwrap().revision;
     own.put_document("kept", None, revision).await.unwrap();
     assert_eq!(store.scavenge().await.unwrap().messages, 6);
@@ -197,7 +197,7 @@ impl StreamModel {
         };
         let rule = (rule != Retention::default()).then_some(rule);
         namespace
-            .set_retention(RetentionOf::Stream(stream), rule)
+            .set_retention(RetentionTarget::Stream(stream), rule)
             .await
             .unwrap();
     }
@@ -285,7 +285,10 @@ async fn life(seed: u64, steps: u64) {
                 stream.set_rule(&namespace, &name).await;
             }
             9 => {
-                namespace.delete_stream(&name, Expected::Any, false).await.unwrap();
+                namespace
+                    .delete_stream(&name, ExpectedVersion::Any, false)
+                    .await
+                    .unwrap();
                 stream.deleted_before = stream.next;
             }
             10 | 11 => {
@@ -315,7 +318,10 @@ async fn life(seed: u64, steps: u64) {
             let namespace = store.namespace(DEFAULT).await.unwrap();
             let shown = all_of(&namespace).await;
             let known = model.ids.last().map_or(0, |(_, global)| *global);
-            let new = shown.iter().map(Stored::event).filter(|event| event.global > known);
+            let new = shown
+                .iter()
+                .map(StoredEvent::event)
+                .filter(|event| event.global > known);
             model.ids.extend(new.map(|event| (event.id.into(), event.global)));
             model.hold(&store, &namespace, &what).await;
         }

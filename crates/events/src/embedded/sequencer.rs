@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use thalweg_log::Offset;
 
-use super::index::{Entry, Index};
+use super::index::{IndexEntry, NamespaceIndex};
 use crate::error::{EventsError, Result};
 use crate::id::MessageId;
 
@@ -17,9 +17,9 @@ pub(crate) struct Sequencer {
     pub next_offset: Offset,
     pub next_global: u64,
     /// Numbered and not indexed yet, in their order.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingEntries>,
     /// Streams with pending messages.
-    heads: HashMap<Arc<str>, Head>,
+    heads: HashMap<Arc<str>, StreamHead>,
     /// That clients gave to pending messages.
     ids: HashSet<MessageId>,
     /// Names of pending documents.
@@ -30,13 +30,13 @@ pub(crate) struct Sequencer {
     refused: bool,
     /// Somebody waits for what is on its way, and wants nothing to follow it.
     holds: usize,
-    chance: Chance,
+    chance: RandomBuffer,
 }
 
 /// What is numbered and on its way.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
-    pub entries: Vec<Entry>,
+pub(crate) struct PendingEntries {
+    pub entries: Vec<IndexEntry>,
     /// Streams, and the versions that they have then.
     pub streams: Vec<(Arc<str>, i64)>,
     /// That clients gave.
@@ -46,7 +46,7 @@ pub(crate) struct Pending {
 }
 
 #[derive(Debug)]
-struct Head {
+struct StreamHead {
     version: i64,
     /// Submissions that are pending.
     pending: usize,
@@ -54,12 +54,12 @@ struct Head {
 
 /// Random bytes, taken from the system many at a time.
 #[derive(Debug, Default)]
-struct Chance {
+struct RandomBuffer {
     left: Vec<[u8; 4]>,
 }
 
 impl Sequencer {
-    pub fn new(index: &Index) -> Sequencer {
+    pub fn new(index: &NamespaceIndex) -> Sequencer {
         Sequencer {
             next_offset: index.state.next_offset,
             next_global: index.state.last_global + 1,
@@ -103,18 +103,21 @@ impl Sequencer {
         !self.ids.is_empty() && self.ids.contains(id)
     }
 
-    pub fn name(&self, stream: &str, index: &Index) -> Arc<str> {
+    pub fn name(&self, stream: &str, index: &NamespaceIndex) -> Arc<str> {
         let known = self.heads.get_key_value(stream).map(|(name, _)| name.clone());
         known.or_else(|| index.name(stream)).unwrap_or_else(|| stream.into())
     }
 
     /// What was numbered is on its way.
-    pub fn submitted(&mut self, pending: Pending) {
+    pub fn submitted(&mut self, pending: PendingEntries) {
         for (stream, version) in &pending.streams {
             let version = *version;
             let head = match self.heads.get_mut(stream) {
                 Some(head) => head,
-                None => self.heads.entry(stream.clone()).or_insert(Head { version, pending: 0 }),
+                None => self
+                    .heads
+                    .entry(stream.clone())
+                    .or_insert(StreamHead { version, pending: 0 }),
             };
             head.version = version;
             head.pending += 1;
@@ -123,11 +126,11 @@ impl Sequencer {
         self.next_offset += pending.entries.len() as u64;
         for entry in &pending.entries {
             match entry {
-                Entry::Event(event) => self.next_global = self.next_global.max(event.global + 1),
-                Entry::Document { name, .. } => {
+                IndexEntry::Event(event) => self.next_global = self.next_global.max(event.global + 1),
+                IndexEntry::Document { name, .. } => {
                     self.documents.insert(name.clone());
                 }
-                Entry::Cleared { .. } => self.next_global = 1,
+                IndexEntry::Cleared { .. } => self.next_global = 1,
             }
         }
         self.pending.push_back(pending);
@@ -135,7 +138,7 @@ impl Sequencer {
     }
 
     /// Indexes what is stored by now: everything before `next`.
-    pub fn stored(&mut self, next: Offset, index: &mut Index) {
+    pub fn stored(&mut self, next: Offset, index: &mut NamespaceIndex) {
         while let Some(pending) = self.pending.pop_front() {
             if pending.entries.last().is_some_and(|last| last.offset() >= next) {
                 self.pending.push_front(pending);
@@ -147,7 +150,7 @@ impl Sequencer {
         }
     }
 
-    fn forget(&mut self, pending: &Pending) {
+    fn forget(&mut self, pending: &PendingEntries) {
         for id in &pending.ids {
             self.ids.remove(id);
         }
@@ -161,7 +164,7 @@ impl Sequencer {
         }
         if !self.documents.is_empty() {
             for entry in &pending.entries {
-                if let Entry::Document { name, .. } = entry {
+                if let IndexEntry::Document { name, .. } = entry {
                     self.documents.remove(name);
                 }
             }
@@ -169,7 +172,7 @@ impl Sequencer {
     }
 
     /// It is known what became of a submission.
-    pub fn ended(&mut self, is_stored: bool, next: Offset, index: &mut Index) {
+    pub fn ended(&mut self, is_stored: bool, next: Offset, index: &mut NamespaceIndex) {
         self.stored(next, index);
         self.outstanding -= 1;
         self.refused |= !is_stored;
@@ -185,7 +188,7 @@ impl Sequencer {
     }
 }
 
-impl Chance {
+impl RandomBuffer {
     fn take(&mut self) -> Result<u32> {
         if self.left.is_empty() {
             let mut bytes = [0; 1024];

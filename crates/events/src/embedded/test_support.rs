@@ -4,9 +4,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::*;
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::id::MessageId;
-use crate::store::{Append, Appended, CategoryRead, Direction, Expected, NewEvent, Retention, RetentionOf};
+use crate::store::{
+    Append, AppendOutcome, CategoryRead, Direction, ExpectedVersion, NewEvent, Retention, RetentionTarget,
+};
 
 pub fn new(name: &str) -> NewNamespace {
     NewNamespace {
@@ -23,7 +25,7 @@ pub async fn append_with(
     stream: &str,
     data: &str,
     id: Option<MessageId>,
-) -> Result<Appended> {
+) -> Result<AppendOutcome> {
     let event = NewEvent {
         id,
         kind: "T",
@@ -32,17 +34,17 @@ pub async fn append_with(
     };
     let append = Append {
         stream,
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: vec![event],
     };
     Ok(namespace.append(&[append]).await?.remove(0))
 }
 
-pub async fn append_one(namespace: &Arc<dyn Namespace>, stream: &str, data: &str) -> Appended {
+pub async fn append_one(namespace: &Arc<dyn Namespace>, stream: &str, data: &str) -> AppendOutcome {
     append_with(namespace, stream, data, None).await.unwrap()
 }
 
-pub async fn keep_newest(namespace: &Arc<dyn Namespace>, of: RetentionOf<'_>, count: Option<u64>) {
+pub async fn keep_newest(namespace: &Arc<dyn Namespace>, of: RetentionTarget<'_>, count: Option<u64>) {
     let rule = count.map(|count| Retention {
         max_count: Some(count),
         ..Retention::default()
@@ -51,7 +53,7 @@ pub async fn keep_newest(namespace: &Arc<dyn Namespace>, of: RetentionOf<'_>, co
 }
 
 /// Every message that is shown, by global position.
-pub async fn all_of(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
+pub async fn all_of(namespace: &Arc<dyn Namespace>) -> Vec<StoredEvent> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
         let read = CategoryRead {

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use thalweg_log::PartitionId;
-use thalweg_log::disk::{Disk as _, Ram};
+use thalweg_log::disk::{Disk as _, RamDisk};
 
 use super::*;
 use crate::id::MessageId;
-use crate::names::{self, Member};
+use crate::names::{self, GroupMember};
 use crate::store::*;
-use crate::{Stored, TokenDigest};
+use crate::{StoredEvent, TokenDigest};
 
 pub(super) use disks::{Disks, FrameOnDisk};
 
@@ -44,7 +44,7 @@ struct Told {
 }
 
 impl Told {
-    fn of(stored: &Stored) -> Told {
+    fn of(stored: &StoredEvent) -> Told {
         let event = stored.event();
         Told {
             id: MessageId::from(event.id).to_string(),
@@ -155,10 +155,10 @@ pub(super) async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, ch
             .collect();
         let version = model.version(stream);
         let (expected, fits) = match chance.below(4) {
-            0 => (Expected::Version(version), true),
-            1 => (Expected::Version(version + 1), false),
-            2 => (Expected::NoStream, version < 0),
-            _ => (Expected::Any, true),
+            0 => (ExpectedVersion::Version(version), true),
+            1 => (ExpectedVersion::Version(version + 1), false),
+            2 => (ExpectedVersion::NoStream, version < 0),
+            _ => (ExpectedVersion::Any, true),
         };
         parts.push((stream, expected, fits, events));
     }
@@ -212,14 +212,14 @@ pub(super) async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, ch
 
 async fn import(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Chance) {
     let base = model.next_global();
-    let batch: Vec<Import> = (0..1 + chance.below(30))
+    let batch: Vec<ImportRecord> = (0..1 + chance.below(30))
         .map(|n| {
             let stream = a_stream(chance);
             let position = match chance.below(3) {
                 0 => chance.below(50),
                 _ => (model.version(&stream) + 1) as u64 + n + chance.below(3),
             };
-            Import {
+            ImportRecord {
                 id: an_id(chance),
                 kind: KINDS[chance.below(3) as usize].to_owned(),
                 position,
@@ -269,7 +269,7 @@ async fn hide(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Ch
     match chance.below(3) {
         0 => {
             namespace
-                .delete_stream(&stream, Expected::Version(version), false)
+                .delete_stream(&stream, ExpectedVersion::Version(version), false)
                 .await
                 .unwrap();
             let floor = model.floors.entry(stream).or_default();
@@ -277,7 +277,7 @@ async fn hide(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Ch
         }
         n => {
             let rule = namespace
-                .retention(RetentionOf::Stream(&stream))
+                .retention(RetentionTarget::Stream(&stream))
                 .await
                 .unwrap()
                 .unwrap_or_default();
@@ -292,7 +292,7 @@ async fn hide(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Ch
                 },
             };
             namespace
-                .set_retention(RetentionOf::Stream(&stream), Some(rule))
+                .set_retention(RetentionTarget::Stream(&stream), Some(rule))
                 .await
                 .unwrap();
             let floor = model.floors.entry(stream.clone()).or_default();
@@ -334,7 +334,7 @@ async fn whole_stream(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) 
         let Some(next) = page.next.filter(|_| found.len() < 5000) else {
             break;
         };
-        read.from = Some(From::Position(next));
+        read.from = Some(StreamPosition::Position(next));
     }
     found
 }
@@ -407,7 +407,7 @@ pub(super) async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>,
             );
             let global = chance.below(model.next_global() + 2);
             let read = StreamRead {
-                from: Some(From::Global(global)),
+                from: Some(StreamPosition::Global(global)),
                 max: 9,
                 ..read
             };
@@ -423,7 +423,7 @@ pub(super) async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>,
         }
     }
     for category in [None, Some("a"), Some("b"), Some("alone"), Some("none")] {
-        let member = chance.one_in(2).then(|| Member {
+        let member = chance.one_in(2).then(|| GroupMember {
             number: chance.below(2),
             of: 2,
         });
@@ -535,7 +535,7 @@ async fn check_names(namespace: &Arc<dyn Namespace>, model: &Model, streams: &[&
 }
 
 /// What a lost index looks like.
-fn damage(disk: &Ram, chance: &mut Chance) {
+fn damage(disk: &RamDisk, chance: &mut Chance) {
     let names = disk.names().unwrap();
     let Some(name) = names.get(chance.below(names.len().max(1) as u64) as usize) else {
         return;
@@ -578,7 +578,10 @@ async fn life(seed: u64, steps: u64) {
                 // Rules stay, and hide again what comes below; here there are none that could.
                 if hides {
                     for of in model.floors.keys().chain(model.counts.keys()) {
-                        namespace.set_retention(RetentionOf::Stream(of), None).await.unwrap();
+                        namespace
+                            .set_retention(RetentionTarget::Stream(of), None)
+                            .await
+                            .unwrap();
                     }
                     model.floors.clear();
                     model.counts.clear();
@@ -636,7 +639,7 @@ async fn a_deleted_namespace_takes_no_memory_of_the_indexes() {
     };
     let appends = [Append {
         stream: "a-1",
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: vec![event],
     }];
     namespace.append(&appends).await.unwrap();

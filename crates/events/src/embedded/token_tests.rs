@@ -22,7 +22,7 @@ fn known(store: &EmbeddedStore) -> Vec<String> {
 }
 
 fn id(number: u32) -> String {
-    Admitted::new(token(number, None), 0).id
+    TokenEntry::new(token(number, None), 0).id
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,9 +66,9 @@ fn of_tokens_that_have_ended_the_newest_stay_and_of_the_others_all() {
         for number in 0..chance.below(400) as u32 {
             // Many end at the same moment.
             let end = (!chance.one_in(4)).then(|| 900 + chance.below(130) as i64);
-            tokens.push(Admitted::new(token(number, end), 0));
+            tokens.push(TokenEntry::new(token(number, end), 0));
         }
-        let ids = |tokens: &[Admitted], has_ended: bool| -> Vec<(Option<Micros>, String)> {
+        let ids = |tokens: &[TokenEntry], has_ended: bool| -> Vec<(Option<Micros>, String)> {
             let chosen = tokens.iter().filter(|token| token.has_expired(now) == has_ended);
             chosen.map(|token| (token.expires_at, token.id.clone())).collect()
         };

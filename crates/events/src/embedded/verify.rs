@@ -6,16 +6,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use thalweg_log::format::frame::Kind;
-use thalweg_log::{LogError, Offset, ReadWant};
+use thalweg_log::format::frame::FrameKind;
+use thalweg_log::{LogError, Offset, ReadOptions};
 
-use super::index::{DocumentAt, Entry, Event, Io, List, Listed, Unread, hash};
-use super::marks::OffsetRuns;
+use super::index::{DocumentAt, IndexEntry, IndexReadError, IndexedEvent, Io, ListId, ListKind, hash};
 use super::namespace::{EmbeddedNamespace, again_if_moved};
-use super::{Inner, replay};
+use super::scavenge_marks::OffsetRuns;
+use super::{StoreInner, replay};
 use crate::error::{EventsError, Result};
 use crate::names;
-use crate::store::{Direction, Fault, Verified};
+use crate::store::{Direction, Fault, VerifyReport};
 
 /// Messages looked for together: what is known of them is a few MiB.
 const TOGETHER: usize = 32 << 10;
@@ -24,18 +24,18 @@ const TOGETHER: usize = 32 << 10;
 const LISTS: usize = 3;
 
 /// Told how far it is, now and then.
-pub type Tell = Box<dyn FnMut(&Verified) + Send>;
+pub type ProgressCallback = Box<dyn FnMut(&VerifyReport) + Send>;
 
 /// Ends early when it is dropped.
-pub(super) async fn verify(inner: Arc<Inner>, mut tell: Tell) -> Result<Verified> {
+pub(super) async fn verify(inner: Arc<StoreInner>, mut tell: ProgressCallback) -> Result<VerifyReport> {
     // Nothing leaves the lists meanwhile.
     let stays = inner.scavenging.clone().read_owned().await;
     let all = inner.all();
-    let wanted = Wanted::default();
+    let wanted = CancelOnDrop::default();
     let is_wanted = wanted.0.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let _stays = stays;
-        let mut verified = Verified::default();
+        let mut verified = VerifyReport::default();
         if let Err(error) = inner.place.shelf.verify() {
             verified.faults.push(Fault {
                 namespace: String::new(),
@@ -44,7 +44,7 @@ pub(super) async fn verify(inner: Arc<Inner>, mut tell: Tell) -> Result<Verified
             });
         }
         for namespace in all {
-            let mut goes_on = |looked: &Verified| {
+            let mut goes_on = |looked: &VerifyReport| {
                 tell(looked);
                 is_wanted.load(Ordering::Relaxed)
             };
@@ -57,35 +57,35 @@ pub(super) async fn verify(inner: Arc<Inner>, mut tell: Tell) -> Result<Verified
 }
 
 /// Until it is dropped.
-struct Wanted(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Default for Wanted {
-    fn default() -> Wanted {
-        Wanted(Arc::new(AtomicBool::new(true)))
+impl Default for CancelOnDrop {
+    fn default() -> CancelOnDrop {
+        CancelOnDrop(Arc::new(AtomicBool::new(true)))
     }
 }
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 /// What is wrong, and at which offset.
-type Wrong = (Offset, String);
+type OffsetFault = (Offset, String);
 
 impl EmbeddedNamespace {
     /// The first fault ends it, since what follows is mostly the same one.
-    fn look_at_all(&self, verified: &mut Verified, goes_on: &mut dyn FnMut(&Verified) -> bool) {
+    fn look_at_all(&self, verified: &mut VerifyReport, goes_on: &mut dyn FnMut(&VerifyReport) -> bool) {
         let state = self.index.read().state;
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
-        let (mut at, mut batch, mut own) = (first, Vec::new(), Verified::default());
-        let mut wrong: Option<Wrong> = None;
+        let (mut at, mut batch, mut own) = (first, Vec::new(), VerifyReport::default());
+        let mut wrong: Option<OffsetFault> = None;
         // What the log has, documents too, so that it is few runs.
         let mut there = OffsetRuns::default();
         while at < state.next_offset && wrong.is_none() {
             let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |passed| {
-                let replay::Passed::Entry(entry, bytes) = passed else {
+                let replay::ReplayItem::Entry(entry, bytes) = passed else {
                     return;
                 };
                 let offset = entry.offset();
@@ -94,12 +94,12 @@ impl EmbeddedNamespace {
                 }
                 there.push(offset, offset + 1);
                 match entry {
-                    Entry::Event(event) if offset >= state.cleared_at => batch.push((event, bytes)),
-                    Entry::Document { name, at } => {
+                    IndexEntry::Event(event) if offset >= state.cleared_at => batch.push((event, bytes)),
+                    IndexEntry::Document { name, at } => {
                         let placed = self.misplaced_document(&name, at);
                         wrong = placed.err().map(|what| (offset, what));
                     }
-                    Entry::Event(_) | Entry::Cleared { .. } => {}
+                    IndexEntry::Event(_) | IndexEntry::Cleared { .. } => {}
                 }
             });
             match read {
@@ -150,16 +150,16 @@ impl EmbeddedNamespace {
     }
 
     /// Messages that the indexes have and the log has given up, after damage or because it ended before them. `there` is what it has.
-    fn given_up(&self, there: &OffsetRuns) -> super::index::Read<u64> {
+    fn given_up(&self, there: &OffsetRuns) -> super::index::IndexReadResult<u64> {
         // What was lost at the beginning of a partition has no gap; and frames are long, and rows mostly in the order of the log.
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
         let (mut gap, mut given_up) = (0..0, 0);
-        self.walk(&Listed::All, None, Direction::Forward, Io::MayBlock, &mut |row| {
+        self.walk(&ListId::All, None, Direction::Forward, Io::MayBlock, &mut |row| {
             if there.has(row.offset) {
                 return Ok(true);
             }
             if row.offset >= first && !gap.contains(&row.offset) {
-                gap = self.gap_at(row.offset).map_err(Unread::Failed)?;
+                gap = self.gap_at(row.offset).map_err(IndexReadError::Failed)?;
             }
             given_up += u64::from(row.offset < first || gap.contains(&row.offset));
             Ok(true)
@@ -170,7 +170,7 @@ impl EmbeddedNamespace {
     /// What was given up around an offset, if it was. Of what was scavenged there is no frame, or one without the record.
     fn gap_at(&self, offset: Offset) -> Result<Range<Offset>> {
         let (log, id) = (&self.place.log, self.partition);
-        let want = ReadWant {
+        let want = ReadOptions {
             bytes: 1,
             synced: false,
         };
@@ -180,7 +180,7 @@ impl EmbeddedNamespace {
         };
         match (log.frame_at(id, offset), gap) {
             (Ok(Some(frame)), gap) if (frame.base..frame.next()).contains(&offset) => {
-                let is_given_up = gap.is_some() || frame.kind == Kind::Gap;
+                let is_given_up = gap.is_some() || frame.kind == FrameKind::Gap;
                 Ok(if is_given_up { frame.base..frame.next() } else { 0..0 })
             }
             (Ok(_), _) => Ok(0..0),
@@ -197,7 +197,7 @@ impl EmbeddedNamespace {
         let mut at = bounds.first;
         while at < bounds.next {
             match log.frame_at(id, at) {
-                Ok(Some(frame)) if frame.kind != Kind::Gap => at = frame.next().max(at + 1),
+                Ok(Some(frame)) if frame.kind != FrameKind::Gap => at = frame.next().max(at + 1),
                 Ok(None) => return false,
                 // A file of which nobody knows what it has is passed over, or this would not be read.
                 Ok(Some(_)) | Err(_) => return true,
@@ -207,8 +207,8 @@ impl EmbeddedNamespace {
     }
 
     /// Counts those that are where they should be.
-    fn look_at(&self, batch: &[(Event, u64)], own: &mut Verified) -> std::result::Result<(), Wrong> {
-        let events: Vec<&Event> = batch.iter().map(|(event, _)| event).collect();
+    fn look_at(&self, batch: &[(IndexedEvent, u64)], own: &mut VerifyReport) -> std::result::Result<(), OffsetFault> {
+        let events: Vec<&IndexedEvent> = batch.iter().map(|(event, _)| event).collect();
         let mut misplaced = self.misplaced(&events)?;
         misplaced.sort_by_key(|(offset, _)| *offset);
         let in_no_list = |offset: Offset| {
@@ -225,7 +225,7 @@ impl EmbeddedNamespace {
             return Err(wrong.clone());
         }
         misplaced.dedup_by_key(|(offset, _)| *offset);
-        let gone = |event: &Event| {
+        let gone = |event: &IndexedEvent| {
             let found = misplaced.binary_search_by_key(&event.offset, |(offset, _)| *offset);
             found.is_ok()
         };
@@ -247,23 +247,23 @@ impl EmbeddedNamespace {
     }
 
     /// Those that some list does not have where they are; an error if a list cannot be read.
-    pub(super) fn misplaced(&self, events: &[&Event]) -> std::result::Result<Vec<Wrong>, Wrong> {
+    pub(super) fn misplaced(&self, events: &[&IndexedEvent]) -> std::result::Result<Vec<OffsetFault>, OffsetFault> {
         let (mut wrong, mut all) = (Vec::new(), events.to_vec());
         // In the order of the tables, so that none of their blocks is read twice.
         all.sort_by_cached_key(|event| (hash(event.stream.as_bytes()), event.position));
         for group in all.chunk_by(|one, other| one.stream == other.stream) {
             let Some(first) = group.first() else { continue };
-            let list = Listed::Of(List::Stream, first.stream.to_string());
+            let list = ListId::Of(ListKind::Stream, first.stream.to_string());
             self.not_in(&list, group, |event| event.position, "its stream", &mut wrong)?;
         }
         all.sort_by_cached_key(|event| (hash(names::category(&event.stream).as_bytes()), event.global));
         for group in all.chunk_by(|one, other| names::category(&one.stream) == names::category(&other.stream)) {
             let Some(first) = group.first() else { continue };
-            let list = Listed::Of(List::Category, names::category(&first.stream).to_owned());
+            let list = ListId::Of(ListKind::Category, names::category(&first.stream).to_owned());
             self.not_in(&list, group, |event| event.global, "its category", &mut wrong)?;
         }
         all.sort_by_key(|event| event.global);
-        self.not_in(&Listed::All, &all, |event| event.global, "the namespace", &mut wrong)?;
+        self.not_in(&ListId::All, &all, |event| event.global, "the namespace", &mut wrong)?;
         for event in events {
             // An id that the server made says itself where its message is.
             let Some(id) = event.id else { continue };
@@ -280,7 +280,7 @@ impl EmbeddedNamespace {
         Ok(wrong)
     }
 
-    fn with_id(&self, id: u64) -> super::index::Read<Vec<Offset>> {
+    fn with_id(&self, id: u64) -> super::index::IndexReadResult<Vec<Offset>> {
         let (mut found, view) = {
             let index = self.index.read();
             let view = index.view();
@@ -293,12 +293,12 @@ impl EmbeddedNamespace {
     /// Those of a list's messages, in its order, that it does not have.
     fn not_in(
         &self,
-        list: &Listed,
-        events: &[&Event],
-        ordinal_of: impl Fn(&Event) -> u64,
+        list: &ListId,
+        events: &[&IndexedEvent],
+        ordinal_of: impl Fn(&IndexedEvent) -> u64,
         of: &str,
-        wrong: &mut Vec<Wrong>,
-    ) -> std::result::Result<(), Wrong> {
+        wrong: &mut Vec<OffsetFault>,
+    ) -> std::result::Result<(), OffsetFault> {
         let Some(first) = events.first() else { return Ok(()) };
         let looked = again_if_moved(|| {
             let (mut missing, mut left, mut other) = (Vec::new(), events.iter().peekable(), None);
@@ -349,9 +349,9 @@ impl EmbeddedNamespace {
     }
 }
 
-fn why(unread: Unread) -> String {
+fn why(unread: IndexReadError) -> String {
     match unread {
-        Unread::Failed(error) => error.to_string(),
-        Unread::OnDisk | Unread::Moved => "the index was not read".to_owned(),
+        IndexReadError::Failed(error) => error.to_string(),
+        IndexReadError::OnDisk | IndexReadError::Moved => "the index was not read".to_owned(),
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::index::{DocumentAt, Entry, Event, Gone, GoneOf, Io};
+use super::index::{DocumentAt, IndexEntry, IndexedEvent, Io, NamespaceRemovals, RemovalSet};
 use super::namespace::EmbeddedNamespace;
 use super::tests::Disks;
 use super::*;
 use crate::id::MessageId;
-use crate::store::{Append, Expected, Fault, NewEvent};
+use crate::store::{Append, ExpectedVersion, Fault, NewEvent};
 
 /// Five messages of two streams, of which some have ids of their client's, and a document.
 async fn filled(store: &EmbeddedStore) -> Arc<EmbeddedNamespace> {
@@ -21,7 +21,7 @@ async fn filled(store: &EmbeddedStore) -> Arc<EmbeddedNamespace> {
         };
         let append = Append {
             stream,
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events: vec![event],
         };
         namespace.append(&[append]).await.unwrap();
@@ -38,19 +38,19 @@ async fn faults(store: &EmbeddedStore) -> Vec<Fault> {
 
 async fn write_tables(store: &EmbeddedStore) {
     let inner = store.inner.clone();
-    let flushed = tokio::task::spawn_blocking(move || upkeep::flush_all(&inner));
+    let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&inner));
     flushed.await.unwrap().unwrap();
 }
 
 /// As a bug would have it: out of the lists and counts, and in the log.
 async fn leave_out(store: &EmbeddedStore, namespace: &EmbeddedNamespace, offset: u64, stream: &str) {
-    let mut own = GoneOf {
+    let mut own = NamespaceRemovals {
         space: namespace.index.read().space(),
         offsets: vec![offset],
-        ..GoneOf::default()
+        ..NamespaceRemovals::default()
     };
     own.streams.insert(stream.to_owned(), 1);
-    let mut gone = Gone::default();
+    let mut gone = RemovalSet::default();
     gone.0.insert(namespace.number, own);
     let inner = store.inner.clone();
     let left_out =
@@ -122,7 +122,7 @@ async fn ids_and_documents_are_looked_for_where_the_log_has_them() {
         let namespace = namespace.clone();
         let looked = tokio::task::spawn_blocking(move || {
             let stored = namespace.reading(Io::MayBlock).message(0).unwrap().unwrap();
-            let Entry::Event(mut event) = Entry::of(&stored.event(), "a-1".into(), 0) else {
+            let IndexEntry::Event(mut event) = IndexEntry::of(&stored.event(), "a-1".into(), 0) else {
                 panic!("it is no event");
             };
             assert!(event.id.is_some());
@@ -161,14 +161,15 @@ async fn of_many_messages_those_that_are_not_where_they_should_be_are_named() {
             let streams = ["a-1", "a-2", "a-1", "b", "a-1"];
             let reading = |offset: u64| {
                 let stored = namespace.reading(Io::MayBlock).message(offset).unwrap().unwrap();
-                let Entry::Event(event) = Entry::of(&stored.event(), streams[offset as usize].into(), offset) else {
+                let IndexEntry::Event(event) = IndexEntry::of(&stored.event(), streams[offset as usize].into(), offset)
+                else {
                     panic!("it is no event");
                 };
                 event
             };
-            let right: Vec<Event> = (0..5).map(reading).collect();
-            let named = |events: &[Event]| {
-                let events: Vec<&Event> = events.iter().collect();
+            let right: Vec<IndexedEvent> = (0..5).map(reading).collect();
+            let named = |events: &[IndexedEvent]| {
+                let events: Vec<&IndexedEvent> = events.iter().collect();
                 let mut wrong = namespace.misplaced(&events).unwrap();
                 wrong.sort();
                 wrong.into_iter().map(|(offset, _)| offset).collect::<Vec<u64>>()

@@ -140,14 +140,14 @@ fn json() -> impl Strategy<Value = Value> {
 /// What a reader of the parts sees of the whole.
 fn rebuilt(json: Json<'_>) -> Value {
     match json.kind() {
-        Kind::Object => {
+        JsonKind::Object => {
             let members = json.object().unwrap();
             members
                 .map(|(name, value)| (unescape(name).into_owned(), rebuilt(value)))
                 .collect()
         }
-        Kind::Array => Value::Array(json.array().unwrap().map(rebuilt).collect()),
-        Kind::String => json.string().unwrap().into_owned().into(),
+        JsonKind::Array => Value::Array(json.array().unwrap().map(rebuilt).collect()),
+        JsonKind::String => json.string().unwrap().into_owned().into(),
         _ => serde_json::from_str(json.text()).unwrap(),
     }
 }

@@ -7,9 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use thalweg_log::format::{Put, Take, varint};
+use thalweg_log::format::{FieldReader, FieldWriter, varint};
 
-use super::{Open, Parked, Settings, Source, State, Strategy, Subscription};
+use super::{
+    DeliveryStrategy, OpenMessage, OpenMessageState, ParkedEntry, Subscription, SubscriptionSettings,
+    SubscriptionSource,
+};
 
 const VERSION: u8 = 2;
 /// Bytes of all reasons together. A document stays small, however different they are.
@@ -25,7 +28,7 @@ impl Subscription {
         let mut out = Vec::with_capacity(128 + 24 * (self.open.len() + self.parked.len()));
         out.push(VERSION);
         put_settings(&mut out, &self.settings);
-        Put(&mut out).i64(self.created_at);
+        FieldWriter(&mut out).i64(self.created_at);
         let untouched = self.open.range(self.touched + 1..).next();
         varint::put(&mut out, untouched.map_or(self.read, |(global, _)| *global));
         varint::put(&mut out, self.touched);
@@ -37,10 +40,10 @@ impl Subscription {
     }
 
     fn put_open(&self, out: &mut Vec<u8>) {
-        let touched: Vec<(&u64, &Open)> = self.open.range(..=self.touched).collect();
-        let mut consumers = Names::default();
+        let touched: Vec<(&u64, &OpenMessage)> = self.open.range(..=self.touched).collect();
+        let mut consumers = StringTable::default();
         for (_, open) in &touched {
-            if let State::Leased { consumer, .. } = &open.state {
+            if let OpenMessageState::Leased { consumer, .. } = &open.state {
                 consumers.number(consumer);
             }
         }
@@ -51,16 +54,16 @@ impl Subscription {
             put_message(out, *global - before, open.key, open.bytes, open.attempts);
             before = *global;
             match &open.state {
-                State::Ready => out.push(READY),
-                State::Delayed { until } => {
-                    Put(out).u8(DELAYED).i64(*until);
+                OpenMessageState::Ready => out.push(READY),
+                OpenMessageState::Delayed { until } => {
+                    FieldWriter(out).u8(DELAYED).i64(*until);
                 }
-                State::Leased {
+                OpenMessageState::Leased {
                     number,
                     deadline,
                     consumer,
                 } => {
-                    Put(out).u8(LEASED).i64(*deadline);
+                    FieldWriter(out).u8(LEASED).i64(*deadline);
                     varint::put(out, *number);
                     varint::put(out, consumers.number(consumer));
                 }
@@ -69,7 +72,7 @@ impl Subscription {
     }
 
     fn put_parked(&self, out: &mut Vec<u8>) {
-        let mut reasons = Names::default();
+        let mut reasons = StringTable::default();
         let mut numbers = Vec::with_capacity(self.parked.len());
         for parked in self.parked.values() {
             let is_new = !reasons.numbers.contains_key(&*parked.reason);
@@ -85,14 +88,14 @@ impl Subscription {
         for ((global, parked), reason) in self.parked.iter().zip(numbers) {
             put_message(out, *global - before, parked.key, parked.bytes, parked.attempts);
             before = *global;
-            Put(out).i64(parked.at);
+            FieldWriter(out).i64(parked.at);
             varint::put(out, reason);
         }
     }
 
     /// `None` for bytes that are no subscription, or one of a later version.
     pub fn decode(bytes: &[u8]) -> Option<Subscription> {
-        let mut take = Take(bytes);
+        let mut take = FieldReader(bytes);
         let version = take.u8().filter(|version| (1..=VERSION).contains(version))?;
         let settings = settings(&mut take)?;
         let created_at = take.i64()?;
@@ -120,7 +123,7 @@ impl Subscription {
     }
 }
 
-fn take_open(take: &mut Take<'_>, below: u64) -> Option<BTreeMap<u64, Open>> {
+fn take_open(take: &mut FieldReader<'_>, below: u64) -> Option<BTreeMap<u64, OpenMessage>> {
     let consumers = texts(take)?;
     let mut out = BTreeMap::new();
     let mut before = 0_u64;
@@ -128,16 +131,16 @@ fn take_open(take: &mut Take<'_>, below: u64) -> Option<BTreeMap<u64, Open>> {
         let (step, key, bytes, attempts) = message(take)?;
         before = before.checked_add(step).filter(|global| *global < below)?;
         let state = match take.u8()? {
-            READY => State::Ready,
-            DELAYED => State::Delayed { until: take.i64()? },
-            LEASED => State::Leased {
+            READY => OpenMessageState::Ready,
+            DELAYED => OpenMessageState::Delayed { until: take.i64()? },
+            LEASED => OpenMessageState::Leased {
                 deadline: take.i64()?,
                 number: number(take)?,
                 consumer: named(&consumers, number(take)?)?,
             },
             _ => return None,
         };
-        let open = Open {
+        let open = OpenMessage {
             key,
             bytes,
             attempts,
@@ -148,14 +151,14 @@ fn take_open(take: &mut Take<'_>, below: u64) -> Option<BTreeMap<u64, Open>> {
     Some(out)
 }
 
-fn take_parked(take: &mut Take<'_>) -> Option<BTreeMap<u64, Parked>> {
+fn take_parked(take: &mut FieldReader<'_>) -> Option<BTreeMap<u64, ParkedEntry>> {
     let reasons = texts(take)?;
     let mut out = BTreeMap::new();
     let mut before = 0_u64;
     for _ in 0..number(take)? {
         let (step, key, bytes, attempts) = message(take)?;
         before = before.checked_add(step)?;
-        let parked = Parked {
+        let parked = ParkedEntry {
             at: take.i64()?,
             reason: named(&reasons, number(take)?)?,
             attempts,
@@ -169,13 +172,13 @@ fn take_parked(take: &mut Take<'_>) -> Option<BTreeMap<u64, Parked>> {
 
 fn put_message(out: &mut Vec<u8>, step: u64, key: u64, bytes: u32, attempts: u32) {
     varint::put(out, step);
-    Put(out).u64(key);
+    FieldWriter(out).u64(key);
     varint::put(out, u64::from(bytes));
     varint::put(out, u64::from(attempts));
 }
 
 /// Step, key, bytes, attempts.
-fn message(take: &mut Take<'_>) -> Option<(u64, u64, u32, u32)> {
+fn message(take: &mut FieldReader<'_>) -> Option<(u64, u64, u32, u32)> {
     // Each has a place of its own.
     let step = number(take).filter(|step| *step > 0)?;
     let key = take.u64()?;
@@ -183,20 +186,20 @@ fn message(take: &mut Take<'_>) -> Option<(u64, u64, u32, u32)> {
     Some((step, key, bytes.try_into().ok()?, attempts.try_into().ok()?))
 }
 
-fn put_settings(out: &mut Vec<u8>, settings: &Settings) {
+fn put_settings(out: &mut Vec<u8>, settings: &SubscriptionSettings) {
     let (kind, name) = match &settings.source {
-        Source::Category(category) => (0, category.as_str()),
-        Source::Stream(stream) => (1, stream.as_str()),
-        Source::All => (2, ""),
+        SubscriptionSource::Category(category) => (0, category.as_str()),
+        SubscriptionSource::Stream(stream) => (1, stream.as_str()),
+        SubscriptionSource::All => (2, ""),
     };
     out.push(kind);
     put_text(out, name);
     varint::put(out, settings.from);
     out.push(match settings.strategy {
-        Strategy::ByStream => 0,
-        Strategy::RoundRobin => 1,
+        DeliveryStrategy::ByStream => 0,
+        DeliveryStrategy::RoundRobin => 1,
     });
-    Put(out).i64(settings.ack_timeout);
+    FieldWriter(out).i64(settings.ack_timeout);
     varint::put(out, u64::from(settings.max_attempts));
     varint::put(out, settings.max_in_flight as u64);
     varint::put(out, settings.types.len() as u64);
@@ -205,18 +208,18 @@ fn put_settings(out: &mut Vec<u8>, settings: &Settings) {
     put_text(out, settings.correlation.as_deref().unwrap_or_default());
 }
 
-fn settings(take: &mut Take<'_>) -> Option<Settings> {
+fn settings(take: &mut FieldReader<'_>) -> Option<SubscriptionSettings> {
     let (kind, name) = (take.u8()?, text(take)?);
     let source = match kind {
-        0 => Source::Category(name.to_owned()),
-        1 => Source::Stream(name.to_owned()),
-        2 if name.is_empty() => Source::All,
+        0 => SubscriptionSource::Category(name.to_owned()),
+        1 => SubscriptionSource::Stream(name.to_owned()),
+        2 if name.is_empty() => SubscriptionSource::All,
         _ => return None,
     };
     let from = number(take)?;
     let strategy = match take.u8()? {
-        0 => Strategy::ByStream,
-        1 => Strategy::RoundRobin,
+        0 => DeliveryStrategy::ByStream,
+        1 => DeliveryStrategy::RoundRobin,
         _ => return None,
     };
     let ack_timeout = take.i64()?;
@@ -228,7 +231,7 @@ fn settings(take: &mut Take<'_>) -> Option<Settings> {
         (1, correlation) => Some(correlation.to_owned()),
         _ => return None,
     };
-    Some(Settings {
+    Some(SubscriptionSettings {
         source,
         from,
         strategy,
@@ -242,13 +245,13 @@ fn settings(take: &mut Take<'_>) -> Option<Settings> {
 
 /// Texts that come again and again, each stored once.
 #[derive(Default)]
-struct Names<'a> {
+struct StringTable<'a> {
     texts: Vec<&'a str>,
     numbers: HashMap<&'a str, u64>,
     bytes: usize,
 }
 
-impl<'a> Names<'a> {
+impl<'a> StringTable<'a> {
     fn number(&mut self, text: &'a str) -> u64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -275,7 +278,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn texts(take: &mut Take<'_>) -> Option<Vec<Arc<str>>> {
+fn texts(take: &mut FieldReader<'_>) -> Option<Vec<Arc<str>>> {
     let mut out = Vec::new();
     for _ in 0..number(take)? {
         out.push(text(take)?.into());
@@ -283,14 +286,14 @@ fn texts(take: &mut Take<'_>) -> Option<Vec<Arc<str>>> {
     Some(out)
 }
 
-fn text<'a>(take: &mut Take<'a>) -> Option<&'a str> {
+fn text<'a>(take: &mut FieldReader<'a>) -> Option<&'a str> {
     let len = usize::try_from(number(take)?).ok()?;
     let (text, rest) = take.0.split_at_checked(len)?;
     take.0 = rest;
     std::str::from_utf8(text).ok()
 }
 
-fn number(take: &mut Take<'_>) -> Option<u64> {
+fn number(take: &mut FieldReader<'_>) -> Option<u64> {
     let (number, rest) = varint::take(take.0)?;
     take.0 = rest;
     Some(number)

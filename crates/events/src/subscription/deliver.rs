@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use thalweg_log::Micros;
 
-use super::{AHEAD_MAX, Candidate, Lease, Open, PARKED_MAX, State, Strategy, Subscription};
+use super::{AHEAD_MAX, Candidate, DeliveryStrategy, Lease, OpenMessage, OpenMessageState, PARKED_MAX, Subscription};
 
 /// What a consumer asks for.
 #[derive(Clone, Debug)]
-pub struct Fetch {
+pub struct LeaseRequest {
     pub consumer: Arc<str>,
     pub max: usize,
     pub bytes_max: u64,
@@ -19,7 +19,7 @@ pub struct Fetch {
 
 /// A message that is with a consumer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handed {
+pub struct LeasedMessage {
     pub lease: Lease,
     /// From 1.
     pub attempt: u32,
@@ -39,11 +39,11 @@ impl Subscription {
             if candidate.global < self.read {
                 continue;
             }
-            let open = Open {
+            let open = OpenMessage {
                 key: candidate.key,
                 bytes: candidate.bytes,
                 attempts: 0,
-                state: State::Ready,
+                state: OpenMessageState::Ready,
             };
             self.open.insert(candidate.global, open);
             self.read = candidate.global + 1;
@@ -61,18 +61,18 @@ impl Subscription {
         self.leased(now).count() >= self.settings.max_in_flight
     }
 
-    fn leased(&self, now: Micros) -> impl Iterator<Item = &Open> {
-        let live = move |open: &&Open| matches!(open.state, State::Leased { deadline, .. } if deadline > now);
+    fn leased(&self, now: Micros) -> impl Iterator<Item = &OpenMessage> {
+        let live = move |open: &&OpenMessage| matches!(open.state, OpenMessageState::Leased { deadline, .. } if deadline > now);
         self.open.values().filter(live)
     }
 
     /// Parks what was handed out as often as may be and was not acknowledged in time. How many.
     pub fn expire(&mut self, now: Micros) -> usize {
         let attempts_max = self.settings.max_attempts;
-        let over = |open: &Open| match open.state {
-            State::Leased { deadline, .. } => deadline <= now && open.attempts >= attempts_max,
-            State::Delayed { until } => until <= now && open.attempts >= attempts_max,
-            State::Ready => open.attempts >= attempts_max,
+        let over = |open: &OpenMessage| match open.state {
+            OpenMessageState::Leased { deadline, .. } => deadline <= now && open.attempts >= attempts_max,
+            OpenMessageState::Delayed { until } => until <= now && open.attempts >= attempts_max,
+            OpenMessageState::Ready => open.attempts >= attempts_max,
         };
         let globals: Vec<u64> = self
             .open
@@ -96,7 +96,7 @@ impl Subscription {
     }
 
     /// Hands messages out, lower positions first. Nothing while [`Subscription::is_full`].
-    pub fn fetch(&mut self, fetch: &Fetch, now: Micros) -> Vec<Handed> {
+    pub fn fetch(&mut self, fetch: &LeaseRequest, now: Micros) -> Vec<LeasedMessage> {
         if self.is_full() {
             return Vec::new();
         }
@@ -107,7 +107,7 @@ impl Subscription {
             held_back.insert(open.key);
             in_flight += 1;
         }
-        let in_order = self.settings.strategy == Strategy::ByStream;
+        let in_order = self.settings.strategy == DeliveryStrategy::ByStream;
         let mut room = fetch.max.min(self.settings.max_in_flight.saturating_sub(in_flight));
         let mut bytes = 0;
         let mut out = Vec::new();
@@ -116,9 +116,9 @@ impl Subscription {
                 break;
             }
             let available = match open.state {
-                State::Ready => true,
-                State::Delayed { until } => until <= now,
-                State::Leased { deadline, .. } => deadline <= now,
+                OpenMessageState::Ready => true,
+                OpenMessageState::Delayed { until } => until <= now,
+                OpenMessageState::Leased { deadline, .. } => deadline <= now,
             };
             // What comes first of a stream holds back the rest, whether it is handed out now or waits.
             if in_order && !held_back.insert(open.key) || !available {
@@ -131,7 +131,7 @@ impl Subscription {
             room -= 1;
             self.numbered += 1;
             open.attempts += 1;
-            open.state = State::Leased {
+            open.state = OpenMessageState::Leased {
                 number: self.numbered,
                 deadline: now.saturating_add(self.settings.ack_timeout),
                 consumer: fetch.consumer.clone(),
@@ -141,7 +141,7 @@ impl Subscription {
                 global: *global,
                 number: self.numbered,
             };
-            out.push(Handed {
+            out.push(LeasedMessage {
                 lease,
                 attempt: open.attempts,
                 bytes: open.bytes,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thalweg_log::Micros;
 
-use super::{Lease, Open, REASON_BYTES_MAX, State, Strategy, Subscription};
+use super::{DeliveryStrategy, Lease, OpenMessage, OpenMessageState, REASON_BYTES_MAX, Subscription};
 
 /// What is to become of a message that a consumer could not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Nack {
 
 /// What came of the leases that were named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettleOutcome {
     pub settled: usize,
     /// Those that did not hold any more: settled before, or handed out anew.
     pub stale: Vec<Lease>,
@@ -33,8 +33,8 @@ pub struct Settled {
 
 /// Settings to be changed; the others stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    pub strategy: Option<Strategy>,
+pub struct SettingsChange {
+    pub strategy: Option<DeliveryStrategy>,
     pub ack_timeout: Option<Micros>,
     pub max_attempts: Option<u32>,
     pub max_in_flight: Option<usize>,
@@ -43,17 +43,17 @@ pub struct Change {
 }
 
 impl Subscription {
-    pub fn ack(&mut self, leases: &[Lease]) -> Settled {
+    pub fn ack(&mut self, leases: &[Lease]) -> SettleOutcome {
         self.each(leases, |_, _, _| ())
     }
 
-    pub fn nack(&mut self, leases: &[Lease], nack: &Nack, now: Micros) -> Settled {
+    pub fn nack(&mut self, leases: &[Lease], nack: &Nack, now: Micros) -> SettleOutcome {
         let attempts_max = self.settings.max_attempts;
         match nack {
             Nack::Skip => self.ack(leases),
             Nack::Back => self.each(leases, |all, global, mut open| {
                 open.attempts = open.attempts.saturating_sub(1);
-                open.state = State::Ready;
+                open.state = OpenMessageState::Ready;
                 all.open.insert(global, open);
             }),
             Nack::Park { reason } => {
@@ -68,8 +68,8 @@ impl Subscription {
                         return;
                     }
                     open.state = match *delay {
-                        ..=0 => State::Ready,
-                        delay => State::Delayed {
+                        ..=0 => OpenMessageState::Ready,
+                        delay => OpenMessageState::Delayed {
                             until: now.saturating_add(delay),
                         },
                     };
@@ -80,11 +80,12 @@ impl Subscription {
     }
 
     /// Each message whose lease holds is taken out and given to `settle`.
-    fn each(&mut self, leases: &[Lease], settle: impl Fn(&mut Subscription, u64, Open)) -> Settled {
-        let mut out = Settled::default();
+    fn each(&mut self, leases: &[Lease], settle: impl Fn(&mut Subscription, u64, OpenMessage)) -> SettleOutcome {
+        let mut out = SettleOutcome::default();
         for lease in leases {
             match self.open.remove(&lease.global) {
-                Some(open) if matches!(open.state, State::Leased { number, .. } if number == lease.number) => {
+                Some(open) if matches!(open.state, OpenMessageState::Leased { number, .. } if number == lease.number) =>
+                {
                     settle(self, lease.global, open);
                     out.settled += 1;
                 }
@@ -110,11 +111,11 @@ impl Subscription {
         let taken = self.take_parked(globals, max);
         let count = taken.len();
         for (global, parked) in taken {
-            let open = Open {
+            let open = OpenMessage {
                 key: parked.key,
                 bytes: parked.bytes,
                 attempts: 0,
-                state: State::Ready,
+                state: OpenMessageState::Ready,
             };
             self.open.insert(global, open);
         }
@@ -126,7 +127,7 @@ impl Subscription {
         self.take_parked(globals, max).len()
     }
 
-    fn take_parked(&mut self, globals: &[u64], max: usize) -> Vec<(u64, super::Parked)> {
+    fn take_parked(&mut self, globals: &[u64], max: usize) -> Vec<(u64, super::ParkedEntry)> {
         let chosen: Vec<u64> = match globals {
             [] => self.parked.keys().copied().take(max).collect(),
             named => named.iter().copied().take(max).collect(),
@@ -160,7 +161,7 @@ impl Subscription {
         true
     }
 
-    pub fn update(&mut self, change: Change) {
+    pub fn update(&mut self, change: SettingsChange) {
         let wanted_others = change.types.is_some() || change.correlation.is_some();
         let settings = &mut self.settings;
         settings.strategy = change.strategy.unwrap_or(settings.strategy);

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::Strategy;
+use super::DeliveryStrategy;
 use super::*;
 
 const TIMEOUT: Micros = 1000;
 
-fn settings(strategy: Strategy) -> Settings {
-    Settings {
-        source: Source::All,
+fn settings(strategy: DeliveryStrategy) -> SubscriptionSettings {
+    SubscriptionSettings {
+        source: SubscriptionSource::All,
         from: 1,
         strategy,
         ack_timeout: TIMEOUT,
@@ -22,8 +22,8 @@ fn settings(strategy: Strategy) -> Settings {
     }
 }
 
-fn fetch(max: usize) -> Fetch {
-    Fetch {
+fn fetch(max: usize) -> LeaseRequest {
+    LeaseRequest {
         consumer: "c".into(),
         max,
         bytes_max: 1 << 20,
@@ -45,13 +45,13 @@ fn offer(all: &mut Subscription, keys: &[u64]) {
     all.offer(&candidates, keys.len() as u64 + 1);
 }
 
-fn globals(handed: &[Handed]) -> Vec<u64> {
+fn globals(handed: &[LeasedMessage]) -> Vec<u64> {
     handed.iter().map(|handed| handed.lease.global).collect()
 }
 
 #[test]
 fn of_one_cardinal_id_one_message_is_out_at_a_time_and_others_pass() {
-    let mut all = Subscription::new(settings(Strategy::ByStream), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::ByStream), 7);
     offer(&mut all, &[1, 1, 2, 1]);
     let first = all.fetch(&fetch(10), 0);
     assert_eq!(globals(&first), [1, 3]);
@@ -63,7 +63,7 @@ fn of_one_cardinal_id_one_message_is_out_at_a_time_and_others_pass() {
 
 #[test]
 fn a_message_that_waits_for_its_retry_holds_back_its_stream_only() {
-    let mut all = Subscription::new(settings(Strategy::ByStream), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::ByStream), 7);
     offer(&mut all, &[1, 1, 2]);
     let first = all.fetch(&fetch(1), 0);
     let retry = Nack::Retry {
@@ -79,7 +79,7 @@ fn a_message_that_waits_for_its_retry_holds_back_its_stream_only() {
 
 #[test]
 fn without_order_everything_is_handed_out_up_to_what_may_be_in_flight() {
-    let mut all = Subscription::new(settings(Strategy::RoundRobin), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::RoundRobin), 7);
     offer(&mut all, &[1, 1, 1, 1, 1]);
     assert_eq!(globals(&all.fetch(&fetch(10), 0)), [1, 2, 3, 4]);
     assert!(all.is_busy(0) && !all.is_busy(TIMEOUT));
@@ -87,7 +87,7 @@ fn without_order_everything_is_handed_out_up_to_what_may_be_in_flight() {
 
 #[test]
 fn a_lease_holds_past_its_time_until_the_message_is_handed_out_again() {
-    let mut all = Subscription::new(settings(Strategy::ByStream), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::ByStream), 7);
     offer(&mut all, &[1]);
     let first = all.fetch(&fetch(1), 0)[0].lease;
     assert!(all.holds(first));
@@ -100,7 +100,7 @@ fn a_lease_holds_past_its_time_until_the_message_is_handed_out_again() {
 
 #[test]
 fn after_the_last_attempt_a_message_is_parked_and_its_stream_goes_on() {
-    let mut all = Subscription::new(settings(Strategy::ByStream), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::ByStream), 7);
     offer(&mut all, &[1, 1]);
     for attempt in 1..=3 {
         let handed = all.fetch(&fetch(10), attempt * TIMEOUT);
@@ -122,9 +122,9 @@ fn after_the_last_attempt_a_message_is_parked_and_its_stream_goes_on() {
 #[test]
 fn with_too_many_parked_nothing_is_handed_out_until_some_are_replayed_or_discarded() {
     let mut all = Subscription::new(
-        Settings {
+        SubscriptionSettings {
             max_in_flight: 1000,
-            ..settings(Strategy::RoundRobin)
+            ..settings(DeliveryStrategy::RoundRobin)
         },
         7,
     );
@@ -159,7 +159,7 @@ fn with_too_many_parked_nothing_is_handed_out_until_some_are_replayed_or_discard
 
 #[test]
 fn a_reset_reads_again_from_there_and_no_lease_holds() {
-    let mut all = Subscription::new(settings(Strategy::RoundRobin), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::RoundRobin), 7);
     offer(&mut all, &[1, 2, 3, 4]);
     let handed = all.fetch(&fetch(4), 0);
     let park = Nack::Park { reason: "bad".into() };
@@ -172,21 +172,21 @@ fn a_reset_reads_again_from_there_and_no_lease_holds() {
 
 #[test]
 fn bytes_bound_what_is_handed_out_at_once_but_for_the_first() {
-    let mut all = Subscription::new(settings(Strategy::RoundRobin), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::RoundRobin), 7);
     offer(&mut all, &[1, 2, 3]);
-    let small = |bytes_max| Fetch { bytes_max, ..fetch(10) };
+    let small = |bytes_max| LeaseRequest { bytes_max, ..fetch(10) };
     assert_eq!(globals(&all.fetch(&small(0), 0)), [1]);
     assert_eq!(globals(&all.fetch(&small(20), 0)), [2, 3]);
 }
 
 #[test]
 fn other_types_are_chosen_among_what_nobody_has_had() {
-    let mut all = Subscription::new(settings(Strategy::RoundRobin), 7);
+    let mut all = Subscription::new(settings(DeliveryStrategy::RoundRobin), 7);
     offer(&mut all, &[1, 2, 3]);
     all.fetch(&fetch(1), 0);
-    all.update(Change {
+    all.update(SettingsChange {
         types: Some(Vec::new()),
-        ..Change::default()
+        ..SettingsChange::default()
     });
     assert_eq!((all.next(), all.info(0).waiting, all.info(0).in_flight), (2, 0, 1));
 }
@@ -285,7 +285,7 @@ impl Model {
     }
 
     /// What the model says of what was handed out.
-    fn handed(&mut self, all: &Subscription, handed: &[Handed]) {
+    fn handed(&mut self, all: &Subscription, handed: &[LeasedMessage]) {
         for (global, parked) in all.parked() {
             match self.fate(*global) {
                 Fate::Parked(attempts) => assert_eq!(attempts, parked.attempts),
@@ -311,7 +311,7 @@ impl Model {
             let live = self.live();
             assert!(live.len() < 4, "too many in flight");
             assert!(live.iter().all(|lease| lease.global != global));
-            if all.settings().strategy == Strategy::ByStream {
+            if all.settings().strategy == DeliveryStrategy::ByStream {
                 let key = self.key(global);
                 assert!(
                     live.iter().all(|lease| self.key(lease.global) != key),
@@ -392,7 +392,7 @@ impl Model {
         }
     }
 
-    fn fetch(&self, all: &mut Subscription, max: usize, page: usize) -> Vec<Handed> {
+    fn fetch(&self, all: &mut Subscription, max: usize, page: usize) -> Vec<LeasedMessage> {
         let mut out = all.fetch(&fetch(max), self.now);
         while out.len() < max && all.next() <= self.keys.len() as u64 && all.room() > 0 {
             let candidates: Vec<Candidate> = (all.next()..=self.keys.len() as u64)
@@ -417,7 +417,7 @@ proptest! {
         in_order in any::<bool>(),
         ops in proptest::collection::vec((op(), proptest::bool::weighted(0.1)), 1..120),
     ) {
-        let strategy = if in_order { Strategy::ByStream } else { Strategy::RoundRobin };
+        let strategy = if in_order { DeliveryStrategy::ByStream } else { DeliveryStrategy::RoundRobin };
         let mut all = Subscription::new(settings(strategy), 7);
         let mut model = Model::default();
         let mut stored = all.encode();
@@ -463,7 +463,7 @@ proptest! {
             *first = 1;
         }
         let _ = Subscription::decode(&bytes);
-        let mut all = Subscription::new(settings(Strategy::ByStream), 7);
+        let mut all = Subscription::new(settings(DeliveryStrategy::ByStream), 7);
         offer(&mut all, &[1, 2, 3, 4]);
         let handed = all.fetch(&fetch(3), 0);
         all.nack(&[handed[0].lease], &Nack::Park { reason: "bad".into() }, 0);

@@ -10,11 +10,11 @@ use thalweg_log::clock::Clock;
 use tokio::sync::{oneshot, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::reading::{BODIES_AGE_MAX, Bodies};
-use super::{Ask, Fetched, ParkedMessage, SubscriptionFigures, document};
+use super::reading::{BODIES_AGE_MAX, ReadAheadCache};
+use super::{FetchRequest, FetchedMessages, ParkedMessage, SubscriptionStats, document};
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
-use crate::subscription::{Change, Info, Lease, Nack, Settled, Subscription};
+use crate::subscription::{Lease, Nack, SettingsChange, SettleOutcome, Subscription, SubscriptionInfo};
 
 /// How often something is done again because another server was faster.
 pub(super) const CONFLICTS_MAX: u32 = 32;
@@ -22,10 +22,10 @@ pub(super) const CONFLICTS_MAX: u32 = 32;
 const UNSTORED_MAX: u64 = 10_000;
 
 pub(super) enum Op {
-    Fetch(Ask),
+    Fetch(FetchRequest),
     Ack(Vec<Lease>),
     Nack(Vec<Lease>, Nack),
-    Update(Change),
+    Update(SettingsChange),
     Reset(u64),
     Replay {
         globals: Vec<u64>,
@@ -39,29 +39,29 @@ pub(super) enum Op {
     Info,
 }
 
-pub(super) enum Done {
-    Fetched(Fetched),
-    Settled(Settled),
+pub(super) enum SubscriptionReply {
+    Fetched(FetchedMessages),
+    Settled(SettleOutcome),
     Count(usize),
     Parked(Vec<ParkedMessage>),
-    Info(Box<Info>),
+    Info(Box<SubscriptionInfo>),
     Nothing,
 }
 
-pub(super) struct Handle {
+pub(super) struct SubscriptionHandle {
     pub name: String,
     pub(super) clock: Arc<dyn Clock>,
-    queue: Mutex<Queue>,
+    queue: Mutex<OpQueue>,
     /// Only the task has it.
-    cached: Mutex<Option<Cached>>,
+    cached: Mutex<Option<CachedSubscription>>,
     /// That there may be something to be handed out.
     changed: watch::Sender<()>,
-    figures: Mutex<Option<Figures>>,
+    figures: Mutex<Option<HandleStats>>,
     /// Somebody sees that what was read ahead for nobody takes no memory.
     forgets: AtomicBool,
 }
 
-struct Figures {
+struct HandleStats {
     namespace: Weak<dyn Namespace>,
     position: u64,
     in_flight: usize,
@@ -71,40 +71,40 @@ struct Figures {
 }
 
 #[derive(Default)]
-struct Queue {
-    asked: Vec<Asked>,
+struct OpQueue {
+    asked: Vec<QueuedOp>,
     /// There is a task.
     running: bool,
 }
 
-struct Asked {
+struct QueuedOp {
     namespace: Arc<dyn Namespace>,
     op: Op,
-    answer: oneshot::Sender<Result<Done>>,
+    answer: oneshot::Sender<Result<SubscriptionReply>>,
 }
 
 /// The state as it was stored last, and what was read since.
-pub(super) struct Cached {
+pub(super) struct CachedSubscription {
     /// Another one of the same name has other documents.
     namespace: Weak<dyn Namespace>,
     revision: u64,
     /// Of the document: one that was deleted and made anew may have the same revision.
     digest: u64,
     pub state: Subscription,
-    pub bodies: Bodies,
+    pub bodies: ReadAheadCache,
     stored_read: u64,
 }
 
 /// What a round of all that was asked came to.
-enum Round {
-    Done(Vec<Result<Done>>),
+enum RoundOutcome {
+    Done(Vec<Result<SubscriptionReply>>),
     /// Another server was faster.
     Conflict,
 }
 
-impl Handle {
-    pub fn new(name: &str, clock: Arc<dyn Clock>) -> Handle {
-        Handle {
+impl SubscriptionHandle {
+    pub fn new(name: &str, clock: Arc<dyn Clock>) -> SubscriptionHandle {
+        SubscriptionHandle {
             name: name.to_owned(),
             clock,
             queue: Mutex::default(),
@@ -129,9 +129,13 @@ impl Handle {
         self.changed.send_replace(());
     }
 
-    pub async fn ask(self: &Arc<Handle>, namespace: &Arc<dyn Namespace>, op: Op) -> Result<Done> {
+    pub async fn ask(
+        self: &Arc<SubscriptionHandle>,
+        namespace: &Arc<dyn Namespace>,
+        op: Op,
+    ) -> Result<SubscriptionReply> {
         let (answer, answered) = oneshot::channel();
-        self.queue(Asked {
+        self.queue(QueuedOp {
             namespace: namespace.clone(),
             op,
             answer,
@@ -145,30 +149,30 @@ impl Handle {
         answered.await.unwrap_or_else(gone)
     }
 
-    fn queue(self: &Arc<Handle>, asked: Asked) {
+    fn queue(self: &Arc<SubscriptionHandle>, asked: QueuedOp) {
         let mut queue = self.queue.lock();
         queue.asked.push(asked);
         if !queue.running {
             queue.running = true;
-            tokio::spawn(Running(self.clone()).run());
+            tokio::spawn(HandleTask(self.clone()).run());
         }
     }
 
-    async fn answer(self: &Arc<Handle>, batch: Vec<Asked>) {
+    async fn answer(self: &Arc<SubscriptionHandle>, batch: Vec<QueuedOp>) {
         let namespace = match batch.first() {
             Some(first) => first.namespace.clone(),
             None => return,
         };
         for turn in 1..=CONFLICTS_MAX {
             match self.round(&namespace, &batch).await {
-                Ok(Round::Done(done)) => {
+                Ok(RoundOutcome::Done(done)) => {
                     for (asked, done) in batch.into_iter().zip(done) {
                         self.tell(asked, done);
                     }
                     return;
                 }
                 // The one that was faster answers its own consumers now: not all servers come again at once.
-                Ok(Round::Conflict) => tokio::time::sleep(Duration::from_millis(u64::from(turn))).await,
+                Ok(RoundOutcome::Conflict) => tokio::time::sleep(Duration::from_millis(u64::from(turn))).await,
                 Err(error) => {
                     for asked in batch {
                         let _ = asked.answer.send(Err(error.clone()));
@@ -183,8 +187,8 @@ impl Handle {
     }
 
     /// What was read ahead is of no use after a second, in which mostly somebody asks again.
-    fn forget_later(self: &Arc<Handle>) {
-        let is_left = |cached: &mut Option<Cached>, now| {
+    fn forget_later(self: &Arc<SubscriptionHandle>) {
+        let is_left = |cached: &mut Option<CachedSubscription>, now| {
             let bodies = cached.as_mut().map(|cached| &mut cached.bodies);
             bodies.is_some_and(|bodies| !bodies.forget_old(now))
         };
@@ -207,8 +211,8 @@ impl Handle {
         });
     }
 
-    fn tell(self: &Arc<Handle>, asked: Asked, done: Result<Done>) {
-        let Err(Ok(Done::Fetched(fetched))) = asked.answer.send(done) else {
+    fn tell(self: &Arc<SubscriptionHandle>, asked: QueuedOp, done: Result<SubscriptionReply>) {
+        let Err(Ok(SubscriptionReply::Fetched(fetched))) = asked.answer.send(done) else {
             return;
         };
         if fetched.messages.is_empty() {
@@ -217,7 +221,7 @@ impl Handle {
         // Nobody waits for them any more.
         let leases = fetched.messages.iter().map(|message| message.lease).collect();
         let (answer, _) = oneshot::channel();
-        self.queue(Asked {
+        self.queue(QueuedOp {
             namespace: asked.namespace,
             op: Op::Nack(leases, Nack::Back),
             answer,
@@ -225,13 +229,13 @@ impl Handle {
     }
 
     /// Does all of it with the state as it is stored now. What it leaves in the cache is stored.
-    async fn round(&self, namespace: &Arc<dyn Namespace>, batch: &[Asked]) -> Result<Round> {
+    async fn round(&self, namespace: &Arc<dyn Namespace>, batch: &[QueuedOp]) -> Result<RoundOutcome> {
         let name = document(&self.name);
         let cached = self.cached.lock().take();
         let Some(mut cached) = self.load(namespace, &name, cached).await? else {
             *self.figures.lock() = None;
             let none = || Err(EventsError::SubscriptionNotFound(self.name.clone()));
-            return Ok(Round::Done(batch.iter().map(|_| none()).collect()));
+            return Ok(RoundOutcome::Done(batch.iter().map(|_| none()).collect()));
         };
         let mut done = Vec::with_capacity(batch.len());
         // The messages that it was about are gone, and with them what consumers have.
@@ -243,13 +247,13 @@ impl Handle {
                 subscription = self.name,
                 "all messages were removed: the subscription begins anew"
             );
-            cached.bodies = Bodies::default();
+            cached.bodies = ReadAheadCache::default();
             (dirty, freed) = (true, true);
         }
         for asked in batch {
             if matches!(asked.op, Op::Fetch(_)) && asked.answer.is_closed() {
                 // Whoever asked went away before it was his turn.
-                done.push(Ok(Done::Nothing));
+                done.push(Ok(SubscriptionReply::Nothing));
                 continue;
             }
             let parked = cached.state.parked().len();
@@ -257,11 +261,12 @@ impl Handle {
             // A fetch parks what was handed out too often.
             let has_parked = parked != cached.state.parked().len();
             match (&did, &asked.op) {
-                (Ok(Done::Fetched(fetched)), _) => dirty |= has_parked || !fetched.messages.is_empty(),
+                (Ok(SubscriptionReply::Fetched(fetched)), _) => dirty |= has_parked || !fetched.messages.is_empty(),
                 (Err(EventsError::SubscriptionFull { .. }), _) => dirty |= has_parked,
                 (Err(error), _) => return Err(error.clone()),
                 (_, Op::Info | Op::Parked { .. }) => {}
-                (Ok(Done::Settled(Settled { settled: 0, .. }) | Done::Count(0)), _) => {}
+                (Ok(SubscriptionReply::Settled(SettleOutcome { settled: 0, .. }) | SubscriptionReply::Count(0)), _) => {
+                }
                 _ => (dirty, freed) = (true, true),
             }
             done.push(did);
@@ -271,7 +276,7 @@ impl Handle {
             let content = cached.state.encode();
             let stored = namespace.put_document(&name, Some(&content), cached.revision).await?;
             let Some(revision) = stored else {
-                return Ok(Round::Conflict);
+                return Ok(RoundOutcome::Conflict);
             };
             cached.revision = revision;
             cached.digest = xxh3_64(&content);
@@ -282,12 +287,12 @@ impl Handle {
         if freed {
             self.wake();
         }
-        Ok(Round::Done(done))
+        Ok(RoundOutcome::Done(done))
     }
 
-    fn note(&self, cached: &Cached, done: &[Result<Done>]) {
+    fn note(&self, cached: &CachedSubscription, done: &[Result<SubscriptionReply>]) {
         let fetched = done.iter().filter_map(|done| match done {
-            Ok(Done::Fetched(fetched)) => Some(&fetched.messages),
+            Ok(SubscriptionReply::Fetched(fetched)) => Some(&fetched.messages),
             _ => None,
         });
         let again = fetched.flatten().filter(|message| message.attempt > 1).count() as u64;
@@ -298,7 +303,7 @@ impl Handle {
             .filter(|figures| Weak::ptr_eq(&figures.namespace, &cached.namespace));
         let before = same.map_or(0, |figures| figures.redelivered);
         let info = cached.state.info(self.clock.now());
-        *figures = Some(Figures {
+        *figures = Some(HandleStats {
             namespace: cached.namespace.clone(),
             position: info.position,
             in_flight: info.in_flight,
@@ -309,12 +314,12 @@ impl Handle {
     }
 
     /// As it was when somebody last asked something.
-    pub fn figures(&self) -> Option<SubscriptionFigures> {
+    pub fn figures(&self) -> Option<SubscriptionStats> {
         let figures = self.figures.lock();
         let figures = figures.as_ref()?;
         let namespace = figures.namespace.upgrade()?;
         let last = namespace.watch().borrow().last;
-        Some(SubscriptionFigures {
+        Some(SubscriptionStats {
             namespace: namespace.name().to_owned(),
             name: self.name.clone(),
             behind: last.saturating_sub(figures.position),
@@ -326,7 +331,12 @@ impl Handle {
     }
 
     /// From memory, if nobody has stored anything else. `None` if there is no such subscription.
-    async fn load(&self, namespace: &Arc<dyn Namespace>, name: &str, cached: Option<Cached>) -> Result<Option<Cached>> {
+    async fn load(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        cached: Option<CachedSubscription>,
+    ) -> Result<Option<CachedSubscription>> {
         let Some(document) = namespace.document(name).await? else {
             return Ok(None);
         };
@@ -344,42 +354,49 @@ impl Handle {
                 self.name
             ))
         })?;
-        Ok(Some(Cached {
+        Ok(Some(CachedSubscription {
             namespace: this,
             revision: document.revision,
             digest,
             stored_read: state.next(),
             state,
-            bodies: Bodies::default(),
+            bodies: ReadAheadCache::default(),
         }))
     }
 
-    async fn apply(&self, cached: &mut Cached, namespace: &Arc<dyn Namespace>, op: &Op) -> Result<Done> {
+    async fn apply(
+        &self,
+        cached: &mut CachedSubscription,
+        namespace: &Arc<dyn Namespace>,
+        op: &Op,
+    ) -> Result<SubscriptionReply> {
         let now = self.clock.now();
         let state = &mut cached.state;
         Ok(match op {
-            Op::Fetch(ask) => Done::Fetched(self.fetch(cached, namespace.as_ref(), ask, now).await?),
-            Op::Ack(leases) => Done::Settled(state.ack(leases)),
-            Op::Nack(leases, nack) => Done::Settled(state.nack(leases, nack, now)),
+            Op::Fetch(ask) => SubscriptionReply::Fetched(self.fetch(cached, namespace.as_ref(), ask, now).await?),
+            Op::Ack(leases) => SubscriptionReply::Settled(state.ack(leases)),
+            Op::Nack(leases, nack) => SubscriptionReply::Settled(state.nack(leases, nack, now)),
             Op::Update(change) => {
                 state.update(change.clone());
                 cached.bodies.read_anew();
-                Done::Nothing
+                SubscriptionReply::Nothing
             }
             Op::Reset(from) => {
                 state.reset(*from);
                 cached.bodies.read_anew();
-                Done::Nothing
+                SubscriptionReply::Nothing
             }
-            Op::Replay { globals, max, discard } => Done::Count(match discard {
+            Op::Replay { globals, max, discard } => SubscriptionReply::Count(match discard {
                 true => state.discard(globals, *max),
                 false => state.replay(globals, *max),
             }),
-            Op::Parked { from, max } => Done::Parked(self.parked(cached, namespace.as_ref(), *from, *max).await?),
+            Op::Parked { from, max } => {
+                SubscriptionReply::Parked(self.parked(cached, namespace.as_ref(), *from, *max).await?)
+            }
             Op::Info => {
                 let mut info = state.info(now);
                 info.created_at = self.clock.wall_at(info.created_at);
-                Done::Info(Box::new(info))
+                SubscriptionReply::Info(Box::new(info))
             }
         })
     }
@@ -400,9 +417,9 @@ pub(super) fn went_away() -> Nack {
 }
 
 /// The task of a handle. If it dies the next who asks starts another.
-struct Running(Arc<Handle>);
+struct HandleTask(Arc<SubscriptionHandle>);
 
-impl Running {
+impl HandleTask {
     async fn run(self) {
         while let Some(batch) = self.batch() {
             self.0.answer(batch).await;
@@ -411,7 +428,7 @@ impl Running {
     }
 
     /// All that was asked of one namespace; `None` when there is nothing to do, from when on there is no task.
-    fn batch(&self) -> Option<Vec<Asked>> {
+    fn batch(&self) -> Option<Vec<QueuedOp>> {
         let mut queue = self.0.queue.lock();
         let Some(first) = queue.asked.first().map(|asked| asked.namespace.clone()) else {
             queue.running = false;
@@ -426,11 +443,11 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for HandleTask {
     fn drop(&mut self) {
         // After `batch` has said so there may be another task already, whose mark stays.
         if std::thread::panicking() {
-            *self.0.queue.lock() = Queue::default();
+            *self.0.queue.lock() = OpQueue::default();
         }
     }
 }

@@ -4,14 +4,16 @@ use std::collections::HashMap;
 
 use thalweg_log::Micros;
 
-use super::handle::{Cached, Handle};
-use super::{Ask, Fetched, Message, ParkedMessage};
+use super::handle::{CachedSubscription, SubscriptionHandle};
+use super::{DeliveredMessage, FetchRequest, FetchedMessages, ParkedMessage};
 use crate::error::{EventsError, Result};
-use crate::event::Stored;
+use crate::event::StoredEvent;
 use crate::json::Json;
 use crate::names::category;
-use crate::store::{CategoryRead, Direction, From, Namespace, Page, StreamRead};
-use crate::subscription::{Candidate, Fetch, Handed, Lease, Settings, Source, stream_key};
+use crate::store::{CategoryRead, Direction, Namespace, Page, StreamPosition, StreamRead};
+use crate::subscription::{
+    Candidate, Lease, LeaseRequest, LeasedMessage, SubscriptionSettings, SubscriptionSource, stream_key,
+};
 
 /// Messages read at once.
 const PAGE_MIN: usize = 16;
@@ -25,8 +27,8 @@ pub(super) const BODIES_AGE_MAX: Micros = 1_000_000;
 
 /// What was read ahead, so that it need not be read twice, and that there was nothing more.
 #[derive(Default)]
-pub(super) struct Bodies {
-    by_global: HashMap<u64, Stored>,
+pub(super) struct ReadAheadCache {
+    by_global: HashMap<u64, StoredEvent>,
     bytes: usize,
     /// How often the namespace had been cleared by then.
     cleared: u64,
@@ -36,7 +38,7 @@ pub(super) struct Bodies {
     read_at: Micros,
 }
 
-impl Bodies {
+impl ReadAheadCache {
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.by_global.len()
@@ -56,7 +58,7 @@ impl Bodies {
         self.by_global.is_empty()
     }
 
-    fn keep(&mut self, global: u64, stored: Stored, now: Micros) {
+    fn keep(&mut self, global: u64, stored: StoredEvent, now: Micros) {
         if self.by_global.is_empty() {
             self.read_at = now;
         }
@@ -69,22 +71,22 @@ impl Bodies {
         }
     }
 
-    fn take(&mut self, global: u64) -> Option<Stored> {
+    fn take(&mut self, global: u64) -> Option<StoredEvent> {
         let stored = self.by_global.remove(&global)?;
         self.bytes -= stored.bytes();
         Some(stored)
     }
 }
 
-impl Handle {
+impl SubscriptionHandle {
     /// Hands out what there is, and reads on until it is enough.
     pub(super) async fn fetch(
         &self,
-        cached: &mut Cached,
+        cached: &mut CachedSubscription,
         namespace: &dyn Namespace,
-        ask: &Ask,
+        ask: &FetchRequest,
         now: Micros,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedMessages> {
         cached.bodies.forget_old(now);
         let held: Vec<Lease> = ask
             .held
@@ -93,7 +95,7 @@ impl Handle {
             .filter(|lease| cached.state.is_live(*lease, now))
             .collect();
         let max = ask.max.saturating_sub(held.len());
-        let mut messages: Vec<Message> = Vec::new();
+        let mut messages: Vec<DeliveredMessage> = Vec::new();
         let mut bytes = 0;
         while messages.len() < max {
             if cached.state.is_full() {
@@ -105,7 +107,7 @@ impl Handle {
                     parked: cached.state.parked().len(),
                 });
             }
-            let fetch = Fetch {
+            let fetch = LeaseRequest {
                 consumer: ask.consumer.clone(),
                 max: max - messages.len(),
                 bytes_max: ANSWER_BYTES_MAX.saturating_sub(bytes),
@@ -122,7 +124,7 @@ impl Handle {
                     continue;
                 };
                 bytes += u64::from(handed.bytes);
-                messages.push(Message {
+                messages.push(DeliveredMessage {
                     lease: handed.lease,
                     attempt: handed.attempt,
                     stored,
@@ -138,12 +140,12 @@ impl Handle {
             }
         }
         let due = cached.state.due(now);
-        Ok(Fetched { messages, held, due })
+        Ok(FetchedMessages { messages, held, due })
     }
 
     pub(super) async fn parked(
         &self,
-        cached: &mut Cached,
+        cached: &mut CachedSubscription,
         namespace: &dyn Namespace,
         from: u64,
         max: usize,
@@ -169,7 +171,11 @@ impl Handle {
 }
 
 /// The messages that are to be handed out, but those that are gone. What was read ahead may have been deleted since.
-async fn bodies_of(bodies: &mut Bodies, namespace: &dyn Namespace, handed: &[Handed]) -> Result<HashMap<u64, Stored>> {
+async fn bodies_of(
+    bodies: &mut ReadAheadCache,
+    namespace: &dyn Namespace,
+    handed: &[LeasedMessage],
+) -> Result<HashMap<u64, StoredEvent>> {
     let mut found = HashMap::with_capacity(handed.len());
     let mut ahead = Vec::with_capacity(handed.len());
     for handed in handed {
@@ -188,7 +194,7 @@ async fn bodies_of(bodies: &mut Bodies, namespace: &dyn Namespace, handed: &[Han
 }
 
 /// The message at a global position.
-async fn at(namespace: &dyn Namespace, global: u64) -> Result<Option<Stored>> {
+async fn at(namespace: &dyn Namespace, global: u64) -> Result<Option<StoredEvent>> {
     let read = CategoryRead {
         category: None,
         from: Some(global),
@@ -204,14 +210,14 @@ async fn at(namespace: &dyn Namespace, global: u64) -> Result<Option<Stored>> {
 }
 
 /// Offers the next candidates. `false` if there was nothing to read.
-async fn read_on(cached: &mut Cached, namespace: &dyn Namespace, want: usize, now: Micros) -> Result<bool> {
+async fn read_on(cached: &mut CachedSubscription, namespace: &dyn Namespace, want: usize, now: Micros) -> Result<bool> {
     let seen = *namespace.watch().borrow();
     let bodies = &mut cached.bodies;
     if bodies.cleared != seen.cleared {
         // Positions are others' now.
-        *bodies = Bodies {
+        *bodies = ReadAheadCache {
             cleared: seen.cleared,
-            ..Bodies::default()
+            ..ReadAheadCache::default()
         };
     }
     if bodies.ended_at == Some(seen.change) {
@@ -225,7 +231,7 @@ async fn read_on(cached: &mut Cached, namespace: &dyn Namespace, want: usize, no
     // Everything up to what was seen before the read is in it.
     let next = page.next.unwrap_or_else(|| last.max(seen.last) + 1);
     bodies.ended_at = page.next.is_none().then_some(seen.change);
-    let correlated = |stored: &Stored| {
+    let correlated = |stored: &StoredEvent| {
         let wanted = settings.correlation.as_deref();
         wanted.is_none_or(|wanted| is_correlated(stored, wanted))
     };
@@ -244,13 +250,13 @@ async fn read_on(cached: &mut Cached, namespace: &dyn Namespace, want: usize, no
 }
 
 /// From a global position on; `next` is one too.
-async fn page(namespace: &dyn Namespace, settings: &Settings, from: u64, max: usize) -> Result<Page> {
+async fn page(namespace: &dyn Namespace, settings: &SubscriptionSettings, from: u64, max: usize) -> Result<Page> {
     let category = match &settings.source {
-        Source::Stream(stream) => return page_of_stream(namespace, settings, stream, from, max).await,
-        Source::All => None,
+        SubscriptionSource::Stream(stream) => return page_of_stream(namespace, settings, stream, from, max).await,
+        SubscriptionSource::All => None,
         // No category has a `-` in its name.
-        Source::Category(category) if category.contains('-') => return Ok(Page::default()),
-        Source::Category(category) => Some(category.as_str()),
+        SubscriptionSource::Category(category) if category.contains('-') => return Ok(Page::default()),
+        SubscriptionSource::Category(category) => Some(category.as_str()),
     };
     let read = CategoryRead {
         category,
@@ -266,12 +272,12 @@ async fn page(namespace: &dyn Namespace, settings: &Settings, from: u64, max: us
 
 async fn page_of_stream(
     namespace: &dyn Namespace,
-    settings: &Settings,
+    settings: &SubscriptionSettings,
     stream: &str,
     from: u64,
     max: usize,
 ) -> Result<Page> {
-    let mut from = From::Global(from);
+    let mut from = StreamPosition::Global(from);
     loop {
         let read = StreamRead {
             stream,
@@ -288,12 +294,12 @@ async fn page_of_stream(
                 return Ok(page);
             }
             // None of the wanted types was among what was read.
-            (Some(position), None) => from = From::Position(position),
+            (Some(position), None) => from = StreamPosition::Position(position),
         }
     }
 }
 
-fn is_correlated(stored: &Stored, wanted: &str) -> bool {
+fn is_correlated(stored: &StoredEvent, wanted: &str) -> bool {
     let event = stored.event();
     let name = event
         .metadata

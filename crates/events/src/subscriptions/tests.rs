@@ -1,21 +1,21 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::*;
-use crate::subscription::{Source, Strategy};
-use crate::test_double::Double;
+use crate::subscription::{DeliveryStrategy, SubscriptionSource};
+use crate::test_double::NamespaceDouble;
 
 const TIMEOUT: Micros = 30_000_000;
 
 /// A namespace, and a server that serves it.
 struct Scene {
-    double: Arc<Double>,
+    double: Arc<NamespaceDouble>,
     namespace: Arc<dyn Namespace>,
     time: Arc<AtomicI64>,
     server: Subscriptions,
 }
 
 fn scene() -> Scene {
-    let double = Arc::new(Double::new("a"));
+    let double = Arc::new(NamespaceDouble::new("a"));
     let time = Arc::new(AtomicI64::new(1_000_000));
     Scene {
         namespace: double.clone(),
@@ -30,11 +30,11 @@ fn server(time: &Arc<AtomicI64>) -> Subscriptions {
     Subscriptions::new(Arc::new(move || time.load(Ordering::Relaxed)))
 }
 
-fn settings(source: Source) -> Settings {
-    Settings {
+fn settings(source: SubscriptionSource) -> SubscriptionSettings {
+    SubscriptionSettings {
         source,
         from: 1,
-        strategy: Strategy::ByStream,
+        strategy: DeliveryStrategy::ByStream,
         ack_timeout: TIMEOUT,
         max_attempts: 5,
         max_in_flight: 100,
@@ -43,12 +43,12 @@ fn settings(source: Source) -> Settings {
     }
 }
 
-fn orders() -> Settings {
-    settings(Source::Category("order".into()))
+fn orders() -> SubscriptionSettings {
+    settings(SubscriptionSource::Category("order".into()))
 }
 
-fn ask(max: usize) -> Ask {
-    Ask {
+fn ask(max: usize) -> FetchRequest {
+    FetchRequest {
         consumer: "c".into(),
         max,
         held: Vec::new(),
@@ -56,7 +56,7 @@ fn ask(max: usize) -> Ask {
 }
 
 impl Scene {
-    async fn create(&self, settings: Settings) {
+    async fn create(&self, settings: SubscriptionSettings) {
         self.server.create(&self.namespace, "s", settings).await.unwrap();
     }
 
@@ -81,7 +81,7 @@ impl Scene {
         self.fetch_from(&self.server, max).await
     }
 
-    async fn ack(&self, lease: Lease) -> Settled {
+    async fn ack(&self, lease: Lease) -> SettleOutcome {
         self.server.ack(&self.namespace, "s", vec![lease]).await.unwrap()
     }
 
@@ -118,8 +118,8 @@ async fn consumers_share_a_subscription_and_another_process_goes_on_with_it() {
 async fn two_servers_never_hand_out_a_message_twice() {
     let scene = scene();
     scene
-        .create(Settings {
-            strategy: Strategy::RoundRobin,
+        .create(SubscriptionSettings {
+            strategy: DeliveryStrategy::RoundRobin,
             ..orders()
         })
         .await;
@@ -165,8 +165,8 @@ async fn join<F: Future>(mut tasks: Vec<std::pin::Pin<Box<F>>>) -> Vec<F::Output
 async fn acknowledgements_that_come_together_are_stored_once_and_an_empty_fetch_stores_nothing() {
     let scene = scene();
     scene
-        .create(Settings {
-            strategy: Strategy::RoundRobin,
+        .create(SubscriptionSettings {
+            strategy: DeliveryStrategy::RoundRobin,
             ..orders()
         })
         .await;
@@ -280,8 +280,8 @@ async fn what_was_read_ahead_and_nobody_asks_for_takes_no_memory() {
 async fn messages_that_are_gone_count_as_done() {
     let scene = scene();
     scene
-        .create(Settings {
-            strategy: Strategy::RoundRobin,
+        .create(SubscriptionSettings {
+            strategy: DeliveryStrategy::RoundRobin,
             ..orders()
         })
         .await;
@@ -302,13 +302,13 @@ async fn messages_that_are_gone_count_as_done() {
 async fn only_messages_of_the_types_and_the_correlation_come_also_from_a_stream() {
     let of_cart = "{\"correlationStreamName\":\"cart-7\"}";
     for source in [
-        Source::Stream("order-1".into()),
-        Source::Category("order".into()),
-        Source::All,
+        SubscriptionSource::Stream("order-1".into()),
+        SubscriptionSource::Category("order".into()),
+        SubscriptionSource::All,
     ] {
         let scene = scene();
         scene
-            .create(Settings {
+            .create(SubscriptionSettings {
                 types: vec!["Paid".into()],
                 correlation: Some("cart".into()),
                 ..settings(source)
@@ -385,9 +385,15 @@ async fn a_reset_reads_again_and_the_end_is_behind_all_there_is() {
     scene.write(&["order-1", "order-2"]).await;
     assert_eq!(globals(&scene.fetch(10).await), [1, 2]);
     let server = &scene.server;
-    assert_eq!(server.reset(&scene.namespace, "s", Start::At(2)).await.unwrap(), 2);
+    assert_eq!(
+        server.reset(&scene.namespace, "s", StartPosition::At(2)).await.unwrap(),
+        2
+    );
     assert_eq!(globals(&scene.fetch(10).await), [2]);
-    assert_eq!(server.reset(&scene.namespace, "s", Start::End).await.unwrap(), 3);
+    assert_eq!(
+        server.reset(&scene.namespace, "s", StartPosition::End).await.unwrap(),
+        3
+    );
     assert_eq!(scene.fetch(10).await, []);
     scene.write(&["order-1"]).await;
     assert_eq!(globals(&scene.fetch(10).await), [3]);
@@ -420,8 +426,8 @@ async fn after_all_messages_were_removed_it_begins_at_the_first_and_a_consumer_t
 async fn what_is_told_of_a_subscription_is_what_it_came_to() {
     let scene = scene();
     scene
-        .create(Settings {
-            strategy: Strategy::RoundRobin,
+        .create(SubscriptionSettings {
+            strategy: DeliveryStrategy::RoundRobin,
             ..orders()
         })
         .await;
@@ -431,7 +437,7 @@ async fn what_is_told_of_a_subscription_is_what_it_came_to() {
     scene.ack(first[0].1).await;
     scene.time.fetch_add(TIMEOUT, Ordering::Relaxed);
     assert_eq!(globals(&scene.fetch(1).await), [2]);
-    let expected = SubscriptionFigures {
+    let expected = SubscriptionStats {
         namespace: "a".to_owned(),
         name: "s".to_owned(),
         behind: 3,
@@ -459,7 +465,9 @@ async fn nothing_is_kept_in_memory_of_subscriptions_and_namespaces_that_are_dele
     }
     // Somebody waits for what never comes.
     let later = Instant::now() + Duration::from_secs(3600);
-    scene.create(settings(Source::Category("none".into()))).await;
+    scene
+        .create(settings(SubscriptionSource::Category("none".into())))
+        .await;
     let waits = scene.server.fetch(&scene.namespace, "s", ask(1), later);
     let deletes = async {
         while kept() == 0 {
@@ -473,7 +481,7 @@ async fn nothing_is_kept_in_memory_of_subscriptions_and_namespaces_that_are_dele
     // Its namespace goes, and those of others stay.
     scene.create(orders()).await;
     scene.fetch(1).await;
-    let other: Arc<dyn Namespace> = Arc::new(Double::new("b"));
+    let other: Arc<dyn Namespace> = Arc::new(NamespaceDouble::new("b"));
     scene.server.create(&other, "s", orders()).await.unwrap();
     scene.server.info(&other, "s").await.unwrap();
     scene.server.forget("a");

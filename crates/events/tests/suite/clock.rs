@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use thalweg_events::subscription::{Nack, Settings, Source, Strategy};
+use thalweg_events::subscription::{DeliveryStrategy, Nack, SubscriptionSettings, SubscriptionSource};
 use thalweg_events::{
-    Append, Ask, CategoryRead, DEFAULT, Direction, Expected, Message, Namespace, NewEvent, Retention, RetentionOf,
-    Store as _, Stored,
+    Append, CategoryRead, DEFAULT, DeliveredMessage, Direction, ExpectedVersion, FetchRequest, Namespace, NewEvent,
+    Retention, RetentionTarget, Store as _, StoredEvent,
 };
 use tokio::time::Instant;
 
@@ -25,13 +25,13 @@ async fn append(namespace: &Arc<dyn Namespace>, stream: &str) {
     };
     let append = Append {
         stream,
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: vec![event],
     };
     namespace.append(&[append]).await.unwrap();
 }
 
-async fn shown(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
+async fn shown(namespace: &Arc<dyn Namespace>) -> Vec<StoredEvent> {
     let read = CategoryRead {
         category: None,
         from: None,
@@ -53,16 +53,16 @@ async fn keep_for(namespace: &Arc<dyn Namespace>, max_age: i64) {
         ..Retention::default()
     };
     namespace
-        .set_retention(RetentionOf::Category("a"), Some(rule))
+        .set_retention(RetentionTarget::Category("a"), Some(rule))
         .await
         .unwrap();
 }
 
 async fn subscribe(process: &Process, namespace: &Arc<dyn Namespace>) {
-    let settings = Settings {
-        source: Source::All,
+    let settings = SubscriptionSettings {
+        source: SubscriptionSource::All,
         from: 1,
-        strategy: Strategy::RoundRobin,
+        strategy: DeliveryStrategy::RoundRobin,
         ack_timeout: 30 * SECOND,
         max_attempts: 10,
         max_in_flight: 10,
@@ -72,8 +72,8 @@ async fn subscribe(process: &Process, namespace: &Arc<dyn Namespace>) {
     process.subscriptions.create(namespace, "s", settings).await.unwrap();
 }
 
-async fn fetch(process: &Process, namespace: &Arc<dyn Namespace>, consumer: &str) -> Vec<Message> {
-    let ask = Ask {
+async fn fetch(process: &Process, namespace: &Arc<dyn Namespace>, consumer: &str) -> Vec<DeliveredMessage> {
+    let ask = FetchRequest {
         consumer: consumer.into(),
         max: 10,
         held: Vec::new(),

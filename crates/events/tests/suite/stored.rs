@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_events::snapshot::{self, Snapshot};
-use thalweg_events::subscription::{Nack, Settings, Source, Strategy};
+use thalweg_events::subscription::{DeliveryStrategy, Nack, SubscriptionSettings, SubscriptionSource};
 use thalweg_events::{
-    Append, Ask, CategoryRead, DEFAULT, Direction, EmbeddedStore, EventsError, EventsOptions, Expected, MessageId,
-    Namespace, NewEvent, NewNamespace, NewToken, Retention, RetentionOf, Scopes, Store as _, Stored, Subscriptions,
-    TokenDigest,
+    Append, CategoryRead, DEFAULT, Direction, EmbeddedStore, EventsError, EventsOptions, ExpectedVersion, FetchRequest,
+    MessageId, Namespace, NewEvent, NewNamespace, NewToken, Retention, RetentionTarget, Scopes, Store as _,
+    StoredEvent, Subscriptions, TokenDigest,
 };
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 use tokio::time::Instant;
 
@@ -46,13 +46,13 @@ async fn open_as(folder: &Path, accept_loss: bool) -> (EmbeddedStore, Arc<Embedd
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
-    let disk = Arc::new(Folder::open(folder.join("log")).unwrap());
+    let disk = Arc::new(FolderDisk::open(folder.join("log")).unwrap());
     let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
     options.clock.resume(log.as_ref()).await.unwrap();
     let options = EventsOptions {
         durability: Durability::Fsync,
         in_memory: false,
-        indexes: Some(Arc::new(Folder::open(folder.join("indexes")).unwrap())),
+        indexes: Some(Arc::new(FolderDisk::open(folder.join("indexes")).unwrap())),
         index_memory: 1 << 20,
         keep_deleted: false,
         accept_loss,
@@ -87,14 +87,14 @@ async fn append(namespace: &Arc<dyn Namespace>, stream: &str, numbers: std::ops:
     });
     let append = Append {
         stream,
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: events.collect(),
     };
     namespace.append(&[append]).await.unwrap();
 }
 
-fn ask(max: usize) -> Ask {
-    Ask {
+fn ask(max: usize) -> FetchRequest {
+    FetchRequest {
         consumer: "c".into(),
         max,
         held: Vec::new(),
@@ -147,28 +147,28 @@ async fn write(folder: &Path) {
         max_count: Some(5),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Stream("a-0"), Some(newest))
+    own.set_retention(RetentionTarget::Stream("a-0"), Some(newest))
         .await
         .unwrap();
     let behind = Retention {
         truncate_before: Some(1),
         ..Retention::default()
     };
-    own.set_retention(RetentionOf::Category("b"), Some(behind))
+    own.set_retention(RetentionTarget::Category("b"), Some(behind))
         .await
         .unwrap();
-    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
-    own.delete_stream("b-2", Expected::Any, true).await.unwrap();
+    own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
+    own.delete_stream("b-2", ExpectedVersion::Any, true).await.unwrap();
     store.flush_indexes().await.unwrap();
     // Its marks stay, since the newest file is not rewritten; and the rule goes, so that nothing else says what is gone.
     store.scavenge().await.unwrap();
-    own.set_retention(RetentionOf::Stream("a-0"), None).await.unwrap();
+    own.set_retention(RetentionTarget::Stream("a-0"), None).await.unwrap();
     append(&own, "a-1", 300..302).await;
     let subscriptions = Subscriptions::default();
-    let settings = Settings {
-        source: Source::Category("a".to_owned()),
+    let settings = SubscriptionSettings {
+        source: SubscriptionSource::Category("a".to_owned()),
         from: 1,
-        strategy: Strategy::RoundRobin,
+        strategy: DeliveryStrategy::RoundRobin,
         ack_timeout: 3_600_000_000,
         max_attempts: 5,
         max_in_flight: 100,
@@ -246,7 +246,7 @@ async fn lose(folder: &Path, lost: &ByteOfLog) {
     let mut bytes = std::fs::read(&lost.file).unwrap();
     bytes[lost.at] ^= 0x55;
     std::fs::write(&lost.file, bytes).unwrap();
-    let disk = Folder::open(folder.join("log")).unwrap();
+    let disk = FolderDisk::open(folder.join("log")).unwrap();
     thalweg_log::repair(&disk, true, &mut |_, _| {}).unwrap();
     let (store, log) = open_as(folder, true).await;
     close(store, log).await;
@@ -303,7 +303,7 @@ async fn a_store_of_every_format_is_read_with_its_indexes_and_without() {
     }
 }
 
-async fn everything(namespace: &Arc<dyn Namespace>, what: &str) -> Vec<Stored> {
+async fn everything(namespace: &Arc<dyn Namespace>, what: &str) -> Vec<StoredEvent> {
     let read = CategoryRead {
         category: None,
         from: None,
@@ -385,7 +385,7 @@ async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
     }
     let new = Append {
         stream: "b-2",
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: vec![NewEvent {
             id: None,
             kind: "T",

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Trouble;
+use super::ConnectionFailure;
 
 /// Between two lines, so that a connection that comes and goes does not flood the log.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ pub(super) struct Outage {
     /// `None` while data flows.
     since: Option<Instant>,
     /// The last failure: what, and why.
-    last: Option<(Trouble, String)>,
+    last: Option<(ConnectionFailure, String)>,
     /// The last reason is in no line yet.
     is_untold: bool,
     /// There was a line about this outage.
@@ -32,7 +32,7 @@ pub(super) struct Outage {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum OutageLogLine {
     Trouble {
         text: String,
         /// Failures since the last line, without the one that this is about.
@@ -42,7 +42,7 @@ pub(super) enum Line {
 }
 
 impl Outage {
-    pub fn failed(&mut self, trouble: Trouble, why: &str, now: Instant) -> Option<Line> {
+    pub fn failed(&mut self, trouble: ConnectionFailure, why: &str, now: Instant) -> Option<OutageLogLine> {
         self.since.get_or_insert(now);
         self.more += 1;
         let is_new = !self.is_known || self.last.as_ref().is_none_or(|(_, last)| last != why);
@@ -53,22 +53,22 @@ impl Outage {
         self.line(now)
     }
 
-    pub fn remind(&mut self, now: Instant) -> Option<Line> {
+    pub fn remind(&mut self, now: Instant) -> Option<OutageLogLine> {
         self.line(now)
     }
 
     /// `None` if nobody was told that it had begun.
-    pub fn ended(&mut self, now: Instant) -> Option<Line> {
+    pub fn ended(&mut self, now: Instant) -> Option<OutageLogLine> {
         let since = self.since.take()?;
         self.is_untold = false;
         let seconds = now.duration_since(since).as_secs();
         if self.is_known {
             self.more = 0;
         }
-        std::mem::take(&mut self.is_known).then(|| Line::Ended(format!("connected again after {seconds} s")))
+        std::mem::take(&mut self.is_known).then(|| OutageLogLine::Ended(format!("connected again after {seconds} s")))
     }
 
-    fn line(&mut self, now: Instant) -> Option<Line> {
+    fn line(&mut self, now: Instant) -> Option<OutageLogLine> {
         let quiet = self.line_at.map_or(REMINDER, |at| now.duration_since(at));
         let (trouble, why) = self.last.as_ref()?;
         let told = trouble.text();
@@ -85,7 +85,7 @@ impl Outage {
         self.is_known = self.since.is_some();
         self.is_untold = false;
         self.line_at = Some(now);
-        Some(Line::Trouble { text, more })
+        Some(OutageLogLine::Trouble { text, more })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     /// Lines by second. At each second what is to happen happens, then the reminder comes.
-    fn told(seconds: u64, happens: impl Fn(u64, &mut Outage, Instant) -> Option<Line>) -> Vec<(u64, String)> {
+    fn told(seconds: u64, happens: impl Fn(u64, &mut Outage, Instant) -> Option<OutageLogLine>) -> Vec<(u64, String)> {
         let start = Instant::now();
         let mut outage = Outage::default();
         let mut lines = Vec::new();
@@ -102,9 +102,9 @@ mod tests {
             let now = start + Duration::from_secs(second);
             let both = [happens(second, &mut outage, now), outage.remind(now)];
             lines.extend(both.into_iter().flatten().map(|line| match line {
-                Line::Trouble { text, more: 0 } => (second, text),
-                Line::Trouble { text, more } => (second, format!("{text} (+{more})")),
-                Line::Ended(text) => (second, text),
+                OutageLogLine::Trouble { text, more: 0 } => (second, text),
+                OutageLogLine::Trouble { text, more } => (second, format!("{text} (+{more})")),
+                OutageLogLine::Ended(text) => (second, text),
             }));
         }
         lines
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_goes_on_is_told_at_once_each_minute_and_at_its_end() {
         let lines = told(200, |second, outage, now| match second {
-            5..150 => outage.failed(Trouble::Connect, "there is no queue ordrs", now),
+            5..150 => outage.failed(ConnectionFailure::Connect, "there is no queue ordrs", now),
             150 => outage.ended(now),
             _ => None,
         });
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_reminder_needs_no_further_failure() {
         let lines = told(130, |second, outage, now| match second {
-            0 => outage.failed(Trouble::Open, "x", now),
+            0 => outage.failed(ConnectionFailure::Open, "x", now),
             _ => None,
         });
         let seconds: Vec<u64> = lines.iter().map(|(second, _)| *second).collect();
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn another_reason_is_told_when_ten_seconds_are_over() {
         let lines = told(30, |second, outage, now| match second {
-            0..3 => outage.failed(Trouble::Connect, "a", now),
-            3..30 => outage.failed(Trouble::Connect, "b", now),
+            0..3 => outage.failed(ConnectionFailure::Connect, "a", now),
+            3..30 => outage.failed(ConnectionFailure::Connect, "b", now),
             _ => None,
         });
         assert_eq!(
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_connection_that_comes_and_goes_is_told_of_every_ten_seconds() {
         let lines = told(40, |second, outage, now| match second % 2 {
-            0 => outage.failed(Trouble::Lost, "gone", now),
+            0 => outage.failed(ConnectionFailure::Lost, "gone", now),
             _ => outage.ended(now),
         });
         let warnings = lines.iter().filter(|(_, text)| text.starts_with("connection lost"));
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn nothing_is_passed_over() {
         let lines = told(30, |second, outage, now| match second {
-            0 | 3 => outage.failed(Trouble::Lost, "gone", now),
+            0 | 3 => outage.failed(ConnectionFailure::Lost, "gone", now),
             1 | 4 => outage.ended(now),
             _ => None,
         });

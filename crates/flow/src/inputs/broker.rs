@@ -12,22 +12,22 @@ use crate::children;
 use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
 use crate::input::{Input, InputContext, InputError, Sink, SinkMetrics};
-use crate::named::Named;
+use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 use crate::registry::InputSpec;
 use crate::runtime::NodeCounters;
 
-struct Spec(Vec<Named<dyn InputSpec>>);
+struct BrokerInputSpec(Vec<NamedSpec<dyn InputSpec>>);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let fields = Fields::new(&node.body, context.diagnostics);
     let children = children::parse(node, fields, ComponentKind::Input, context, ParseContext::input)?;
-    Some(Arc::new(Spec(children)))
+    Some(Arc::new(BrokerInputSpec(children)))
 }
 
-impl InputSpec for Spec {
+impl InputSpec for BrokerInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
-        let build = |child: &Named<dyn InputSpec>| {
+        let build = |child: &NamedSpec<dyn InputSpec>| {
             let context = child.build_context(context);
             let component = context.component.clone();
             let connection = Connection::new(&component, "input");
@@ -35,13 +35,13 @@ impl InputSpec for Spec {
             let nodes = &context.scope.nodes;
             nodes.add(NodeCounters::input(&component, received, connection.clone()));
             let input = child.spec.build(&context)?;
-            Ok(Source {
+            Ok(BrokerSource {
                 component,
                 connection,
                 input,
             })
         };
-        Ok(Box::new(Broker(
+        Ok(Box::new(BrokerInput(
             self.0.iter().map(build).collect::<Result<_, BuildError>>()?,
         )))
     }
@@ -51,15 +51,15 @@ impl InputSpec for Spec {
     }
 }
 
-struct Source {
+struct BrokerSource {
     component: Component,
     connection: Connection,
     input: Box<dyn Input>,
 }
 
-struct Broker(Vec<Source>);
+struct BrokerInput(Vec<BrokerSource>);
 
-impl Input for Broker {
+impl Input for BrokerInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             let connections: Vec<_> = self
@@ -98,7 +98,7 @@ impl Input for Broker {
     }
 }
 
-impl Source {
+impl BrokerSource {
     fn start(self, outer: &InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         let metrics = SinkMetrics::new(&self.component, outer.sink.metrics.flow_latency.clone());
         let sink = Sink {

@@ -9,13 +9,13 @@ const MAX_BUFFER: &str = "64MiB";
 
 /// The rule by which a stream is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Codec {
-    cut: Cut,
+pub(super) struct InputCodec {
+    cut: Delimiter,
     max_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Cut {
+enum Delimiter {
     /// At line feeds; a carriage return before one belongs to it.
     Lines,
     At(Vec<u8>),
@@ -23,26 +23,26 @@ enum Cut {
     AllBytes,
 }
 
-impl Codec {
+impl InputCodec {
     /// Reads the fields `codec` and `max_buffer`.
-    pub fn read(fields: &mut Fields<'_>) -> Codec {
+    pub fn read(fields: &mut Fields<'_>) -> InputCodec {
         let name = fields.string("codec", "lines");
         let max_bytes = usize::try_from(fields.size("max_buffer", MAX_BUFFER)).unwrap_or(usize::MAX);
         let cut = match name.as_str() {
-            "lines" => Cut::Lines,
-            "all-bytes" => Cut::AllBytes,
+            "lines" => Delimiter::Lines,
+            "all-bytes" => Delimiter::AllBytes,
             other => match other.strip_prefix("delim:") {
-                Some(delimiter) if !delimiter.is_empty() => Cut::At(delimiter.as_bytes().to_vec()),
+                Some(delimiter) if !delimiter.is_empty() => Delimiter::At(delimiter.as_bytes().to_vec()),
                 _ => {
                     fields.error(
                         "codec",
                         format!("unknown codec \"{other}\"; valid: lines, all-bytes, delim:x"),
                     );
-                    Cut::Lines
+                    Delimiter::Lines
                 }
             },
         };
-        Codec { cut, max_bytes }
+        InputCodec { cut, max_bytes }
     }
 
     pub fn splitter(&self) -> Splitter {
@@ -57,7 +57,7 @@ impl Codec {
 
 /// Cuts one stream.
 pub(super) struct Splitter {
-    codec: Codec,
+    codec: InputCodec,
     buffer: BytesMut,
     /// The delimiter does not begin before this offset of the buffer.
     searched: usize,
@@ -67,16 +67,16 @@ pub(super) struct Splitter {
 
 /// What came out of a piece of the stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Cuts {
+pub(super) struct SplitMessages {
     pub messages: Vec<Bytes>,
     /// Messages that were passed over because they are larger than `max_buffer`.
     pub too_large: usize,
 }
 
 impl Splitter {
-    pub fn push(&mut self, piece: &[u8]) -> Cuts {
+    pub fn push(&mut self, piece: &[u8]) -> SplitMessages {
         self.buffer.extend_from_slice(piece);
-        let mut cuts = Cuts::default();
+        let mut cuts = SplitMessages::default();
         while let Some((end, next)) = self.find() {
             let mut message = self.buffer.split_to(next);
             message.truncate(end);
@@ -95,10 +95,10 @@ impl Splitter {
     }
 
     /// The stream's end: what is left is a message too, unless it is empty.
-    pub fn finish(&mut self) -> Cuts {
+    pub fn finish(&mut self) -> SplitMessages {
         let rest = self.buffer.split().freeze();
         let complete = !rest.is_empty() && !self.skipping;
-        Cuts {
+        SplitMessages {
             messages: complete.then_some(rest).into_iter().collect(),
             too_large: 0,
         }
@@ -108,8 +108,8 @@ impl Splitter {
     fn find(&mut self) -> Option<(usize, usize)> {
         let tail = self.buffer.get(self.searched..)?;
         match &self.codec.cut {
-            Cut::AllBytes => None,
-            Cut::Lines => {
+            Delimiter::AllBytes => None,
+            Delimiter::Lines => {
                 let Some(at) = memchr::memchr(b'\n', tail).map(|at| at + self.searched) else {
                     self.searched = self.buffer.len();
                     return None;
@@ -117,7 +117,7 @@ impl Splitter {
                 let carriage_return = at.checked_sub(1).and_then(|i| self.buffer.get(i)) == Some(&b'\r');
                 Some((at - usize::from(carriage_return), at + 1))
             }
-            Cut::At(delimiter) => {
+            Delimiter::At(delimiter) => {
                 let Some(at) = memmem::find(tail, delimiter).map(|at| at + self.searched) else {
                     self.searched = self.buffer.len().saturating_sub(delimiter.len() - 1);
                     return None;
@@ -128,7 +128,7 @@ impl Splitter {
     }
 
     /// Keeps the buffer from growing with a message that is too large anyway.
-    fn bound(&mut self, cuts: &mut Cuts) {
+    fn bound(&mut self, cuts: &mut SplitMessages) {
         if self.buffer.len() <= self.codec.max_bytes && !self.skipping {
             return;
         }
@@ -137,7 +137,7 @@ impl Splitter {
         }
         // A delimiter of several bytes may have begun at the end.
         let keep = match &self.codec.cut {
-            Cut::At(delimiter) => delimiter.len() - 1,
+            Delimiter::At(delimiter) => delimiter.len() - 1,
             _ => 0,
         };
         let passed = self.buffer.len().saturating_sub(keep);
@@ -151,13 +151,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn codec(cut: Cut, max_bytes: usize) -> Codec {
-        Codec { cut, max_bytes }
+    fn codec(cut: Delimiter, max_bytes: usize) -> InputCodec {
+        InputCodec { cut, max_bytes }
     }
 
-    fn run(codec: &Codec, pieces: &[&[u8]]) -> (Vec<String>, usize) {
+    fn run(codec: &InputCodec, pieces: &[&[u8]]) -> (Vec<String>, usize) {
         let mut splitter = codec.splitter();
-        let mut all: Vec<Cuts> = pieces.iter().map(|piece| splitter.push(piece)).collect();
+        let mut all: Vec<SplitMessages> = pieces.iter().map(|piece| splitter.push(piece)).collect();
         all.push(splitter.finish());
         let too_large = all.iter().map(|cuts| cuts.too_large).sum();
         let messages = all.into_iter().flat_map(|cuts| cuts.messages);
@@ -169,13 +169,13 @@ mod tests {
 
     #[test]
     fn lines_end_with_or_without_carriage_return_and_the_last_needs_no_end() {
-        let (messages, _) = run(&codec(Cut::Lines, 100), &[b"a\r", b"\nb\n\nc"]);
+        let (messages, _) = run(&codec(Delimiter::Lines, 100), &[b"a\r", b"\nb\n\nc"]);
         assert_eq!(messages, ["a", "b", "", "c"]);
     }
 
     #[test]
     fn a_message_over_the_limit_is_passed_over_and_the_next_is_whole() {
-        for cut in [Cut::Lines, Cut::At(b"\n".to_vec())] {
+        for cut in [Delimiter::Lines, Delimiter::At(b"\n".to_vec())] {
             let (messages, too_large) = run(&codec(cut, 3), &[b"ab\nabcd", b"efgh", b"i\nxy\nabcd\nz"]);
             assert_eq!(
                 (messages, too_large),
@@ -187,7 +187,7 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_do_not_matter(text in "[a-c|;]{0,60}", cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
-            let codec = codec(Cut::At(b"|;".to_vec()), 1000);
+            let codec = codec(Delimiter::At(b"|;".to_vec()), 1000);
             let mut at: Vec<usize> = cuts.iter().map(|i| i.index(text.len() + 1)).collect();
             at.extend([0, text.len()]);
             at.sort_unstable();

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use thalweg_config::{ComponentNode, Fields};
 
-use super::codec::Codec;
+use super::codec::InputCodec;
 use super::stdin::read_stream;
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError};
@@ -15,9 +15,9 @@ use crate::parse::ParseContext;
 use crate::registry::InputSpec;
 
 #[derive(Clone)]
-struct Spec {
+struct FileInput {
     paths: Vec<String>,
-    codec: Codec,
+    codec: InputCodec,
 }
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
@@ -29,18 +29,18 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
             "no paths given; name at least one file or pattern such as \"data/*.json\"",
         );
     }
-    let codec = Codec::read(&mut fields);
+    let codec = InputCodec::read(&mut fields);
     fields.finish();
-    Some(Arc::new(Spec { paths, codec }))
+    Some(Arc::new(FileInput { paths, codec }))
 }
 
-impl InputSpec for Spec {
+impl InputSpec for FileInput {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(self.clone()))
     }
 }
 
-impl Input for Spec {
+impl Input for FileInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             for pattern in &self.paths {
@@ -55,7 +55,7 @@ impl Input for Spec {
     }
 }
 
-async fn read_file(path: &Path, codec: &Codec, context: &InputContext) -> Result<(), InputError> {
+async fn read_file(path: &Path, codec: &InputCodec, context: &InputContext) -> Result<(), InputError> {
     let unreadable = |error| InputError(format!("cannot read {}: {error}", path.display()));
     let file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let modified = file.metadata().await.ok().and_then(|metadata| metadata.modified().ok());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thalweg_config::{ComponentNode, Fields};
-use thalweg_mapping::{Applied, Mapping};
+use thalweg_mapping::{Mapping, MappingOutcome};
 use thalweg_record::{Batch, DropReason, FilterReason, Message};
 
 use crate::BoxFuture;
@@ -14,7 +14,7 @@ use crate::parse::{ParseContext, compile_error};
 use crate::registry::InputSpec;
 
 #[derive(Clone)]
-struct Spec {
+struct GenerateInput {
     mapping: Arc<Mapping>,
     /// `None`: no pause.
     interval: Option<Duration>,
@@ -43,7 +43,7 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     let mapping = Mapping::compile(text.ok()?)
         .map_err(|error| compile_error(&mapping, &error, diagnostics))
         .ok()?;
-    Some(Arc::new(Spec {
+    Some(Arc::new(GenerateInput {
         mapping: Arc::new(mapping),
         interval,
         count,
@@ -51,13 +51,13 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     }))
 }
 
-impl InputSpec for Spec {
+impl InputSpec for GenerateInput {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(self.clone()))
     }
 }
 
-impl Input for Spec {
+impl Input for GenerateInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             context.connection.up();
@@ -87,15 +87,15 @@ impl Input for Spec {
     }
 }
 
-impl Spec {
+impl GenerateInput {
     async fn send(&self, size: usize, context: &InputContext) -> Result<(), crate::SinkClosed> {
         let mut ack = context.sink.enter(size, |_| {});
         let mut messages: Vec<Message> = (0..size).map(|_| Message::raw("")).collect();
         let mut index = 0;
         while index < messages.len() {
             match self.mapping.apply(&mut messages, index) {
-                Ok(Applied::Kept) => index += 1,
-                Ok(Applied::Deleted) => {
+                Ok(MappingOutcome::Kept) => index += 1,
+                Ok(MappingOutcome::Deleted) => {
                     messages.remove(index);
                     ack.filtered(FilterReason::MappingDeleted, 1);
                 }

@@ -7,9 +7,9 @@ mod generate;
 mod resource;
 mod stdin;
 
-use crate::registry::Registry;
+use crate::registry::ComponentRegistry;
 
-pub(crate) fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut ComponentRegistry) {
     registry.input("broker", broker::parse);
     registry.input("file", file::parse);
     registry.input("generate", generate::parse);

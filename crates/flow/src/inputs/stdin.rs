@@ -6,31 +6,31 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_record::{Batch, DropReason, Message};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::codec::{Codec, Cuts};
+use super::codec::{InputCodec, SplitMessages};
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError};
 use crate::input::{Input, InputContext, InputError};
 use crate::parse::ParseContext;
 use crate::registry::InputSpec;
 
-struct Spec(Codec);
+struct StdinInputSpec(InputCodec);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let codec = Codec::read(&mut fields);
+    let codec = InputCodec::read(&mut fields);
     fields.finish();
-    Some(Arc::new(Spec(codec)))
+    Some(Arc::new(StdinInputSpec(codec)))
 }
 
-impl InputSpec for Spec {
+impl InputSpec for StdinInputSpec {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
-        Ok(Box::new(Stdin(self.0.clone())))
+        Ok(Box::new(StdinInput(self.0.clone())))
     }
 }
 
-struct Stdin(Codec);
+struct StdinInput(InputCodec);
 
-impl Input for Stdin {
+impl Input for StdinInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             context.connection.up();
@@ -45,7 +45,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Reads a stream to its end or until the flow stops; `mark` adds to each message what is known of it.
 pub(super) async fn read_stream(
     mut stream: impl AsyncRead + Unpin,
-    codec: &Codec,
+    codec: &InputCodec,
     context: &InputContext,
     mark: impl Fn(&mut Message),
 ) -> std::io::Result<()> {
@@ -68,7 +68,11 @@ pub(super) async fn read_stream(
     }
 }
 
-async fn send(cuts: Cuts, context: &InputContext, mark: &impl Fn(&mut Message)) -> Result<(), crate::SinkClosed> {
+async fn send(
+    cuts: SplitMessages,
+    context: &InputContext,
+    mark: &impl Fn(&mut Message),
+) -> Result<(), crate::SinkClosed> {
     let count = cuts.messages.len() + cuts.too_large;
     if count == 0 {
         return Ok(());

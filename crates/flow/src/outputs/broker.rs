@@ -16,31 +16,31 @@ use crate::batching::Batching;
 use crate::children;
 use crate::component::{BuildContext, BuildError};
 use crate::connection::Connection;
-use crate::driven::{Driven, OutputMetrics, Refusal, Unopened, Write};
-use crate::named::Named;
+use crate::named_spec::NamedSpec;
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
+use crate::output_driver::{OpenFailure, OutputDriver, OutputMetrics, PermanentRejection, WriteFuture};
 use crate::parse::ParseContext;
 use crate::registry::OutputSpec;
 use crate::runtime::NodeCounters;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pattern {
+enum BrokerPattern {
     FanOut,
     FanOutSequential,
     RoundRobin,
     Greedy,
 }
 
-struct Spec {
-    pattern: Pattern,
-    children: Vec<Named<dyn OutputSpec>>,
+struct BrokerOutputSpec {
+    pattern: BrokerPattern,
+    children: Vec<NamedSpec<dyn OutputSpec>>,
 }
 
-const PATTERNS: [(&str, Pattern); 4] = [
-    ("fan_out", Pattern::FanOut),
-    ("fan_out_sequential", Pattern::FanOutSequential),
-    ("round_robin", Pattern::RoundRobin),
-    ("greedy", Pattern::Greedy),
+const PATTERNS: [(&str, BrokerPattern); 4] = [
+    ("fan_out", BrokerPattern::FanOut),
+    ("fan_out_sequential", BrokerPattern::FanOutSequential),
+    ("round_robin", BrokerPattern::RoundRobin),
+    ("greedy", BrokerPattern::Greedy),
 ];
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
@@ -50,14 +50,14 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     let pattern = PATTERNS
         .iter()
         .find(|(known, _)| *known == name)
-        .map_or(Pattern::FanOut, |(_, pattern)| *pattern);
+        .map_or(BrokerPattern::FanOut, |(_, pattern)| *pattern);
     let children = children::parse(node, fields, ComponentKind::Output, context, ParseContext::output)?;
-    Some(Arc::new(Spec { pattern, children }))
+    Some(Arc::new(BrokerOutputSpec { pattern, children }))
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for BrokerOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let build = |child: &Named<dyn OutputSpec>| {
+        let build = |child: &NamedSpec<dyn OutputSpec>| {
             let context = child.build_context(context);
             let component = context.component.clone();
             let connection = Connection::new(&component, "output");
@@ -66,20 +66,20 @@ impl OutputSpec for Spec {
             nodes.add(NodeCounters::output(&component, &metrics, connection.clone()));
             let output = child.spec.build(&context)?;
             let slots = Arc::new(Semaphore::new(output.max_in_flight().max(1)));
-            let driven = Driven {
+            let driven = OutputDriver {
                 output,
                 component,
                 connection,
                 metrics,
             };
-            Ok(Target { driven, slots })
+            Ok(BrokerTarget { driven, slots })
         };
         let targets = self
             .children
             .iter()
             .map(build)
             .collect::<Result<Arc<[_]>, BuildError>>()?;
-        Ok(Arc::new(Broker {
+        Ok(Arc::new(BrokerOutput {
             pattern: self.pattern,
             targets,
             next: AtomicUsize::new(0),
@@ -88,23 +88,23 @@ impl OutputSpec for Spec {
 }
 
 #[derive(Clone)]
-struct Target {
-    driven: Driven,
+struct BrokerTarget {
+    driven: OutputDriver,
     /// As many as writes may be in flight there. Only of use where batches go to one of several.
     slots: Arc<Semaphore>,
 }
 
-struct Broker {
-    pattern: Pattern,
-    targets: Arc<[Target]>,
+struct BrokerOutput {
+    pattern: BrokerPattern,
+    targets: Arc<[BrokerTarget]>,
     /// Whose turn it is.
     next: AtomicUsize,
 }
 
-impl Output for Broker {
+impl Output for BrokerOutput {
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
-            let connections = self.targets.iter().map(|Target { driven, .. }| {
+            let connections = self.targets.iter().map(|BrokerTarget { driven, .. }| {
                 let (component, connection) = (&driven.component, &driven.connection);
                 (component.clone(), connection.clone())
             });
@@ -113,8 +113,8 @@ impl Output for Broker {
             let opening = self.targets.iter().map(|target| async {
                 let opened = target.driven.open(&context.stop).await;
                 opened.map_err(|error| match error {
-                    Unopened::GivenUp => OpenError::Temporary("the shutdown time is over".to_owned()),
-                    Unopened::Never(why) => OpenError::Permanent(target.name_in(why)),
+                    OpenFailure::GivenUp => OpenError::Temporary("the shutdown time is over".to_owned()),
+                    OpenFailure::Never(why) => OpenError::Permanent(target.name_in(why)),
                 })
             });
             try_join_all(opening).await?;
@@ -123,31 +123,31 @@ impl Output for Broker {
         })
     }
 
-    fn write(&self, messages: Arc<Vec<Message>>) -> Write {
+    fn write(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
         match self.pattern {
-            Pattern::FanOut => self.fan_out(messages),
-            Pattern::FanOutSequential => self.one_after_the_other(messages),
-            Pattern::RoundRobin | Pattern::Greedy => self.to_one(messages),
+            BrokerPattern::FanOut => self.fan_out(messages),
+            BrokerPattern::FanOutSequential => self.one_after_the_other(messages),
+            BrokerPattern::RoundRobin | BrokerPattern::Greedy => self.to_one(messages),
         }
     }
 
     fn max_in_flight(&self) -> usize {
         let all = self.targets.iter().map(|target| target.driven.output.max_in_flight());
         match self.pattern {
-            Pattern::FanOut => all.min().unwrap_or(1),
-            Pattern::FanOutSequential => 1,
-            Pattern::RoundRobin | Pattern::Greedy => all.sum(),
+            BrokerPattern::FanOut => all.min().unwrap_or(1),
+            BrokerPattern::FanOutSequential => 1,
+            BrokerPattern::RoundRobin | BrokerPattern::Greedy => all.sum(),
         }
     }
 
     fn joins(&self) -> usize {
         match self.pattern {
-            Pattern::FanOut | Pattern::FanOutSequential => {
+            BrokerPattern::FanOut | BrokerPattern::FanOutSequential => {
                 let all = self.targets.iter().map(|target| target.driven.output.joins());
                 all.min().unwrap_or(1)
             }
             // Joined batches would all go to the same one.
-            Pattern::RoundRobin | Pattern::Greedy => 1,
+            BrokerPattern::RoundRobin | BrokerPattern::Greedy => 1,
         }
     }
 
@@ -177,10 +177,10 @@ impl Output for Broker {
     }
 }
 
-impl Broker {
-    fn fan_out(&self, messages: Arc<Vec<Message>>) -> Write {
+impl BrokerOutput {
+    fn fan_out(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
         // Every call is made now, so that each output has the batch at its place in the order.
-        let writes: Vec<Write> = self
+        let writes: Vec<WriteFuture> = self
             .targets
             .iter()
             .map(|target| target.driven.start(&messages))
@@ -199,7 +199,7 @@ impl Broker {
         })
     }
 
-    fn one_after_the_other(&self, messages: Arc<Vec<Message>>) -> Write {
+    fn one_after_the_other(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
         let targets = self.targets.clone();
         Box::pin(async move {
             let mut rejections = Vec::new();
@@ -211,12 +211,12 @@ impl Broker {
         })
     }
 
-    fn to_one(&self, messages: Arc<Vec<Message>>) -> Write {
+    fn to_one(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let free = |target: &&Target| target.slots.available_permits();
+        let free = |target: &&BrokerTarget| target.slots.available_permits();
         let chosen = match self.pattern {
             // Of those that are equally free the first, hence the reversal: the last of equals is the maximum.
-            Pattern::Greedy => self
+            BrokerPattern::Greedy => self
                 .targets
                 .iter()
                 .rev()
@@ -244,10 +244,14 @@ impl Broker {
     }
 }
 
-impl Target {
+impl BrokerTarget {
     /// Repeats this output's write until it has every message or refused it for good: the others have theirs already and
     /// must not get it twice.
-    async fn finish(&self, write: Write, messages: &Arc<Vec<Message>>) -> Result<Vec<Refusal>, WriteError> {
+    async fn finish(
+        &self,
+        write: WriteFuture,
+        messages: &Arc<Vec<Message>>,
+    ) -> Result<Vec<PermanentRejection>, WriteError> {
         let finished = self.driven.finish(write, messages).await;
         let mut refused = finished.map_err(|why| WriteError::Permanent(self.name_in(why)))?;
         for refusal in &mut refused {
@@ -262,7 +266,7 @@ impl Target {
 }
 
 /// A message that one output refuses is refused once, whatever the others did.
-fn merge(all: &mut Vec<Rejection>, refused: Vec<Refusal>) {
+fn merge(all: &mut Vec<Rejection>, refused: Vec<PermanentRejection>) {
     for refusal in refused {
         if !all.iter().any(|known| known.index == refusal.index) {
             all.push(refusal.into());

@@ -5,27 +5,27 @@ use thalweg_record::{Message, Payload};
 
 /// What follows each message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Codec {
+pub(super) enum OutputCodec {
     Ends(Vec<u8>),
     /// Each message replaces the file's content.
     Replaces,
 }
 
-impl Codec {
-    pub fn read(fields: &mut Fields<'_>) -> Codec {
+impl OutputCodec {
+    pub fn read(fields: &mut Fields<'_>) -> OutputCodec {
         let name = fields.string("codec", "lines");
         match name.as_str() {
-            "lines" => Codec::Ends(b"\n".to_vec()),
-            "append" => Codec::Ends(Vec::new()),
-            "all-bytes" => Codec::Replaces,
+            "lines" => OutputCodec::Ends(b"\n".to_vec()),
+            "append" => OutputCodec::Ends(Vec::new()),
+            "all-bytes" => OutputCodec::Replaces,
             other => match other.strip_prefix("delim:") {
-                Some(delimiter) if !delimiter.is_empty() => Codec::Ends(delimiter.as_bytes().to_vec()),
+                Some(delimiter) if !delimiter.is_empty() => OutputCodec::Ends(delimiter.as_bytes().to_vec()),
                 _ => {
                     fields.error(
                         "codec",
                         format!("unknown codec \"{other}\"; valid: lines, append, all-bytes, delim:x"),
                     );
-                    Codec::Replaces
+                    OutputCodec::Replaces
                 }
             },
         }
@@ -36,7 +36,7 @@ impl Codec {
             Payload::Raw(bytes) => out.extend_from_slice(bytes),
             _ => out.extend_from_slice(&message.bytes()),
         }
-        if let Codec::Ends(end) = self {
+        if let OutputCodec::Ends(end) = self {
             out.extend_from_slice(end);
         }
     }

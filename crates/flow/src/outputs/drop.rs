@@ -13,18 +13,18 @@ use crate::registry::OutputSpec;
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     Fields::new(&node.body, context.diagnostics).finish();
-    Some(Arc::new(Drop))
+    Some(Arc::new(DropOutput))
 }
 
-struct Drop;
+struct DropOutput;
 
-impl OutputSpec for Drop {
+impl OutputSpec for DropOutput {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        Ok(Arc::new(Drop))
+        Ok(Arc::new(DropOutput))
     }
 }
 
-impl Output for Drop {
+impl Output for DropOutput {
     fn write(&self, _: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -7,9 +7,9 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message};
 
-use super::codec::Codec;
-use super::files::{Files, Part};
-use super::writer::Writer;
+use super::codec::OutputCodec;
+use super::files::{FileChunk, OutputFiles};
+use super::writer::WriterThread;
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError};
 use crate::output::{Output, Rejection, WriteError, all_but};
@@ -19,23 +19,23 @@ use crate::registry::OutputSpec;
 /// Batches that share one write and its sync, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 256;
 
-struct Spec {
+struct FileOutputSpec {
     path: Arc<Interpolation>,
-    codec: Codec,
+    codec: OutputCodec,
 }
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let path = fields.required_node("path");
-    let codec = Codec::read(&mut fields);
+    let codec = OutputCodec::read(&mut fields);
     fields.finish();
     let path = Arc::new(context.interpolation(&path?)?);
-    Some(Arc::new(Spec { path, codec }))
+    Some(Arc::new(FileOutputSpec { path, codec }))
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for FileOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let mut files = Files::new(self.codec == Codec::Replaces);
+        let mut files = OutputFiles::new(self.codec == OutputCodec::Replaces);
         if let Some(path) = self.path.is_static() {
             files.open(path.as_ref()).map_err(|error| {
                 BuildError::new(format!(
@@ -43,7 +43,7 @@ impl OutputSpec for Spec {
                 ))
             })?;
         }
-        let writer = Writer::start(&context.component.name, files);
+        let writer = WriterThread::start(&context.component.name, files);
         let writer =
             writer.map_err(|error| BuildError::new(format!("cannot start a thread for the file output: {error}")))?;
         Ok(Arc::new(FileOutput {
@@ -56,13 +56,13 @@ impl OutputSpec for Spec {
 
 struct FileOutput {
     path: Arc<Interpolation>,
-    codec: Codec,
-    writer: Writer<Vec<Part>>,
+    codec: OutputCodec,
+    writer: WriterThread<Vec<FileChunk>>,
 }
 
 impl Output for FileOutput {
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<FileChunk> = Vec::new();
         let mut refused = Vec::new();
         for (index, message) in messages.iter().enumerate() {
             let path = match self.path.render(&messages, index) {
@@ -75,7 +75,7 @@ impl Output for FileOutput {
             };
             let same = parts
                 .last_mut()
-                .filter(|last| last.path.as_os_str() == path.as_str() && self.codec != Codec::Replaces);
+                .filter(|last| last.path.as_os_str() == path.as_str() && self.codec != OutputCodec::Replaces);
             match same {
                 Some(part) => {
                     self.codec.encode(message, &mut part.bytes);
@@ -84,7 +84,7 @@ impl Output for FileOutput {
                 None => {
                     let mut bytes = Vec::new();
                     self.codec.encode(message, &mut bytes);
-                    parts.push(Part {
+                    parts.push(FileChunk {
                         path: path.as_str().into(),
                         bytes,
                         messages: vec![index],

@@ -15,14 +15,14 @@ use crate::output::{Rejection, WriteError, all_but};
 const OPEN_FILES_MAX: usize = 256;
 
 /// Messages for one file that follow each other.
-pub(super) struct Part {
+pub(super) struct FileChunk {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
     /// Which messages of the write these are.
     pub messages: Vec<usize>,
 }
 
-pub(super) struct Files {
+pub(super) struct OutputFiles {
     /// Each part replaces the file's content.
     replaces: bool,
     open: HashMap<PathBuf, OpenFile>,
@@ -40,9 +40,9 @@ struct OpenFile {
     end: u64,
 }
 
-impl Files {
-    pub fn new(replaces: bool) -> Files {
-        Files {
+impl OutputFiles {
+    pub fn new(replaces: bool) -> OutputFiles {
+        OutputFiles {
             replaces,
             open: HashMap::new(),
             clock: 0,
@@ -94,7 +94,7 @@ impl Files {
         Ok(())
     }
 
-    fn append(&mut self, part: &Part) -> io::Result<()> {
+    fn append(&mut self, part: &FileChunk) -> io::Result<()> {
         if !self.open.contains_key(&part.path) {
             self.open(&part.path)?;
         }
@@ -153,11 +153,11 @@ fn is_folder(path: &Path) -> bool {
     path.as_os_str().is_empty() || path.is_dir()
 }
 
-impl Destination for Files {
-    type Job = Vec<Part>;
+impl Destination for OutputFiles {
+    type Job = Vec<FileChunk>;
 
     /// A file that fails keeps what is meant for it, in order, and keeps nothing from the others.
-    fn write(&mut self, parts: Vec<Part>) -> Result<(), WriteError> {
+    fn write(&mut self, parts: Vec<FileChunk>) -> Result<(), WriteError> {
         let mut failed: HashMap<&Path, String> = HashMap::new();
         let mut later = Vec::new();
         for part in &parts {
@@ -182,8 +182,8 @@ impl Destination for Files {
 mod tests {
     use super::*;
 
-    fn part(path: PathBuf, text: &str, messages: &[usize]) -> Part {
-        Part {
+    fn part(path: PathBuf, text: &str, messages: &[usize]) -> FileChunk {
+        FileChunk {
             path,
             bytes: text.into(),
             messages: messages.to_vec(),
@@ -203,7 +203,7 @@ mod tests {
     fn new_names_are_synced_before_the_first_confirmation_and_only_then() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
-        let mut files = Files::new(false);
+        let mut files = OutputFiles::new(false);
         files.sync_folder = note;
         files.write(vec![part(path("a/b/x"), "1", &[0])]).unwrap();
         let synced = SYNCED.take();
@@ -218,7 +218,7 @@ mod tests {
     fn nothing_is_confirmed_until_its_name_is_on_the_disk() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x");
-        let mut files = Files::new(false);
+        let mut files = OutputFiles::new(false);
         // What is created with the output is not confirmed by anybody yet.
         files.open(&path).unwrap();
         files.sync_folder = |_| Err(io::ErrorKind::Other.into());
@@ -235,7 +235,7 @@ mod tests {
         let good = root.path().join("good");
         std::fs::create_dir(root.path().join("bad")).unwrap();
         let bad = root.path().join("bad");
-        let mut files = Files::new(false);
+        let mut files = OutputFiles::new(false);
         let parts = vec![
             part(good.clone(), "0", &[0]),
             part(bad.clone(), "12", &[1, 2]),

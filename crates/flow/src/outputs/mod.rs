@@ -9,9 +9,9 @@ mod resource;
 mod stdout;
 mod writer;
 
-use crate::registry::Registry;
+use crate::registry::ComponentRegistry;
 
-pub(crate) fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut ComponentRegistry) {
     registry.output("broker", broker::parse);
     registry.output("drop", drop::parse);
     registry.output("file", file::parse);

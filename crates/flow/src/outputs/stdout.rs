@@ -6,41 +6,41 @@ use std::sync::Arc;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_record::Message;
 
-use super::codec::Codec;
-use super::writer::{Destination, Writer};
+use super::codec::OutputCodec;
+use super::writer::{Destination, WriterThread};
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError};
 use crate::output::{Output, WriteError};
 use crate::parse::ParseContext;
 use crate::registry::OutputSpec;
 
-struct Spec(Codec);
+struct StdoutOutputSpec(OutputCodec);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let codec = Codec::read(&mut fields);
+    let codec = OutputCodec::read(&mut fields);
     fields.finish();
-    Some(Arc::new(Spec(codec)))
+    Some(Arc::new(StdoutOutputSpec(codec)))
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for StdoutOutputSpec {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let writer = Writer::start("stdout", StandardOutput);
+        let writer = WriterThread::start("stdout", StandardOutput);
         let writer = writer
             .map_err(|error| BuildError::new(format!("cannot start a thread for the standard output: {error}")))?;
-        Ok(Arc::new(Stdout {
+        Ok(Arc::new(StdoutOutput {
             codec: self.0.clone(),
             writer,
         }))
     }
 }
 
-struct Stdout {
-    codec: Codec,
-    writer: Writer<Vec<u8>>,
+struct StdoutOutput {
+    codec: OutputCodec,
+    writer: WriterThread<Vec<u8>>,
 }
 
-impl Output for Stdout {
+impl Output for StdoutOutput {
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
         let mut bytes = Vec::new();
         messages

@@ -16,33 +16,33 @@ pub(super) trait Destination: Send + 'static {
     fn write(&mut self, job: Self::Job) -> Result<(), WriteError>;
 }
 
-struct Request<J> {
+struct WriterRequest<J> {
     job: J,
     reply: oneshot::Sender<Result<(), WriteError>>,
 }
 
 /// Hands jobs to the thread. The thread ends when this is dropped.
-pub(super) struct Writer<J> {
-    queue: mpsc::Sender<Request<J>>,
+pub(super) struct WriterThread<J> {
+    queue: mpsc::Sender<WriterRequest<J>>,
 }
 
-impl<J: Send + 'static> Writer<J> {
-    pub fn start<D: Destination<Job = J>>(name: &str, mut destination: D) -> io::Result<Writer<J>> {
-        let (queue, requests) = mpsc::channel::<Request<J>>();
+impl<J: Send + 'static> WriterThread<J> {
+    pub fn start<D: Destination<Job = J>>(name: &str, mut destination: D) -> io::Result<WriterThread<J>> {
+        let (queue, requests) = mpsc::channel::<WriterRequest<J>>();
         std::thread::Builder::new()
             .name(format!("write-{name}"))
             .spawn(move || {
-                while let Ok(Request { job, reply }) = requests.recv() {
+                while let Ok(WriterRequest { job, reply }) = requests.recv() {
                     let _given_up = reply.send(destination.write(job));
                 }
             })?;
-        Ok(Writer { queue })
+        Ok(WriterThread { queue })
     }
 
     /// The job's place in the order is fixed by this call.
     pub fn write(&self, job: J) -> BoxFuture<'static, Result<(), WriteError>> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.queue.send(Request { job, reply });
+        let sent = self.queue.send(WriterRequest { job, reply });
         Box::pin(async move {
             let gone = || WriteError::Permanent("the writing thread was stopped by a fault in it".to_owned());
             sent.map_err(|_| gone())?;

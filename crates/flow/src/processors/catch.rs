@@ -21,7 +21,7 @@ pub(super) fn parse_catch(node: &ComponentNode, context: &mut ParseContext<'_>) 
 
 impl ProcessorSpec for CatchSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        Ok(Box::new(Catch(self.0.build_within(&context)?)))
+        Ok(Box::new(CatchProcessor(self.0.build_within(&context)?)))
     }
 
     fn joins_series(&self) -> bool {
@@ -33,9 +33,9 @@ impl ProcessorSpec for CatchSpec {
     }
 }
 
-struct Catch(Chain);
+struct CatchProcessor(Chain);
 
-impl Processor for Catch {
+impl Processor for CatchProcessor {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
         for (flagged, run) in runs(batch) {
             if !flagged {
@@ -120,11 +120,12 @@ pub(super) fn parse_try(node: &ComponentNode, context: &mut ParseContext<'_>) ->
 
 impl ProcessorSpec for TrySpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        Ok(Box::new(Try(self
-            .0
-            .iter()
-            .map(|step| step.build_within(&context))
-            .collect::<Result<_, _>>()?)))
+        Ok(Box::new(TryProcessor(
+            self.0
+                .iter()
+                .map(|step| step.build_within(&context))
+                .collect::<Result<_, _>>()?,
+        )))
     }
 
     fn joins_series(&self) -> bool {
@@ -136,9 +137,9 @@ impl ProcessorSpec for TrySpec {
     }
 }
 
-struct Try(Vec<Chain>);
+struct TryProcessor(Vec<Chain>);
 
-impl Processor for Try {
+impl Processor for TryProcessor {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
         self.run_from(0, vec![batch], out);
     }
@@ -156,7 +157,7 @@ impl Processor for Try {
     }
 }
 
-impl Try {
+impl TryProcessor {
     /// Runs batches through the steps from `first` on; what is flagged on the way passes the rest by.
     fn run_from(&mut self, first: usize, mut batches: Vec<Batch>, out: &mut Vec<Batch>) {
         for step in self.0.iter_mut().skip(first) {

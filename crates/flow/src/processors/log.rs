@@ -12,7 +12,7 @@ use crate::context::StageContext;
 use crate::parse::ParseContext;
 use crate::registry::ProcessorSpec;
 
-struct Spec {
+struct LogSpec {
     level: &'static str,
     message: Arc<Interpolation>,
     fields: Arc<Vec<(String, Interpolation)>>,
@@ -49,7 +49,7 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     }
     let message = Arc::new(message?);
     complete.then(|| {
-        Arc::new(Spec {
+        Arc::new(LogSpec {
             level,
             message,
             fields: Arc::new(named),
@@ -57,10 +57,10 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     })
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for LogSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         let (message, fields) = (self.message.clone(), self.fields.clone());
-        Ok(Box::new(Log {
+        Ok(Box::new(LogProcessor {
             level: self.level,
             message,
             fields,
@@ -69,14 +69,14 @@ impl ProcessorSpec for Spec {
     }
 }
 
-struct Log {
+struct LogProcessor {
     level: &'static str,
     message: Arc<Interpolation>,
     fields: Arc<Vec<(String, Interpolation)>>,
     context: StageContext,
 }
 
-impl Processor for Log {
+impl Processor for LogProcessor {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
         for index in 0..batch.len() {
             let render = |text: &Interpolation| match text.render(&batch.messages, index) {

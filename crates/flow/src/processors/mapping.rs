@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use thalweg_config::ComponentNode;
-use thalweg_mapping::{Applied, Mapping};
+use thalweg_mapping::{Mapping, MappingOutcome};
 use thalweg_record::{Batch, FilterReason};
 
 use crate::Processor;
@@ -13,7 +13,7 @@ use crate::context::StageContext;
 use crate::parse::{ParseContext, compile_error};
 use crate::registry::ProcessorSpec;
 
-struct Spec(Arc<Mapping>);
+struct MappingSpec(Arc<Mapping>);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     compile(node, context, Mapping::compile)
@@ -38,30 +38,30 @@ fn compile(
     let mapping = compiler(text)
         .map_err(|error| compile_error(&node.body, &error, context.diagnostics))
         .ok()?;
-    Some(Arc::new(Spec(Arc::new(mapping))))
+    Some(Arc::new(MappingSpec(Arc::new(mapping))))
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for MappingSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        Ok(Box::new(Map {
+        Ok(Box::new(MappingProcessor {
             mapping: self.0.clone(),
             context,
         }))
     }
 }
 
-struct Map {
+struct MappingProcessor {
     mapping: Arc<Mapping>,
     context: StageContext,
 }
 
-impl Processor for Map {
+impl Processor for MappingProcessor {
     fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
         let mut deleted = vec![false; batch.len()];
         for index in 0..batch.len() {
             match self.mapping.apply(&mut batch.messages, index) {
-                Ok(Applied::Kept) => {}
-                Ok(Applied::Deleted) => {
+                Ok(MappingOutcome::Kept) => {}
+                Ok(MappingOutcome::Deleted) => {
                     if let Some(mark) = deleted.get_mut(index) {
                         *mark = true;
                     }

@@ -8,9 +8,9 @@ mod sleep;
 mod split;
 mod switch;
 
-use crate::registry::Registry;
+use crate::registry::ComponentRegistry;
 
-pub(crate) fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut ComponentRegistry) {
     registry.processor("bloblang", mapping::parse);
     registry.processor("catch", catch::parse_catch);
     registry.processor("log", log::parse);

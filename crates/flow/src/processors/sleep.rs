@@ -17,7 +17,7 @@ use crate::registry::ProcessorSpec;
 /// Longer pauses that data asks for are cut to this, and told.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-struct Spec(Arc<Interpolation>);
+struct SleepSpec(Arc<Interpolation>);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
@@ -31,24 +31,24 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
         context.diagnostics.error(&duration, error);
         return None;
     }
-    Some(Arc::new(Spec(Arc::new(text))))
+    Some(Arc::new(SleepSpec(Arc::new(text))))
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for SleepSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        Ok(Box::new(Sleep {
+        Ok(Box::new(SleepProcessor {
             duration: self.0.clone(),
             context,
         }))
     }
 }
 
-struct Sleep {
+struct SleepProcessor {
     duration: Arc<Interpolation>,
     context: StageContext,
 }
 
-impl Processor for Sleep {
+impl Processor for SleepProcessor {
     fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
         let is_fixed = self.duration.is_static().is_some();
         for index in 0..batch.len() {

@@ -11,24 +11,24 @@ use crate::context::StageContext;
 use crate::parse::ParseContext;
 use crate::registry::ProcessorSpec;
 
-struct Spec(usize);
+struct SplitSpec(usize);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let size = fields.int_in("size", 1, 1..=1_000_000);
     fields.finish();
-    Some(Arc::new(Spec(usize::try_from(size).unwrap_or(1))))
+    Some(Arc::new(SplitSpec(usize::try_from(size).unwrap_or(1))))
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for SplitSpec {
     fn build(&self, _: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        Ok(Box::new(Split(self.0)))
+        Ok(Box::new(SplitProcessor(self.0)))
     }
 }
 
-struct Split(usize);
+struct SplitProcessor(usize);
 
-impl Processor for Split {
+impl Processor for SplitProcessor {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
         let Batch { messages, mut ack } = batch;
         let mut rest = messages.into_iter();

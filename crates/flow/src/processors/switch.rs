@@ -14,14 +14,14 @@ use crate::context::StageContext;
 use crate::parse::{ParseContext, compile_error};
 use crate::registry::ProcessorSpec;
 
-struct CaseSpec {
+struct SwitchCaseSpec {
     /// `None`: always.
     check: Option<Arc<Mapping>>,
     chain: ChainSpec,
     fallthrough: bool,
 }
 
-struct Spec(Vec<CaseSpec>);
+struct SwitchSpec(Vec<SwitchCaseSpec>);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     let cases = match node.body.expect_seq() {
@@ -32,7 +32,7 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
         }
     };
     let count = cases.len();
-    let cases: Vec<CaseSpec> = cases
+    let cases: Vec<SwitchCaseSpec> = cases
         .into_iter()
         .enumerate()
         .filter_map(|(i, case)| {
@@ -46,14 +46,14 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
                 Some(node) => compile(&node, context.diagnostics),
             };
             let chain = ChainSpec::parse(node, &processors?, &format!("{i}.processors"), context)?;
-            Some(CaseSpec {
+            Some(SwitchCaseSpec {
                 check: check?,
                 chain,
                 fallthrough,
             })
         })
         .collect();
-    (cases.len() == count).then(|| Arc::new(Spec(cases)) as Arc<dyn ProcessorSpec>)
+    (cases.len() == count).then(|| Arc::new(SwitchSpec(cases)) as Arc<dyn ProcessorSpec>)
 }
 
 /// An empty text is no check; `None` is a mistake, which is reported.
@@ -69,18 +69,18 @@ fn compile(check: &Node, diagnostics: &Diagnostics) -> Option<Option<Arc<Mapping
     Some(Some(Arc::new(compiled.ok()?)))
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for SwitchSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        let build = |case: &CaseSpec| {
+        let build = |case: &SwitchCaseSpec| {
             let chain = case.chain.build_within(&context)?;
-            Ok(Case {
+            Ok(SwitchCase {
                 check: case.check.clone(),
                 chain,
                 fallthrough: case.fallthrough,
             })
         };
         let cases = self.0.iter().map(build).collect::<Result<_, BuildError>>()?;
-        Ok(Box::new(Switch { cases, context }))
+        Ok(Box::new(SwitchProcessor { cases, context }))
     }
 
     fn joins_series(&self) -> bool {
@@ -92,18 +92,18 @@ impl ProcessorSpec for Spec {
     }
 }
 
-struct Case {
+struct SwitchCase {
     check: Option<Arc<Mapping>>,
     chain: Chain,
     fallthrough: bool,
 }
 
-struct Switch {
-    cases: Vec<Case>,
+struct SwitchProcessor {
+    cases: Vec<SwitchCase>,
     context: StageContext,
 }
 
-impl Switch {
+impl SwitchProcessor {
     /// The first case that wants a message; a check that fails flags it and does not hold.
     fn choose(&self, messages: &mut [Message], index: usize) -> Option<usize> {
         for (number, case) in self.cases.iter().enumerate() {
@@ -122,7 +122,7 @@ impl Switch {
     }
 }
 
-impl Processor for Switch {
+impl Processor for SwitchProcessor {
     fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
         let choices: Vec<Option<usize>> = (0..batch.len())
             .map(|index| self.choose(&mut batch.messages, index))
@@ -158,7 +158,7 @@ impl Processor for Switch {
     }
 }
 
-impl Switch {
+impl SwitchProcessor {
     /// Runs batches through the processors of a case, and of the next as long as each falls through.
     fn run_from(&mut self, first: usize, mut batches: Vec<Batch>, out: &mut Vec<Batch>) {
         for case in self.cases.iter_mut().skip(first) {

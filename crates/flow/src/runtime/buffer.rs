@@ -10,20 +10,20 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::handle::{FlowHandle, NodeCounters, Nodes};
+use super::handle::{FlowHandle, GraphNodes, NodeCounters};
 use super::start::{FlowEnvironment, QUEUE_MESSAGES, run_delivery, to_its_end};
 use crate::buffer::{Buffer, BufferContext, BufferMetrics, BufferReader, BufferSink, BufferSpec};
 use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
 use crate::delivery::Delivery;
-use crate::driven::{Driven, OutputMetrics};
 use crate::input::OpenBatches;
-use crate::named::Named;
-use crate::queue::{self, Limits};
+use crate::named_spec::NamedSpec;
+use crate::output_driver::{OutputDriver, OutputMetrics};
+use crate::queue::{self, QueueLimits};
 use crate::shard::Shards;
 
 /// Where something that takes messages in puts them.
-pub(super) struct Place {
+pub(super) struct Downstream {
     pub shards: Arc<Shards>,
     pub open_batches: Arc<OpenBatches>,
     pub hurry: Arc<dyn Fn() + Send + Sync>,
@@ -33,7 +33,7 @@ pub(super) struct Place {
 
 /// A buffer, built and not yet running.
 pub(super) struct BuiltBuffer {
-    store: Driven,
+    store: OutputDriver,
     reader: Box<dyn BufferReader>,
     component: Component,
     metrics: BufferMetrics,
@@ -52,10 +52,10 @@ pub(super) struct RunningBuffer {
 
 impl BuiltBuffer {
     pub fn build(
-        named: &Named<dyn BufferSpec>,
+        named: &NamedSpec<dyn BufferSpec>,
         context: &BuildContext,
         memory_bytes: usize,
-        nodes: &Nodes,
+        nodes: &GraphNodes,
     ) -> Result<BuiltBuffer, BuildError> {
         let component = context.component.clone();
         let connection = Connection::new(&component, "buffer");
@@ -68,7 +68,7 @@ impl BuiltBuffer {
         ));
         let Buffer { store, reader } = named.spec.build(context, memory_bytes)?;
         Ok(BuiltBuffer {
-            store: Driven {
+            store: OutputDriver {
                 output: store,
                 component: component.clone(),
                 connection,
@@ -83,14 +83,14 @@ impl BuiltBuffer {
     /// Starts both ends. `behind` is where the reader puts messages; the place for the input is returned.
     pub fn start(
         self,
-        behind: Place,
+        behind: Downstream,
         queue_bytes: usize,
         environment: &FlowEnvironment,
         handle: &Arc<FlowHandle>,
         give_up: &CancellationToken,
-    ) -> (Place, RunningBuffer) {
+    ) -> (Downstream, RunningBuffer) {
         let runtime = &environment.runtime;
-        let (entrance, waiting) = queue::bounded(Limits {
+        let (entrance, waiting) = queue::bounded(QueueLimits {
             messages: QUEUE_MESSAGES,
             bytes: queue_bytes,
         });
@@ -128,7 +128,7 @@ impl BuiltBuffer {
             give_up.clone(),
         ));
         let open_batches: Arc<OpenBatches> = Arc::default();
-        let place = Place {
+        let place = Downstream {
             shards: entrance.clone(),
             open_batches: open_batches.clone(),
             hurry: Arc::new(move || {
@@ -151,7 +151,7 @@ impl BuiltBuffer {
 async fn run_reader(
     reader: Box<dyn BufferReader>,
     context: BufferContext,
-    behind: Place,
+    behind: Downstream,
     handle: Arc<FlowHandle>,
     give_up: CancellationToken,
 ) {

@@ -7,25 +7,25 @@ use thalweg_telemetry::{NodeKind, StatusSource};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::handle::{NodeCounters, Nodes, troubles};
+use super::handle::{GraphNodes, NodeCounters, troubles};
 use super::start::FlowEnvironment;
 use crate::component::{BuildContext, BuildError};
 use crate::connection::Connection;
-use crate::context::{DeadLetters, Failures, Scope};
+use crate::context::{DeadLetterSender, FailurePolicy, FlowScope};
 use crate::delivery::Delivery;
-use crate::driven::{Driven, OutputMetrics};
-use crate::named::Named;
-use crate::queue::{self, Limits};
+use crate::named_spec::NamedSpec;
+use crate::output_driver::{OutputDriver, OutputMetrics};
+use crate::queue::{self, QueueLimits};
 use crate::registry::OutputSpec;
 
 /// Failed messages that wait for the output; beyond it the stages that fail wait too.
-const WAITING: Limits = Limits {
+const WAITING: QueueLimits = QueueLimits {
     messages: 100_000,
     bytes: 16 << 20,
 };
 
 pub struct DeadLetterOutput {
-    letters: DeadLetters,
+    letters: DeadLetterSender,
     give_up: CancellationToken,
     delivery: JoinHandle<()>,
 }
@@ -38,7 +38,7 @@ impl DeadLetterOutput {
         environment: &FlowEnvironment,
     ) -> Result<DeadLetterOutput, BuildError> {
         let (name, path, label) = named;
-        let named = Named {
+        let named = NamedSpec {
             name: name.to_owned(),
             path: path.to_owned(),
             label: label.to_owned(),
@@ -47,7 +47,7 @@ impl DeadLetterOutput {
         let component = named.component(None, &environment.metrics);
         let connection = Connection::new(&component, "output");
         let metrics = OutputMetrics::new(&component);
-        let (give_up, nodes) = (CancellationToken::new(), Nodes::default());
+        let (give_up, nodes) = (CancellationToken::new(), GraphNodes::default());
         let mut node = NodeCounters::output(&component, &metrics, connection.clone());
         node.kind = NodeKind::DeadLetter;
         nodes.add(node);
@@ -55,16 +55,16 @@ impl DeadLetterOutput {
             component: component.clone(),
             source: "dead_letter".into(),
             data_dir: environment.data_dir.clone(),
-            scope: Scope {
+            scope: FlowScope {
                 balance: Arc::default(),
-                failures: Failures::Drop,
+                failures: FailurePolicy::Drop,
                 runtime: environment.runtime.clone(),
                 give_up: give_up.clone(),
                 nodes: nodes.clone(),
             },
         };
         let delivery = Delivery {
-            driven: Driven {
+            driven: OutputDriver {
                 output: spec.build(&context)?,
                 component,
                 connection,
@@ -78,7 +78,7 @@ impl DeadLetterOutput {
         let (queue, letters) = queue::bounded(WAITING);
         let delivery = environment.runtime.spawn(delivery.run_letters(letters));
         Ok(DeadLetterOutput {
-            letters: DeadLetters {
+            letters: DeadLetterSender {
                 queue,
                 nodes: nodes.take().into(),
             },
@@ -88,16 +88,16 @@ impl DeadLetterOutput {
     }
 
     /// What flows send their failed messages through.
-    pub fn letters(&self) -> DeadLetters {
+    pub fn letters(&self) -> DeadLetterSender {
         self.letters.clone()
     }
 
     /// Tells whether the output is connected, as long as the process runs.
     pub fn status(&self) -> Arc<dyn StatusSource> {
-        Arc::new(Status(self.letters.nodes.clone()))
+        Arc::new(DeadLetterStatus(self.letters.nodes.clone()))
     }
 
-    /// Writes what waits. To be called after all flows have stopped and let go of their [`DeadLetters`]. What is not
+    /// Writes what waits. To be called after all flows have stopped and let go of their [`DeadLetterSender`]. What is not
     /// taken when `timeout` is over is given up (counted as dropped with reason `shutdown`).
     pub async fn stop(self, timeout: Duration) {
         let nodes = self.letters.nodes.clone();
@@ -111,9 +111,9 @@ impl DeadLetterOutput {
     }
 }
 
-struct Status(Arc<[NodeCounters]>);
+struct DeadLetterStatus(Arc<[NodeCounters]>);
 
-impl StatusSource for Status {
+impl StatusSource for DeadLetterStatus {
     fn not_ready(&self) -> Vec<String> {
         troubles(&self.0, "dead_letter")
     }

@@ -5,19 +5,19 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::{Opts, proto};
-use thalweg_record::{Balance, Counts, DropReason, FilterReason};
+use thalweg_record::{BalanceCounts, DropReason, FilterReason, FlowBalance};
 use thalweg_telemetry::{
-    BalanceStatus, Detail, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusSource, Timing,
+    BalanceStatus, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusDetail, StatusSource, Timing,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::StageMetrics;
 use crate::component::Component;
 use crate::connection::Connection;
-use crate::driven::OutputMetrics;
+use crate::output_driver::OutputMetrics;
 
 /// What a processor wants to show, said once.
-pub(crate) type Details = Arc<OnceLock<Vec<Detail>>>;
+pub(crate) type NodeDetails = Arc<OnceLock<Vec<StatusDetail>>>;
 
 /// One component's place in the graph and its counters.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct NodeCounters {
     /// Of each copy.
     connections: Vec<Connection>,
     /// Of a processor.
-    details: Details,
+    details: NodeDetails,
     /// Whether the graph shows it. The log speaks of all.
     shown: bool,
 }
@@ -45,7 +45,7 @@ impl NodeCounters {
             sent,
             errors: None,
             connections: vec![connection],
-            details: Details::default(),
+            details: NodeDetails::default(),
             shown: true,
         }
     }
@@ -63,7 +63,7 @@ impl NodeCounters {
             sent,
             errors: Some(stored.error.clone()),
             connections: vec![connection],
-            details: Details::default(),
+            details: NodeDetails::default(),
             shown: true,
         }
     }
@@ -72,7 +72,7 @@ impl NodeCounters {
         component: &Component,
         metrics: &StageMetrics,
         errors: IntCounter,
-        details: Details,
+        details: NodeDetails,
     ) -> NodeCounters {
         let (received, sent) = (Some(metrics.received.clone()), metrics.sent.clone());
         NodeCounters {
@@ -96,7 +96,7 @@ impl NodeCounters {
             sent,
             errors,
             connections: vec![connection],
-            details: Details::default(),
+            details: NodeDetails::default(),
             shown: true,
         }
     }
@@ -131,15 +131,15 @@ impl NodeCounters {
 
 /// The components of a flow in the order in which they were made; those inside a component follow it.
 #[derive(Clone, Default)]
-pub(crate) struct Nodes {
+pub(crate) struct GraphNodes {
     list: Arc<Mutex<Vec<NodeCounters>>>,
     hidden: bool,
 }
 
-impl Nodes {
+impl GraphNodes {
     /// The same list, for components that are a part of another one and not of the stream between them.
-    pub fn hidden(&self) -> Nodes {
-        Nodes {
+    pub fn hidden(&self) -> GraphNodes {
+        GraphNodes {
             list: self.list.clone(),
             hidden: true,
         }
@@ -185,7 +185,7 @@ pub(crate) fn troubles(nodes: &[NodeCounters], whose: &str) -> Vec<String> {
 /// What a flow tells of itself, while it runs and after it ended.
 pub struct FlowHandle {
     pub name: String,
-    pub(crate) balance: Arc<Balance>,
+    pub(crate) balance: Arc<FlowBalance>,
     pub(crate) nodes: Vec<NodeCounters>,
     pub(crate) dead_letter: Option<Arc<[NodeCounters]>>,
     pub(crate) latency: Timing,
@@ -199,7 +199,7 @@ pub struct FlowHandle {
 #[derive(Clone, Debug)]
 pub struct StopReport {
     pub flow: String,
-    pub counts: Counts,
+    pub counts: BalanceCounts,
     /// Messages given up because the shutdown time was over or the flow failed, and those of which nothing is known. What
     /// is in a buffer is none of them: the next start goes on with it.
     pub unacknowledged: u64,
@@ -208,7 +208,7 @@ pub struct StopReport {
 }
 
 impl FlowHandle {
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> BalanceCounts {
         self.balance.snapshot()
     }
 
@@ -278,7 +278,7 @@ impl StatusSource for FlowHandle {
     }
 }
 
-fn balance_status(counts: &Counts) -> BalanceStatus {
+fn balance_status(counts: &BalanceCounts) -> BalanceStatus {
     let named = |pairs: Vec<(&'static str, u64)>| {
         pairs
             .into_iter()
@@ -311,7 +311,7 @@ fn balance_status(counts: &Counts) -> BalanceStatus {
 
 /// Exports a flow's account. All figures of one scrape come from one snapshot, so they add up in it.
 struct BalanceCollector {
-    balance: Arc<Balance>,
+    balance: Arc<FlowBalance>,
     flow: Option<String>,
     descriptions: Vec<Desc>,
 }
@@ -334,7 +334,7 @@ const FILTERED: (&str, &str) = ("thalweg_flow_filtered_total", "Messages removed
 const DROPPED: (&str, &str) = ("thalweg_flow_dropped_total", "Messages lost to a fault or a limit.");
 
 impl BalanceCollector {
-    fn new(balance: Arc<Balance>, flow: Option<&str>) -> BalanceCollector {
+    fn new(balance: Arc<FlowBalance>, flow: Option<&str>) -> BalanceCollector {
         let mut collector = BalanceCollector {
             balance,
             flow: flow.map(str::to_owned),

@@ -10,7 +10,7 @@ mod start;
 mod stop;
 
 pub use dead_letter::DeadLetterOutput;
-pub(crate) use handle::{Details, NodeCounters, Nodes};
 pub use handle::{FlowHandle, StopReport};
+pub(crate) use handle::{GraphNodes, NodeCounters, NodeDetails};
 pub use spec::FlowSpec;
 pub use start::{Flow, FlowEnvironment};

@@ -6,7 +6,7 @@ use thalweg_config::{BufferConfig, ComponentNode, FlowConfig};
 
 use crate::buffer::BufferSpec;
 use crate::chain::ChainSpec;
-use crate::named::Named;
+use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 use crate::registry::{InputSpec, OutputSpec};
 
@@ -15,11 +15,11 @@ pub struct FlowSpec {
     pub name: String,
     /// Whether metrics carry the label `flow`: the file has a list of flows.
     pub(crate) labelled: bool,
-    pub(crate) input: Named<dyn InputSpec>,
-    pub(crate) buffer: Option<Named<dyn BufferSpec>>,
+    pub(crate) input: NamedSpec<dyn InputSpec>,
+    pub(crate) buffer: Option<NamedSpec<dyn BufferSpec>>,
     /// Those at the input, of the pipeline, and at the output: the workers run them all.
     pub(crate) processors: ChainSpec,
-    pub(crate) output: Named<dyn OutputSpec>,
+    pub(crate) output: NamedSpec<dyn OutputSpec>,
     pub(crate) threads: usize,
     /// Of each queue in it.
     pub(crate) queue_bytes: usize,
@@ -95,8 +95,8 @@ impl FlowSpec {
     }
 }
 
-fn buffer_of(spec: Arc<dyn BufferSpec>) -> Named<dyn BufferSpec> {
-    Named {
+fn buffer_of(spec: Arc<dyn BufferSpec>) -> NamedSpec<dyn BufferSpec> {
+    NamedSpec {
         name: "queue".to_owned(),
         path: "root.buffer".to_owned(),
         label: String::new(),
@@ -105,9 +105,9 @@ fn buffer_of(spec: Arc<dyn BufferSpec>) -> Named<dyn BufferSpec> {
 }
 
 /// A component of the flow at its own place, under the name and label of the resource that it stands for.
-fn found<S: ?Sized>(way: &[ComponentNode], spec: Arc<S>) -> Named<S> {
+fn found<S: ?Sized>(way: &[ComponentNode], spec: Arc<S>) -> NamedSpec<S> {
     let name = way.last().map(|node| node.name.clone());
-    Named {
+    NamedSpec {
         name: name.unwrap_or_default(),
         path: way.first().map(|node| node.path.clone()).unwrap_or_default(),
         label: way.iter().find_map(|node| node.label.clone()).unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Balance, Batch, SourceName};
+use thalweg_record::{Batch, FlowBalance, SourceName};
 use thalweg_telemetry::{ComponentId, Metrics, Timing};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -17,16 +17,16 @@ use crate::BoxFuture;
 use crate::chain::Chain;
 use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
-use crate::context::{DeadLetters, Failures, Scope};
+use crate::context::{DeadLetterSender, FailurePolicy, FlowScope};
 use crate::delivery::Delivery;
-use crate::driven::{Driven, OutputMetrics};
 use crate::input::{Input, InputContext, InputError, OpenBatches, Sink, SinkMetrics};
-use crate::queue::{self, Limits};
-use crate::runtime::buffer::{BuiltBuffer, Place, RunningBuffer};
-use crate::runtime::handle::{FlowHandle, NodeCounters, Nodes};
+use crate::output_driver::{OutputDriver, OutputMetrics};
+use crate::queue::{self, QueueLimits};
+use crate::runtime::buffer::{BuiltBuffer, Downstream, RunningBuffer};
+use crate::runtime::handle::{FlowHandle, GraphNodes, NodeCounters};
 use crate::runtime::spec::FlowSpec;
 use crate::shard::Shards;
-use crate::worker::{Ended, Exit, Outlet, Worker};
+use crate::worker::{ResultDestination, ResultSender, Worker, WorkerJoinHandle};
 
 /// Messages that wait in front of the workers or the output of one flow.
 pub(super) const QUEUE_MESSAGES: usize = 100_000;
@@ -37,7 +37,7 @@ pub struct FlowEnvironment {
     pub metrics: Arc<Metrics>,
     pub data_dir: PathBuf,
     pub runtime: Handle,
-    pub dead_letters: Option<DeadLetters>,
+    pub dead_letters: Option<DeadLetterSender>,
 }
 
 /// A running flow.
@@ -60,7 +60,7 @@ pub struct Flow {
 const SUMMARY_CHECK: Duration = Duration::from_secs(1);
 
 /// A flow's components, built and not yet running.
-struct Built {
+struct BuiltFlow {
     input: Box<dyn Input>,
     input_component: Component,
     input_connection: Connection,
@@ -68,9 +68,9 @@ struct Built {
     /// The processors of each worker.
     chains: Vec<Chain>,
     buffer: Option<BuiltBuffer>,
-    output: Driven,
+    output: OutputDriver,
     nodes: Vec<NodeCounters>,
-    balance: Arc<Balance>,
+    balance: Arc<FlowBalance>,
 }
 
 impl Flow {
@@ -90,14 +90,14 @@ impl Flow {
             ended: CancellationToken::new(),
         });
 
-        let (to_output, from_workers) = queue::bounded(Limits {
+        let (to_output, from_workers) = queue::bounded(QueueLimits {
             messages: QUEUE_MESSAGES,
             bytes: spec.queue_bytes,
         });
         let runtime = &environment.runtime;
         let open_batches = Arc::new(OpenBatches::default());
-        let exit = Exit {
-            outlet: Outlet::Queue(to_output),
+        let exit = ResultSender {
+            outlet: ResultDestination::Queue(to_output),
             runtime: runtime.clone(),
             give_up: give_up.clone(),
         };
@@ -106,7 +106,7 @@ impl Flow {
 
         let (delivery, hurry) = start_delivery(built.output, from_workers, environment, &give_up, &handle);
 
-        let place = Place {
+        let place = Downstream {
             shards: shards.clone(),
             open_batches: open_batches.clone(),
             hurry,
@@ -167,15 +167,15 @@ fn build(
     flow: Option<&str>,
     environment: &FlowEnvironment,
     give_up: &CancellationToken,
-) -> Result<Built, BuildError> {
+) -> Result<BuiltFlow, BuildError> {
     let metrics = &environment.metrics;
-    let (nodes, balance) = (Nodes::default(), Arc::new(Balance::default()));
-    let scope = Scope {
+    let (nodes, balance) = (GraphNodes::default(), Arc::new(FlowBalance::default()));
+    let scope = FlowScope {
         balance: balance.clone(),
         failures: environment
             .dead_letters
             .clone()
-            .map_or(Failures::Drop, Failures::DeadLetters),
+            .map_or(FailurePolicy::Drop, FailurePolicy::DeadLetters),
         runtime: environment.runtime.clone(),
         give_up: give_up.clone(),
         nodes: nodes.clone(),
@@ -214,13 +214,13 @@ fn build(
     let connection = Connection::new(&component, "output");
     let output_metrics = OutputMetrics::new(&component);
     nodes.add(NodeCounters::output(&component, &output_metrics, connection.clone()));
-    let output = Driven {
+    let output = OutputDriver {
         output: spec.output.spec.build(&context(&component))?,
         component,
         connection,
         metrics: output_metrics,
     };
-    Ok(Built {
+    Ok(BuiltFlow {
         input,
         input_component,
         input_connection,
@@ -235,8 +235,8 @@ fn build(
 
 /// Starts what drives the output; beside it how to have it write what it collects.
 fn start_delivery(
-    driven: Driven,
-    from_workers: queue::Receiver<Batch>,
+    driven: OutputDriver,
+    from_workers: queue::QueueReceiver<Batch>,
     environment: &FlowEnvironment,
     give_up: &CancellationToken,
     handle: &Arc<FlowHandle>,
@@ -263,11 +263,11 @@ fn start_delivery(
 fn start_workers(
     spec: &FlowSpec,
     chains: Vec<Chain>,
-    exit: Exit,
+    exit: ResultSender,
     open_batches: &Arc<OpenBatches>,
     handle: &Arc<FlowHandle>,
 ) -> Result<(Arc<Shards>, Vec<JoinHandle<()>>), BuildError> {
-    let per_worker = Limits {
+    let per_worker = QueueLimits {
         messages: QUEUE_MESSAGES / spec.threads,
         bytes: spec.queue_bytes / spec.threads,
     };
@@ -288,7 +288,7 @@ fn start_workers(
     Ok((Arc::new(Shards::new(entrances)), workers))
 }
 
-async fn watch_worker(ended: Ended, handle: Arc<FlowHandle>) {
+async fn watch_worker(ended: WorkerJoinHandle, handle: Arc<FlowHandle>) {
     if let Ok(Err(panic)) = ended.await {
         handle.fault(format!(
             "the processors were stopped by a fault in one of them: {panic}"
@@ -297,7 +297,7 @@ async fn watch_worker(ended: Ended, handle: Arc<FlowHandle>) {
 }
 
 /// Drives an output until nothing more comes.
-pub(super) async fn run_delivery(delivery: Delivery, queue: queue::Receiver<Batch>, handle: Arc<FlowHandle>) {
+pub(super) async fn run_delivery(delivery: Delivery, queue: queue::QueueReceiver<Batch>, handle: Arc<FlowHandle>) {
     let title = delivery.driven.component.title().to_owned();
     // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
     match AbortOnDropHandle::new(tokio::spawn(delivery.run(queue))).await {

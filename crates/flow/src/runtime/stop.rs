@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::handle::StopReport;
 use super::start::Flow;
-use crate::driven::GRACE;
+use crate::output_driver::GRACE;
 
 /// How long aborted tasks are waited for.
 const LET_GO: Duration = Duration::from_millis(200);

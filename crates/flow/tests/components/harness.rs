@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use thalweg_config::{ComponentNode, Config, Diagnostics, Fields, LoadOptions, Node, Source, load};
+use thalweg_config::{ComponentNode, Config, Diagnostics, Fields, LoadOptions, Node, SourceText, load};
 use thalweg_flow::{
-    Backoff, Batching, BoxFuture, BuildContext, BuildError, DeadLetterOutput, Flow, FlowEnvironment, FlowHandle,
-    FlowSpec, Input, InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext,
-    Processor, ProcessorSpec, Registry, Rejection, StageContext, StopReport, WriteError,
+    Backoff, Batching, BoxFuture, BuildContext, BuildError, ComponentRegistry, DeadLetterOutput, Flow, FlowEnvironment,
+    FlowHandle, FlowSpec, Input, InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec,
+    ParseContext, Processor, ProcessorSpec, Rejection, StageContext, StopReport, WriteError,
 };
-use thalweg_record::{Batch, DropReason, Message, Outcome, Payload};
+use thalweg_record::{AckResult, Batch, DropReason, Message, Payload};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::watch;
 
@@ -41,7 +41,7 @@ pub struct Seen {
 }
 
 pub struct World {
-    pub registry: Registry,
+    pub registry: ComponentRegistry,
     pub seen: Seen,
     pub gate: watch::Sender<bool>,
     pub folder: TempDir,
@@ -60,7 +60,7 @@ impl World {
     pub fn new() -> World {
         let (gate, closed) = watch::channel(false);
         let seen = Seen::default();
-        let mut registry = Registry::new();
+        let mut registry = ComponentRegistry::new();
         let s = seen.clone();
         registry.input("given", move |node, context| Given::parse(node, context, &s));
         let s = seen.clone();
@@ -87,7 +87,7 @@ impl World {
 
     fn parse(&self, text: &str) -> (Config, Option<FlowSpec>, String) {
         let text = text.replace("DIR", &self.folder.path().display().to_string());
-        let loaded = load(&Source::new("t.yaml", text), &|_| None, &LoadOptions::default());
+        let loaded = load(&SourceText::new("t.yaml", text), &|_| None, &LoadOptions::default());
         let mut context = ParseContext::new(&loaded.diagnostics, &self.registry, &loaded.config);
         let flow = loaded.config.flows.first();
         let spec = flow.and_then(|flow| FlowSpec::parse(flow, &mut context));
@@ -257,7 +257,7 @@ impl Input for Given {
             for batch in self.batches {
                 let seen = self.seen.clone();
                 let settle = move |outcome| {
-                    let nacked = usize::from(outcome == Outcome::Nacked);
+                    let nacked = usize::from(outcome == AckResult::Nacked);
                     seen.nacked.fetch_add(nacked, Ordering::SeqCst);
                     seen.settled.fetch_add(1, Ordering::SeqCst);
                 };

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
-pub struct Coverage {
+pub struct CoverageMonitor {
     settling_since: Option<Instant>,
     bare_since: Option<Instant>,
     subscribed: Option<Instant>,
@@ -32,7 +32,7 @@ pub struct Coverage {
 
 /// What was found out of the partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum GroupCoverage {
     Covered,
     Settling,
     /// These belong to nobody.
@@ -43,7 +43,7 @@ pub enum Found {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum CoverageAction {
     Connected,
     /// It is too early to tell.
     Wait,
@@ -56,35 +56,35 @@ pub enum Next {
     },
 }
 
-impl Coverage {
-    pub fn found(&mut self, found: Found, now: Instant) -> Next {
+impl CoverageMonitor {
+    pub fn found(&mut self, found: GroupCoverage, now: Instant) -> CoverageAction {
         match found {
-            Found::Covered => {
-                *self = Coverage::default();
-                Next::Connected
+            GroupCoverage::Covered => {
+                *self = CoverageMonitor::default();
+                CoverageAction::Connected
             }
-            Found::Settling => {
+            GroupCoverage::Settling => {
                 self.bare_since = None;
                 let since = *self.settling_since.get_or_insert(now);
                 match now.saturating_duration_since(since) < SETTLING_MAX {
-                    true => Next::Wait,
-                    false => Next::Down {
+                    true => CoverageAction::Wait,
+                    false => CoverageAction::Down {
                         why: "the consumer group has given no partitions out yet; is one of its members hung?"
                             .to_owned(),
                         subscribe: false,
                     },
                 }
             }
-            Found::Bare { partitions, own_none } => self.bare(&partitions, own_none, now),
+            GroupCoverage::Bare { partitions, own_none } => self.bare(&partitions, own_none, now),
         }
     }
 
-    fn bare(&mut self, partitions: &str, own_none: bool, now: Instant) -> Next {
+    fn bare(&mut self, partitions: &str, own_none: bool, now: Instant) -> CoverageAction {
         self.settling_since = None;
         let since = *self.bare_since.get_or_insert(now);
         let patience = if own_none { OWN_NONE } else { OWN_SOME };
         if now.saturating_duration_since(since) < patience {
-            return Next::Refresh;
+            return CoverageAction::Refresh;
         }
         let pause = self.pause.unwrap_or(PAUSE);
         let lately = |at: Instant| now.saturating_duration_since(at) < pause;
@@ -93,7 +93,7 @@ impl Coverage {
             self.pause = self.subscribed.map(|_| (pause * 2).min(PAUSE_MAX));
             self.subscribed = Some(now);
         }
-        Next::Down {
+        CoverageAction::Down {
             why: format!(
                 "the consumer group is settled, and {partitions} is given to none of its members; it is subscribed to again"
             ),
@@ -108,19 +108,19 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn bare(own_none: bool) -> Found {
-        Found::Bare {
+    fn bare(own_none: bool) -> GroupCoverage {
+        GroupCoverage::Bare {
             partitions: "partition 0 of t".to_owned(),
             own_none,
         }
     }
 
     /// After how many seconds of such findings it subscribes anew.
-    fn subscriptions(found: &Found, seconds: u32) -> Vec<u32> {
-        let (mut coverage, begun) = (Coverage::default(), Instant::now());
+    fn subscriptions(found: &GroupCoverage, seconds: u32) -> Vec<u32> {
+        let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
         let subscribes = |second: &u32| {
             let next = coverage.found(found.clone(), begun + SECOND * *second);
-            matches!(next, Next::Down { subscribe: true, .. })
+            matches!(next, CoverageAction::Down { subscribe: true, .. })
         };
         (0..seconds).filter(subscribes).collect()
     }
@@ -129,26 +129,35 @@ mod tests {
     fn a_member_without_partitions_subscribes_anew_and_less_often_while_it_does_not_help() {
         assert_eq!(subscriptions(&bare(true), 100), [3, 13, 33, 73]);
         assert_eq!(subscriptions(&bare(false), 100), [30, 40, 60]);
-        assert!(subscriptions(&Found::Settling, 100).is_empty());
+        assert!(subscriptions(&GroupCoverage::Settling, 100).is_empty());
     }
 
     #[test]
     fn a_group_that_settles_is_waited_for_and_told_of_in_the_end() {
-        let (mut coverage, begun) = (Coverage::default(), Instant::now());
-        assert_eq!(coverage.found(Found::Settling, begun), Next::Wait);
-        let late = coverage.found(Found::Settling, begun + SETTLING_MAX);
-        assert!(matches!(late, Next::Down { subscribe: false, .. }), "{late:?}");
-        assert_eq!(coverage.found(Found::Covered, begun + SETTLING_MAX), Next::Connected);
-        assert_eq!(coverage.found(Found::Settling, begun + SETTLING_MAX), Next::Wait);
+        let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
+        assert_eq!(coverage.found(GroupCoverage::Settling, begun), CoverageAction::Wait);
+        let late = coverage.found(GroupCoverage::Settling, begun + SETTLING_MAX);
+        assert!(
+            matches!(late, CoverageAction::Down { subscribe: false, .. }),
+            "{late:?}"
+        );
+        assert_eq!(
+            coverage.found(GroupCoverage::Covered, begun + SETTLING_MAX),
+            CoverageAction::Connected
+        );
+        assert_eq!(
+            coverage.found(GroupCoverage::Settling, begun + SETTLING_MAX),
+            CoverageAction::Wait
+        );
     }
 
     #[test]
     fn what_is_covered_again_begins_anew() {
-        let (mut coverage, begun) = (Coverage::default(), Instant::now());
-        assert_eq!(coverage.found(bare(true), begun), Next::Refresh);
-        coverage.found(Found::Covered, begun + SECOND);
-        assert_eq!(coverage.found(bare(true), begun + OWN_NONE), Next::Refresh);
+        let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
+        assert_eq!(coverage.found(bare(true), begun), CoverageAction::Refresh);
+        coverage.found(GroupCoverage::Covered, begun + SECOND);
+        assert_eq!(coverage.found(bare(true), begun + OWN_NONE), CoverageAction::Refresh);
         let late = coverage.found(bare(true), begun + 2 * OWN_NONE);
-        assert!(matches!(late, Next::Down { subscribe: true, .. }), "{late:?}");
+        assert!(matches!(late, CoverageAction::Down { subscribe: true, .. }), "{late:?}");
     }
 }

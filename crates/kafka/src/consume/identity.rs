@@ -9,12 +9,12 @@ use crate::admin::{TopicDescription, TopicId};
 const PREDECESSORS_MAX: usize = 16;
 
 #[derive(Clone, Debug, Default)]
-pub struct Identities {
-    topics: BTreeMap<String, Identity>,
+pub struct TopicIdentities {
+    topics: BTreeMap<String, TopicIdentity>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Identity {
+struct TopicIdentity {
     now: Option<TopicId>,
     /// It was told that this one took the place of another.
     told: Option<TopicId>,
@@ -24,7 +24,7 @@ struct Identity {
 
 /// What a description says of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum IdentityMatch {
     /// The topic that was met before, or the first one, or one without an id.
     Same,
     /// Another topic than before.
@@ -33,36 +33,36 @@ pub enum Seen {
     Outdated,
 }
 
-impl Identities {
+impl TopicIdentities {
     /// There was no topic of this name when it was asked for.
     pub fn missing(&mut self, topic: &str) {
         self.of(topic).was_missing = true;
     }
 
-    pub fn seen(&mut self, topic: &str, description: &TopicDescription) -> Seen {
+    pub fn seen(&mut self, topic: &str, description: &TopicDescription) -> IdentityMatch {
         let seen = self.compare(topic, description);
         let identity = self.of(topic);
-        if let (Seen::Recreated, Some(before)) = (seen, identity.now) {
+        if let (IdentityMatch::Recreated, Some(before)) = (seen, identity.now) {
             identity.predecessors.push_back(before);
             if identity.predecessors.len() > PREDECESSORS_MAX {
                 identity.predecessors.pop_front();
             }
         }
-        if seen != Seen::Outdated {
+        if seen != IdentityMatch::Outdated {
             identity.now = description.id.or(identity.now);
         }
         seen
     }
 
-    /// As [`Identities::seen`], and forgets it.
-    pub fn compare(&self, topic: &str, description: &TopicDescription) -> Seen {
+    /// As [`TopicIdentities::seen`], and forgets it.
+    pub fn compare(&self, topic: &str, description: &TopicDescription) -> IdentityMatch {
         let (Some(identity), Some(id)) = (self.topics.get(topic), description.id) else {
-            return Seen::Same;
+            return IdentityMatch::Same;
         };
         match identity.now {
-            Some(now) if now != id && identity.predecessors.contains(&id) => Seen::Outdated,
-            Some(now) if now != id => Seen::Recreated,
-            _ => Seen::Same,
+            Some(now) if now != id && identity.predecessors.contains(&id) => IdentityMatch::Outdated,
+            Some(now) if now != id => IdentityMatch::Recreated,
+            _ => IdentityMatch::Same,
         }
     }
 
@@ -75,7 +75,7 @@ impl Identities {
     /// Whether a topic was not there when the input was: all that is in it is new.
     pub fn appeared(&self, topic: &str, description: &TopicDescription) -> bool {
         let was_missing = self.topics.get(topic).is_some_and(|identity| identity.was_missing);
-        was_missing || self.has_predecessors(topic) || self.compare(topic, description) == Seen::Recreated
+        was_missing || self.has_predecessors(topic) || self.compare(topic, description) == IdentityMatch::Recreated
     }
 
     fn has_predecessors(&self, topic: &str) -> bool {
@@ -83,7 +83,7 @@ impl Identities {
         identity.is_some_and(|identity| !identity.predecessors.is_empty())
     }
 
-    fn of(&mut self, topic: &str) -> &mut Identity {
+    fn of(&mut self, topic: &str) -> &mut TopicIdentity {
         self.topics.entry(topic.to_owned()).or_default()
     }
 }
@@ -101,33 +101,33 @@ mod tests {
 
     #[test]
     fn another_id_is_another_topic_and_a_former_one_is_an_outdated_answer() {
-        let mut identities = Identities::default();
-        assert_eq!(identities.seen("t", &description(1)), Seen::Same);
+        let mut identities = TopicIdentities::default();
+        assert_eq!(identities.seen("t", &description(1)), IdentityMatch::Same);
         assert!(!identities.appeared("t", &description(1)));
         assert!(identities.appeared("t", &description(2)));
-        assert_eq!(identities.seen("t", &description(2)), Seen::Recreated);
+        assert_eq!(identities.seen("t", &description(2)), IdentityMatch::Recreated);
         let id = description(2).id;
         assert!(identities.is_news("t", id) && !identities.is_news("t", id));
-        assert_eq!(identities.seen("t", &description(1)), Seen::Outdated);
-        assert_eq!(identities.seen("t", &description(2)), Seen::Same);
+        assert_eq!(identities.seen("t", &description(1)), IdentityMatch::Outdated);
+        assert_eq!(identities.seen("t", &description(2)), IdentityMatch::Same);
         assert_eq!(
             identities.seen("t", &description(0)),
-            Seen::Same,
+            IdentityMatch::Same,
             "a broker without ids"
         );
         assert!(identities.appeared("t", &description(2)));
-        assert_eq!(identities.seen("u", &description(1)), Seen::Same);
+        assert_eq!(identities.seen("u", &description(1)), IdentityMatch::Same);
     }
 
     #[test]
     fn what_was_missing_has_appeared_and_predecessors_are_bounded() {
-        let mut identities = Identities::default();
+        let mut identities = TopicIdentities::default();
         identities.missing("t");
         assert!(identities.appeared("t", &description(1)));
         for id in 1..100 {
             identities.seen("t", &description(id));
         }
         assert_eq!(identities.of("t").predecessors.len(), PREDECESSORS_MAX);
-        assert_eq!(identities.seen("t", &description(98)), Seen::Outdated);
+        assert_eq!(identities.seen("t", &description(98)), IdentityMatch::Outdated);
     }
 }

@@ -9,13 +9,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::Shared;
-use super::beginning::{Beginning, Commit, Topic};
-use super::coverage::Found;
-use super::identity::{Identities, Seen};
-use super::mark::Mark;
-use super::tracker::{Partition, Placed, Start};
-use super::watch::Watch;
+use super::ConsumerState;
+use super::callbacks::ConsumerCallbacks;
+use super::commit_metadata::CommitMetadata;
+use super::coverage::GroupCoverage;
+use super::identity::{IdentityMatch, TopicIdentities};
+use super::starting_point::{CommittedOffset, StartingPoint, TopicHistory};
+use super::tracker::{PartitionStart, SeekPosition, TopicPartition};
 use crate::admin::{self, GroupDescription, TopicDescription, TopicDescriptions};
 use crate::link::{ANSWER, reason};
 
@@ -25,7 +25,7 @@ const BEGINNINGS: Duration = Duration::from_secs(5);
 const TOLD_MAX: usize = 3;
 
 /// What to look at.
-pub struct Probe {
+pub struct ConsumerProbe {
     pub topics: Vec<String>,
     pub group: String,
     pub starts_from_oldest: bool,
@@ -33,27 +33,32 @@ pub struct Probe {
 
 /// What was found out.
 #[derive(Default)]
-pub struct Findings {
+pub struct ConsumerProbeReport {
     pub topics: TopicDescriptions,
     /// Why nothing can be read, or not all.
     pub wrong: Option<String>,
-    pub placed: Vec<(Placed, Beginning)>,
-    pub found: Option<Found>,
+    pub placed: Vec<(PartitionStart, StartingPoint)>,
+    pub found: Option<GroupCoverage>,
 }
 
 /// Partitions of a topic that were assigned.
-struct Unplaced<'a> {
+struct UnresolvedPartitions<'a> {
     name: &'a str,
     now: TopicDescription,
     appeared: bool,
     /// With the numbers of their assignments.
-    partitions: &'a [(Partition, u64)],
+    partitions: &'a [(TopicPartition, u64)],
 }
 
-impl Probe {
+impl ConsumerProbe {
     /// Blocks, for a bounded time. `identities`: the topics that were met before.
-    pub fn look(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, identities: &Identities) -> Findings {
-        let mut findings = Findings::default();
+    pub fn look(
+        &self,
+        consumer: &BaseConsumer<ConsumerCallbacks>,
+        shared: &ConsumerState,
+        identities: &TopicIdentities,
+    ) -> ConsumerProbeReport {
+        let mut findings = ConsumerProbeReport::default();
         match self.describe(consumer, shared) {
             Ok(topics) => findings.topics = topics,
             Err(why) => {
@@ -80,7 +85,11 @@ impl Probe {
         findings
     }
 
-    fn describe(&self, consumer: &BaseConsumer<Watch>, shared: &Shared) -> Result<TopicDescriptions, String> {
+    fn describe(
+        &self,
+        consumer: &BaseConsumer<ConsumerCallbacks>,
+        shared: &ConsumerState,
+    ) -> Result<TopicDescriptions, String> {
         let client = consumer.client();
         let metadata = shared.link.ask(client, self.topics.first().map(String::as_str))?;
         let topics = admin::describe_topics(client, &metadata, &self.topics, ANSWER);
@@ -93,12 +102,12 @@ impl Probe {
     /// Finds out where partitions begin that were assigned. Returns, too, why it could not be found out for all.
     fn place(
         &self,
-        consumer: &BaseConsumer<Watch>,
-        shared: &Shared,
-        identities: &Identities,
+        consumer: &BaseConsumer<ConsumerCallbacks>,
+        shared: &ConsumerState,
+        identities: &TopicIdentities,
         topics: &TopicDescriptions,
-    ) -> (Vec<(Placed, Beginning)>, Option<String>) {
-        let mut unplaced: BTreeMap<String, Vec<(Partition, u64)>> = BTreeMap::new();
+    ) -> (Vec<(PartitionStart, StartingPoint)>, Option<String>) {
+        let mut unplaced: BTreeMap<String, Vec<(TopicPartition, u64)>> = BTreeMap::new();
         for (partition, assignment) in shared.tracker.lock().unplaced() {
             let of_topic = unplaced.entry(partition.topic.to_string()).or_default();
             of_topic.push((partition, assignment));
@@ -106,10 +115,10 @@ impl Probe {
         let (begun, mut placed) = (Instant::now(), Vec::new());
         for (name, partitions) in &unplaced {
             let Some(Ok(now)) = topics.get(name) else { continue };
-            if identities.compare(name, now) == Seen::Outdated {
+            if identities.compare(name, now) == IdentityMatch::Outdated {
                 continue;
             }
-            let unplaced = Unplaced {
+            let unplaced = UnresolvedPartitions {
                 name,
                 now: *now,
                 appeared: identities.appeared(name, now),
@@ -126,12 +135,12 @@ impl Probe {
 
     fn place_in(
         &self,
-        consumer: &BaseConsumer<Watch>,
-        unplaced: &Unplaced<'_>,
+        consumer: &BaseConsumer<ConsumerCallbacks>,
+        unplaced: &UnresolvedPartitions<'_>,
         begun: Instant,
-        placed: &mut Vec<(Placed, Beginning)>,
+        placed: &mut Vec<(PartitionStart, StartingPoint)>,
     ) -> KafkaResult<()> {
-        let Unplaced {
+        let UnresolvedPartitions {
             name,
             now,
             appeared,
@@ -139,7 +148,7 @@ impl Probe {
         } = *unplaced;
         let rest = || BEGINNINGS.saturating_sub(begun.elapsed());
         let commits = commits(consumer, name, now.partitions, partitions, rest())?;
-        let topic = Topic {
+        let topic = TopicHistory {
             now,
             commits: &commits,
             appeared,
@@ -148,15 +157,15 @@ impl Probe {
         for (partition, assignment) in partitions {
             let (beginning, mark) = topic.beginning(partition.number);
             let (start, is_to_be_committed) = match beginning {
-                Beginning::Committed { offset, is_marked } => (Start::At(offset), !is_marked),
+                StartingPoint::Committed { offset, is_marked } => (SeekPosition::At(offset), !is_marked),
                 // A new topic begins with this offset. To ask for its oldest one was rejected: the answer may be of the old topic.
                 // Committed, it says after a restart that the group has begun.
-                Beginning::Recreated { .. } | Beginning::First => (Start::At(0), true),
-                Beginning::Oldest => (Start::Oldest, false),
+                StartingPoint::Recreated { .. } | StartingPoint::First => (SeekPosition::At(0), true),
+                StartingPoint::Oldest => (SeekPosition::Oldest, false),
                 // Else the group would begin at its end as it is after a restart: what came in between would be nobody's.
-                Beginning::Newest => (Start::At(end(consumer, partition, rest())?), true),
+                StartingPoint::Newest => (SeekPosition::At(end(consumer, partition, rest())?), true),
             };
-            let placement = Placed {
+            let placement = PartitionStart {
                 partition: partition.clone(),
                 assignment: *assignment,
                 mark,
@@ -169,7 +178,12 @@ impl Probe {
     }
 
     /// `None`: it cannot be told.
-    fn find(&self, consumer: &BaseConsumer<Watch>, shared: &Shared, topics: &TopicDescriptions) -> Option<Found> {
+    fn find(
+        &self,
+        consumer: &BaseConsumer<ConsumerCallbacks>,
+        shared: &ConsumerState,
+        topics: &TopicDescriptions,
+    ) -> Option<GroupCoverage> {
         let mut others = Vec::new();
         let own_none;
         {
@@ -185,12 +199,12 @@ impl Probe {
             }
         }
         if others.is_empty() {
-            return Some(Found::Covered);
+            return Some(GroupCoverage::Covered);
         }
         let assigned = match admin::describe_group(consumer.client(), &self.group, ANSWER) {
             Ok(GroupDescription::Stable(assigned)) => assigned,
             // Those of this member are read; the others are on their way.
-            Ok(GroupDescription::Unsettled) if own_none => return Some(Found::Settling),
+            Ok(GroupDescription::Unsettled) if own_none => return Some(GroupCoverage::Settling),
             Ok(GroupDescription::Unsettled) | Err(_) => return None,
         };
         others.retain(|(name, number)| !assigned.contains(&((*name).clone(), *number)));
@@ -199,8 +213,8 @@ impl Probe {
             .map(|(name, number)| format!("partition {number} of {name}"))
             .collect();
         Some(match others.len() {
-            0 => Found::Covered,
-            count => Found::Bare {
+            0 => GroupCoverage::Covered,
+            count => GroupCoverage::Bare {
                 partitions: match count - told.len() {
                     0 => told.join(", "),
                     more => format!("{} (and {more} more)", told.join(", ")),
@@ -226,12 +240,12 @@ fn trouble(topic: &str, error: RDKafkaErrorCode) -> Option<String> {
 
 /// What the group has committed in a topic.
 fn commits(
-    consumer: &BaseConsumer<Watch>,
+    consumer: &BaseConsumer<ConsumerCallbacks>,
     topic: &str,
     count: i32,
-    assigned: &[(Partition, u64)],
+    assigned: &[(TopicPartition, u64)],
     timeout: Duration,
-) -> KafkaResult<Vec<Commit>> {
+) -> KafkaResult<Vec<CommittedOffset>> {
     let mut asked = TopicPartitionList::new();
     for number in 0..count {
         asked.add_partition(topic, number);
@@ -249,7 +263,7 @@ fn commits(
             error => return Err(KafkaError::OffsetFetch(error)),
         }
         if let Offset::Offset(offset) = Offset::from_raw(element.offset) {
-            commits.push(Commit {
+            commits.push(CommittedOffset {
                 partition: element.partition,
                 offset,
                 mark: mark(element),
@@ -260,16 +274,16 @@ fn commits(
 }
 
 /// The library's own reading of it was rejected: it takes for granted that every client writes UTF-8.
-fn mark(element: &rdkafka::bindings::rd_kafka_topic_partition_t) -> Option<Mark> {
+fn mark(element: &rdkafka::bindings::rd_kafka_topic_partition_t) -> Option<CommitMetadata> {
     if element.metadata.is_null() {
         return None;
     }
     // SAFETY: the metadata has as many bytes as the element says, and lives as long as that.
     let bytes = unsafe { std::slice::from_raw_parts(element.metadata.cast::<u8>(), element.metadata_size) };
-    Mark::parse(std::str::from_utf8(bytes).ok()?)
+    CommitMetadata::parse(std::str::from_utf8(bytes).ok()?)
 }
 
-fn end(consumer: &BaseConsumer<Watch>, partition: &Partition, timeout: Duration) -> KafkaResult<i64> {
+fn end(consumer: &BaseConsumer<ConsumerCallbacks>, partition: &TopicPartition, timeout: Duration) -> KafkaResult<i64> {
     let (_, end) = consumer.fetch_watermarks(&partition.topic, partition.number, timeout)?;
     Ok(end)
 }

@@ -10,13 +10,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::runtime::Handle;
 
-use super::beginning::Beginning;
-use super::coverage::{Coverage, Next};
-use super::identity::{Identities, Seen};
-use super::probe::{Findings, Probe};
-use super::tracker::{Partition, Placed};
-use super::watch::Watch;
-use super::{Options, Shared};
+use super::callbacks::ConsumerCallbacks;
+use super::coverage::{CoverageAction, CoverageMonitor};
+use super::identity::{IdentityMatch, TopicIdentities};
+use super::probe::{ConsumerProbe, ConsumerProbeReport};
+use super::starting_point::StartingPoint;
+use super::tracker::{PartitionStart, TopicPartition};
+use super::{ConsumerOptions, ConsumerState};
 use crate::admin::TopicId;
 
 /// While all is well, brokers are looked at so often: so long records of a topic that was recreated may be read at places that belong
@@ -29,14 +29,14 @@ const SOON: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(3);
 
 pub struct Prober {
-    consumer: Arc<BaseConsumer<Watch>>,
-    shared: Arc<Shared>,
-    probe: Arc<Probe>,
+    consumer: Arc<BaseConsumer<ConsumerCallbacks>>,
+    shared: Arc<ConsumerState>,
+    probe: Arc<ConsumerProbe>,
     runtime: Handle,
-    identities: Identities,
-    coverage: Coverage,
+    identities: TopicIdentities,
+    coverage: CoverageMonitor,
     last: Option<Instant>,
-    running: Option<mpsc::Receiver<Findings>>,
+    running: Option<mpsc::Receiver<ConsumerProbeReport>>,
     is_well: bool,
     /// Since when nothing can be read; `None` while it can.
     down_since: Option<Instant>,
@@ -47,18 +47,23 @@ pub struct Prober {
 }
 
 impl Prober {
-    pub fn new(consumer: Arc<BaseConsumer<Watch>>, shared: Arc<Shared>, options: Options, runtime: Handle) -> Prober {
+    pub fn new(
+        consumer: Arc<BaseConsumer<ConsumerCallbacks>>,
+        shared: Arc<ConsumerState>,
+        options: ConsumerOptions,
+        runtime: Handle,
+    ) -> Prober {
         Prober {
             consumer,
             shared,
-            probe: Arc::new(Probe {
+            probe: Arc::new(ConsumerProbe {
                 topics: options.topics,
                 group: options.group,
                 starts_from_oldest: options.starts_from_oldest,
             }),
             runtime,
-            identities: Identities::default(),
-            coverage: Coverage::default(),
+            identities: TopicIdentities::default(),
+            coverage: CoverageMonitor::default(),
             last: None,
             running: None,
             is_well: false,
@@ -127,7 +132,7 @@ impl Prober {
     }
 
     /// `true`: partitions have places.
-    fn act(&mut self, findings: Findings) -> bool {
+    fn act(&mut self, findings: ConsumerProbeReport) -> bool {
         self.place(&findings.placed);
         self.compare(&findings);
         let is_missing = |topic: &Result<_, _>| *topic == Err(RDKafkaErrorCode::UnknownTopicOrPartition);
@@ -149,31 +154,31 @@ impl Prober {
         match wrong {
             Some(why) => self.down(&why),
             None => match findings.found.map(|found| self.coverage.found(found, Instant::now())) {
-                None | Some(Next::Connected) => self.up(),
-                Some(Next::Wait) => self.is_well = false,
-                Some(Next::Refresh) => {
+                None | Some(CoverageAction::Connected) => self.up(),
+                Some(CoverageAction::Wait) => self.is_well = false,
+                Some(CoverageAction::Refresh) => {
                     self.is_well = false;
                     if let Err(why) = self.subscribe() {
                         self.down(&why);
                     }
                 }
-                Some(Next::Down { why, subscribe }) => self.not_given(&why, subscribe),
+                Some(CoverageAction::Down { why, subscribe }) => self.not_given(&why, subscribe),
             },
         }
         !findings.placed.is_empty()
     }
 
-    fn place(&mut self, placed: &[(Placed, Beginning)]) {
+    fn place(&mut self, placed: &[(PartitionStart, StartingPoint)]) {
         for (placed, beginning) in placed {
             self.shared.tracker.lock().placed(placed);
-            if let Beginning::Recreated { committed } = beginning {
+            if let StartingPoint::Recreated { committed } = beginning {
                 self.recreated(&placed.partition, *committed, placed.mark.topic);
             }
         }
     }
 
     /// Compares the topics with those that were met before.
-    fn compare(&mut self, findings: &Findings) {
+    fn compare(&mut self, findings: &ConsumerProbeReport) {
         for (name, topic) in &findings.topics {
             let topic = match topic {
                 Ok(topic) => topic,
@@ -187,7 +192,7 @@ impl Prober {
                 self.tell_without_ids(name);
                 continue;
             };
-            if self.identities.seen(name, topic) == Seen::Outdated {
+            if self.identities.seen(name, topic) == IdentityMatch::Outdated {
                 continue;
             }
             let moved = self.shared.tracker.lock().found_in(name, id);
@@ -198,8 +203,8 @@ impl Prober {
     }
 
     /// A place in a partition belongs to another topic. It is told and counted once for each topic.
-    fn recreated(&mut self, partition: &Partition, place: i64, id: Option<TopicId>) {
-        let Partition { topic, number } = partition;
+    fn recreated(&mut self, partition: &TopicPartition, place: i64, id: Option<TopicId>) {
+        let TopicPartition { topic, number } = partition;
         if self.identities.is_news(topic, id) {
             self.shared.meters.topics_recreated.inc();
             self.shared.link.component.warn_limited("recreated", 1, || {

@@ -10,40 +10,40 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use tokio::sync::Notify;
 
-use super::fate::{Fate, fate};
-use crate::link::Link;
+use super::retry_decision::{RetryDecision, fate};
+use crate::link::BrokerLink;
 
-pub struct Deliveries(pub Arc<Link>);
+pub struct ProducerCallbacks(pub Arc<BrokerLink>);
 
 /// A record on its way: the write that it belongs to, and its index in it.
-pub struct Place {
-    pub write: Arc<Pending>,
+pub struct InFlightRecord {
+    pub write: Arc<PendingDeliveries>,
     pub index: usize,
 }
 
 /// The writes on their way of which some record failed for now. It counts from the first such record on: until the others have an
 /// answer too, much that is newer could be sent.
-pub type Failing = Arc<AtomicUsize>;
+pub type FailingWrites = Arc<AtomicUsize>;
 
 /// The records of a write that are on their way.
-pub struct Pending {
+pub struct PendingDeliveries {
     /// One more than records, while they are being sent.
     left: AtomicUsize,
-    failed: Mutex<Failed>,
+    failed: Mutex<FailedRecords>,
     done: Notify,
-    failing: Failing,
+    failing: FailingWrites,
     /// A topic that is refused holds up no other.
     is_of_many_topics: bool,
 }
 
 #[derive(Default)]
-struct Failed {
+struct FailedRecords {
     records: Vec<(usize, KafkaError)>,
     /// It is among the failing ones.
     is_counted: bool,
 }
 
-impl ClientContext for Deliveries {
+impl ClientContext for ProducerCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.0.log(level, facility, line);
     }
@@ -53,10 +53,10 @@ impl ClientContext for Deliveries {
     }
 }
 
-impl ProducerContext for Deliveries {
-    type DeliveryOpaque = Box<Place>;
+impl ProducerContext for ProducerCallbacks {
+    type DeliveryOpaque = Box<InFlightRecord>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, place: Box<Place>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, place: Box<InFlightRecord>) {
         if let Err((error, _)) = result {
             place.write.failed(place.index, error.clone());
         }
@@ -64,10 +64,10 @@ impl ProducerContext for Deliveries {
     }
 }
 
-impl Pending {
-    /// Records are being sent, until [`Pending::ended`] is called once more than there are records.
-    pub fn new(failing: Failing, is_of_many_topics: bool) -> Arc<Pending> {
-        Arc::new(Pending {
+impl PendingDeliveries {
+    /// Records are being sent, until [`PendingDeliveries::ended`] is called once more than there are records.
+    pub fn new(failing: FailingWrites, is_of_many_topics: bool) -> Arc<PendingDeliveries> {
+        Arc::new(PendingDeliveries {
             left: AtomicUsize::new(1),
             failed: Mutex::default(),
             done: Notify::new(),
@@ -83,9 +83,9 @@ impl Pending {
     pub fn failed(&self, index: usize, error: KafkaError) {
         let mut failed = self.failed.lock();
         let holds_up = match fate(&error) {
-            Fate::Refused(..) => false,
-            Fate::Topic(_) => !self.is_of_many_topics,
-            Fate::Again(_) | Fate::Together(..) | Fate::ClientLost(_) => true,
+            RetryDecision::Refused(..) => false,
+            RetryDecision::Topic(_) => !self.is_of_many_topics,
+            RetryDecision::Again(_) | RetryDecision::Together(..) | RetryDecision::ClientLost(_) => true,
         };
         if holds_up && !failed.is_counted {
             failed.is_counted = true;

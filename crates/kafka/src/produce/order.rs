@@ -9,12 +9,12 @@ use std::collections::{BTreeSet, HashMap};
 use thalweg_record::Text;
 
 #[derive(Default)]
-pub struct Order {
+pub struct WriteOrder {
     /// The places of the writes that are not done.
     topics: HashMap<Text, BTreeSet<u64>>,
 }
 
-impl Order {
+impl WriteOrder {
     /// A write has records of these topics. It may have been told before.
     pub fn enter(&mut self, place: u64, topics: &BTreeSet<Text>) {
         for topic in topics {
@@ -61,7 +61,7 @@ mod tests {
     fn a_write_is_behind_each_older_one_that_shares_a_topic() {
         let topics = |names: &[&'static str]| names.iter().map(|name| Text::new_static(name)).collect();
         let (both, one, other): (BTreeSet<Text>, _, _) = (topics(&["t", "u"]), topics(&["t"]), topics(&["u"]));
-        let mut order = Order::default();
+        let mut order = WriteOrder::default();
         order.enter(1, &one);
         order.enter(2, &other);
         order.enter(3, &both);

@@ -25,15 +25,15 @@ const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// newer records would be sent before those that wait.
 const REMEMBERED_MAX: usize = 1000;
 
-pub struct Topics {
+pub struct TopicGates {
     /// One topic does not hold up another.
     is_many: bool,
-    refused: BTreeMap<Text, Refused>,
+    refused: BTreeMap<Text, RefusedTopic>,
     /// Some topic is over since it was asked, or forgotten.
     is_changed: bool,
 }
 
-struct Refused {
+struct RefusedTopic {
     answers: u32,
     why: String,
     opened: Option<Instant>,
@@ -48,9 +48,9 @@ pub enum Gate {
     Over(String),
 }
 
-impl Topics {
-    pub fn new(is_many: bool) -> Topics {
-        Topics {
+impl TopicGates {
+    pub fn new(is_many: bool) -> TopicGates {
+        TopicGates {
             is_many,
             refused: BTreeMap::new(),
             is_changed: false,
@@ -84,7 +84,7 @@ impl Topics {
         if self.refused.len() >= REMEMBERED_MAX && !self.refused.contains_key(topic) {
             self.forget_one();
         }
-        let refused = self.refused.entry(topic.clone()).or_insert_with(|| Refused {
+        let refused = self.refused.entry(topic.clone()).or_insert_with(|| RefusedTopic {
             answers: 0,
             why: String::new(),
             opened: Some(Instant::now()),
@@ -100,7 +100,7 @@ impl Topics {
 
     /// Each is found out again.
     fn forget_one(&mut self) {
-        let is_free = |refused: &Refused| refused.opened.is_some() || refused.answers >= ANSWERS_MAX;
+        let is_free = |refused: &RefusedTopic| refused.opened.is_some() || refused.answers >= ANSWERS_MAX;
         let free = self.refused.iter().find(|(_, refused)| is_free(refused));
         if let Some(topic) = free.map(|(topic, _)| topic.clone()) {
             self.refused.remove(&topic);
@@ -133,7 +133,7 @@ impl Topics {
         let since = |at: Instant| now.saturating_duration_since(at);
         self.refused
             .retain(|_, refused| refused.opened.is_none_or(|opened| since(opened) < FORGET_AFTER));
-        let is_due = |refused: &Refused| {
+        let is_due = |refused: &RefusedTopic| {
             let pause = if refused.answers < ANSWERS_MAX {
                 ASK
             } else {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_is_refused_again_and_again_is_over_and_opens_when_it_is_there() {
-        let (mut topics, topic) = (Topics::new(true), Text::from("t"));
+        let (mut topics, topic) = (TopicGates::new(true), Text::from("t"));
         assert!(matches!(topics.gate(&topic), Gate::Open));
         topics.failed(&topic, WHY);
         for _ in 1..ANSWERS_MAX {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_topic_is_asked_for_with_pauses_and_forgotten_when_all_is_well() {
-        let (mut topics, topic) = (Topics::new(true), Text::from("t"));
+        let (mut topics, topic) = (TopicGates::new(true), Text::from("t"));
         topics.failed(&topic, WHY);
         let now = Instant::now();
         assert_eq!(topics.due(now), std::slice::from_ref(&topic));
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn all_topics_are_asked_for_at_once_so_that_many_are_over_as_soon_as_one_is() {
         const COUNT: usize = 1000;
-        let mut topics = Topics::new(true);
+        let mut topics = TopicGates::new(true);
         let names: Vec<Text> = (0..COUNT).map(|n| n.to_string().into()).collect();
         names.iter().for_each(|topic| topics.failed(topic, WHY));
         let now = Instant::now();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn wrong_topics_are_remembered_up_to_a_limit_unless_records_wait_for_them() {
-        let (mut topics, waited_for) = (Topics::new(true), Text::from("0"));
+        let (mut topics, waited_for) = (TopicGates::new(true), Text::from("0"));
         topics.failed(&waited_for, WHY);
         for n in 1..2 * REMEMBERED_MAX {
             let topic = n.to_string().into();

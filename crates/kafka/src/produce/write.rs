@@ -8,18 +8,18 @@ use thalweg_flow::{Rejection, WriteError};
 use thalweg_record::{DropReason, Message, Text};
 use tokio::sync::oneshot;
 
-use super::Encode;
+use super::RecordEncoder;
 
 /// A write that was called.
-pub struct Job {
+pub struct WriteRequest {
     pub messages: Arc<Vec<Message>>,
     pub done: oneshot::Sender<Result<(), WriteError>>,
 }
 
-pub struct Write {
+pub struct WriteState {
     /// In the order.
     pub place: u64,
-    pub job: Job,
+    pub job: WriteRequest,
     /// What is to be sent, by index, in order.
     pub wanted: Vec<usize>,
     /// What waits for its topic.
@@ -36,11 +36,11 @@ pub struct Write {
 }
 
 /// Records that wait, by topic and key: those of the same are in one partition. Without a key all of a topic are taken for that.
-pub type Late = BTreeSet<(Text, Option<Text>)>;
+pub type WaitingKeys = BTreeSet<(Text, Option<Text>)>;
 
-impl Write {
-    pub fn new(place: u64, job: Job) -> Write {
-        Write {
+impl WriteState {
+    pub fn new(place: u64, job: WriteRequest) -> WriteState {
+        WriteState {
             place,
             wanted: (0..job.messages.len()).collect(),
             job,
@@ -80,7 +80,7 @@ impl Write {
 
     /// Returns the records that the broker has although one that waits should lie before them, and adds those that wait here. They
     /// have to be sent again, or the older value would be the last of its key.
-    pub fn overtakers(&mut self, encode: &dyn Encode, late: &mut Late) -> Vec<usize> {
+    pub fn overtakers(&mut self, encode: &dyn RecordEncoder, late: &mut WaitingKeys) -> Vec<usize> {
         let waiting: BTreeSet<usize> = self.wanted.iter().chain(&self.astray).copied().collect();
         let refused: BTreeSet<usize> = self.refused.iter().map(|refused| refused.index).collect();
         let mut overtakers = Vec::new();

@@ -6,7 +6,7 @@ use thalweg_record::Text;
 use thalweg_telemetry::IntCounter;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum BypassReason {
     /// The contract has no version.
     NoVersion,
     /// The message has no payload: it deletes its key.
@@ -25,29 +25,29 @@ pub enum Reason {
     RegistrySlow,
 }
 
-impl Reason {
-    const ALL: [Reason; 8] = [
-        Reason::NoVersion,
-        Reason::Tombstone,
-        Reason::NoSubject,
-        Reason::OtherType,
-        Reason::UnsupportedSchema,
-        Reason::RegistryRefuses,
-        Reason::RegistrySilent,
-        Reason::RegistrySlow,
+impl BypassReason {
+    const ALL: [BypassReason; 8] = [
+        BypassReason::NoVersion,
+        BypassReason::Tombstone,
+        BypassReason::NoSubject,
+        BypassReason::OtherType,
+        BypassReason::UnsupportedSchema,
+        BypassReason::RegistryRefuses,
+        BypassReason::RegistrySilent,
+        BypassReason::RegistrySlow,
     ];
 
     /// As metrics call it.
     fn name(self) -> &'static str {
         match self {
-            Reason::NoVersion => "no_version",
-            Reason::Tombstone => "tombstone",
-            Reason::NoSubject => "no_subject",
-            Reason::OtherType => "other_schema_type",
-            Reason::UnsupportedSchema => "unsupported_schema",
-            Reason::RegistryRefuses => "registry_refuses",
-            Reason::RegistrySilent => "registry_silent",
-            Reason::RegistrySlow => "registry_slow",
+            BypassReason::NoVersion => "no_version",
+            BypassReason::Tombstone => "tombstone",
+            BypassReason::NoSubject => "no_subject",
+            BypassReason::OtherType => "other_schema_type",
+            BypassReason::UnsupportedSchema => "unsupported_schema",
+            BypassReason::RegistryRefuses => "registry_refuses",
+            BypassReason::RegistrySilent => "registry_silent",
+            BypassReason::RegistrySlow => "registry_slow",
         }
     }
 
@@ -55,31 +55,31 @@ impl Reason {
     pub fn is_registry_failure(self) -> bool {
         matches!(
             self,
-            Reason::RegistryRefuses | Reason::RegistrySilent | Reason::RegistrySlow
+            BypassReason::RegistryRefuses | BypassReason::RegistrySilent | BypassReason::RegistrySlow
         )
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
-    pub reason: Reason,
+    pub reason: BypassReason,
     /// As headers and the log say it.
     pub why: Text,
 }
 
 impl Bypass {
-    pub fn new(reason: Reason, why: impl Into<Text>) -> Bypass {
+    pub fn new(reason: BypassReason, why: impl Into<Text>) -> Bypass {
         let why = why.into();
         Bypass { reason, why }
     }
 }
 
 /// Messages that are not checked, by reason.
-pub struct Meters([IntCounter; Reason::ALL.len()]);
+pub struct BypassMetrics([IntCounter; BypassReason::ALL.len()]);
 
-impl Meters {
-    pub fn new(component: &Component) -> Meters {
-        let counter = |reason: Reason| {
+impl BypassMetrics {
+    pub fn new(component: &Component) -> BypassMetrics {
+        let counter = |reason: BypassReason| {
             component.metrics.counter_with(
                 &component.id,
                 "output_uns_contract_bypassed",
@@ -87,11 +87,11 @@ impl Meters {
                 &[("reason", reason.name())],
             )
         };
-        Meters(Reason::ALL.map(counter))
+        BypassMetrics(BypassReason::ALL.map(counter))
     }
 
-    pub fn count(&self, reason: Reason) {
-        let counters = self.0.iter().zip(Reason::ALL);
+    pub fn count(&self, reason: BypassReason) {
+        let counters = self.0.iter().zip(BypassReason::ALL);
         if let Some((counter, _)) = counters.into_iter().find(|(_, other)| *other == reason) {
             counter.inc();
         }

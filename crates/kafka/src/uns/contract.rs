@@ -4,64 +4,68 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use thalweg_record::Message;
-use thalweg_tags::topic::Place;
+use thalweg_tags::topic::TopicParts;
 
-use super::bypass::{Bypass, Reason};
-use super::registry::{Known, Registry, Subject};
+use super::bypass::{Bypass, BypassReason};
+use super::registry::{ContractLookup, SchemaRegistryClient, Subject};
 
 /// `_pump_v2` in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versioned<'c> {
+pub struct VersionedContract<'c> {
     /// With its underscore.
     pub name: &'c str,
     pub version: &'c str,
 }
 
-impl<'c> Versioned<'c> {
-    pub fn of(contract: &'c str) -> Option<Versioned<'c>> {
+impl<'c> VersionedContract<'c> {
+    pub fn of(contract: &'c str) -> Option<VersionedContract<'c>> {
         let (name, version) = contract.rsplit_once("_v")?;
         let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
-        (name.len() > 1 && is_number).then_some(Versioned { name, version })
+        (name.len() > 1 && is_number).then_some(VersionedContract { name, version })
     }
 }
 
 /// What the headers of a record say of its contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict<'c> {
-    Checked(Versioned<'c>),
+pub enum ContractVerdict<'c> {
+    Checked(VersionedContract<'c>),
     Bypassed(Bypass),
 }
 
 /// A message has to satisfy one of these.
-type Subjects = Arc<Vec<Arc<Subject>>>;
+type SubjectList = Arc<Vec<Arc<Subject>>>;
 
 /// Why a message is not checked; `Ok`: it is, by one of these subjects.
 pub fn subjects<'c>(
     contract: &'c str,
     message: &Message,
-    registry: &Registry,
-) -> Result<(Versioned<'c>, Subjects), Bypass> {
-    let Some(versioned) = Versioned::of(contract) else {
+    registry: &SchemaRegistryClient,
+) -> Result<(VersionedContract<'c>, SubjectList), Bypass> {
+    let Some(versioned) = VersionedContract::of(contract) else {
         let why = format!("{contract} has no version; only contracts that end in _v and a number are checked");
-        return Err(Bypass::new(Reason::NoVersion, why));
+        return Err(Bypass::new(BypassReason::NoVersion, why));
     };
     // A deletion has nothing that could break a contract, and has to come through where its key did.
     if message.bytes().is_empty() {
         let why = "the message has no payload: it deletes its key";
-        return Err(Bypass::new(Reason::Tombstone, why));
+        return Err(Bypass::new(BypassReason::Tombstone, why));
     }
     match registry.known(contract) {
-        Known::Subjects(subjects) => Ok((versioned, subjects)),
-        Known::Bypassed(bypass) => Err(bypass),
+        ContractLookup::Subjects(subjects) => Ok((versioned, subjects)),
+        ContractLookup::Bypassed(bypass) => Err(bypass),
     }
 }
 
 /// `Err`: the message breaks its contract.
-pub fn check<'c>(place: Place<'c>, message: &Message, registry: &Registry) -> Result<Verdict<'c>, String> {
+pub fn check<'c>(
+    place: TopicParts<'c>,
+    message: &Message,
+    registry: &SchemaRegistryClient,
+) -> Result<ContractVerdict<'c>, String> {
     let name = place.contract;
     let (versioned, subjects) = match subjects(name, message, registry) {
         Ok(found) => found,
-        Err(bypass) => return Ok(Verdict::Bypassed(bypass)),
+        Err(bypass) => return Ok(ContractVerdict::Bypassed(bypass)),
     };
     let payload: Value = serde_json::from_slice(&message.bytes())
         .map_err(|error| format!("the payload is no JSON, which the contract {name} asks for: {error}"))?;
@@ -69,7 +73,7 @@ pub fn check<'c>(place: Place<'c>, message: &Message, registry: &Registry) -> Re
     let mut nearest: Option<String> = None;
     for subject in subjects.iter() {
         let Err(why) = subject.schema.check(&sample) else {
-            return Ok(Verdict::Checked(versioned));
+            return Ok(ContractVerdict::Checked(versioned));
         };
         // A schema that is for this path says more of what is wrong than one that is for another.
         let says_more = !why.starts_with("virtual_path");
@@ -87,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_version_is_a_number_at_the_end() {
-        let versioned = |name, version| Some(Versioned { name, version });
+        let versioned = |name, version| Some(VersionedContract { name, version });
         for (contract, expected) in [
             ("_pump_v1", versioned("_pump", "1")),
             ("_pump_v2_v13", versioned("_pump_v2", "13")),
@@ -97,7 +101,7 @@ mod tests {
             ("_v1", None),
             ("_raw", None),
         ] {
-            assert_eq!(Versioned::of(contract), expected, "{contract}");
+            assert_eq!(VersionedContract::of(contract), expected, "{contract}");
         }
     }
 }

@@ -11,9 +11,9 @@ use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, Inp
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, key};
 
 use super::TOPIC;
-use super::shared::SharedMetadata;
+use super::shared_metadata::SharedMetadata;
 use crate::cluster;
-use crate::consume::{self, Convert, Meters, Options};
+use crate::consume::{self, ConsumerMetrics, ConsumerOptions, RecordDecoder};
 use crate::headers;
 use crate::input::{TOMBSTONE, payload};
 
@@ -26,7 +26,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     if let Err(error) = cluster::check_topic(&topic) {
         fields.error("kafka_topic", error);
     }
-    let mut wanted = Wanted::default();
+    let mut wanted = KeyPatterns::default();
     for node in fields.list("umh_topics") {
         wanted.add(&node, &fields);
     }
@@ -39,9 +39,9 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     let is_bytes = fields.one_of("metadata_format", &["string", "bytes"], "string") == "bytes";
     let keys = wanted.set(&fields);
     fields.finish();
-    let mut options = Options::new(client, &group, true);
+    let mut options = ConsumerOptions::new(client, &group, true);
     options.topics = vec![topic];
-    Some(Arc::new(Spec {
+    Some(Arc::new(UnsInputSpec {
         options,
         keys: keys?,
         is_bytes,
@@ -50,12 +50,12 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
 
 /// Expressions as they are read.
 #[derive(Default)]
-struct Wanted {
+struct KeyPatterns {
     texts: Vec<String>,
     is_wrong: bool,
 }
 
-impl Wanted {
+impl KeyPatterns {
     fn add(&mut self, node: &Node, fields: &Fields<'_>) {
         let text = node.expect_text().map(str::to_owned);
         let checked = text.and_then(|text| match regex::bytes::Regex::new(&text) {
@@ -102,15 +102,15 @@ fn last_line(error: &str) -> &str {
     last.strip_prefix("error: ").unwrap_or(last)
 }
 
-struct Spec {
-    options: Options,
+struct UnsInputSpec {
+    options: ConsumerOptions,
     keys: RegexSet,
     is_bytes: bool,
 }
 
-impl InputSpec for Spec {
+impl InputSpec for UnsInputSpec {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
-        let records = Records {
+        let records = UnsRecordDecoder {
             keys: self.keys.clone(),
             is_bytes: self.is_bytes,
             shared: SharedMetadata::default(),
@@ -123,26 +123,26 @@ impl InputSpec for Spec {
 }
 
 struct UnsInput {
-    options: Options,
-    records: Records,
+    options: ConsumerOptions,
+    records: UnsRecordDecoder,
 }
 
 impl Input for UnsInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
-            let meters = Meters::new(&context.component, "input_uns");
+            let meters = ConsumerMetrics::new(&context.component, "input_uns");
             consume::run(self.options, meters, self.records, context).await
         })
     }
 }
 
-struct Records {
+struct UnsRecordDecoder {
     keys: RegexSet,
     is_bytes: bool,
     shared: SharedMetadata,
 }
 
-impl Convert for Records {
+impl RecordDecoder for UnsRecordDecoder {
     fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message> {
         let key = record.key().unwrap_or_default();
         if !self.keys.is_match(key) {
@@ -160,7 +160,7 @@ impl Convert for Records {
     }
 }
 
-impl Records {
+impl UnsRecordDecoder {
     fn map(&mut self, key: &[u8], record: &BorrowedMessage<'_>) -> Arc<MetaMap> {
         let headers = as_they_came(record);
         if let Some(known) = self.shared.get(key, &headers) {

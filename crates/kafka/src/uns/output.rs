@@ -17,12 +17,12 @@ use thalweg_tags::topic;
 use tokio::sync::OnceCell;
 
 use super::bypass;
-use super::contract::{self, Verdict, Versioned};
-use super::registry::Registry;
-use super::{TOPIC, place};
+use super::contract::{self, ContractVerdict, VersionedContract};
+use super::registry::SchemaRegistryClient;
+use super::{TOPIC, topic_setup};
 use crate::cluster;
 use crate::output::{headers, value, write};
-use crate::produce::{self, Encode, Producer, Record};
+use crate::produce::{self, Producer, ProducerRecord, RecordEncoder};
 
 const BATCHING: Batching = Batching {
     count: 100,
@@ -57,7 +57,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     fields.finish();
     let standard = || Node::parse("\"${! meta(\\\"umh_topic\\\") }\"").ok();
     let topic = context.interpolation(&topic.or_else(standard)?)?;
-    Some(Arc::new(Spec {
+    Some(Arc::new(UnsOutputSpec {
         client,
         topic,
         bridged_by,
@@ -66,7 +66,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     }))
 }
 
-struct Spec {
+struct UnsOutputSpec {
     client: ClientConfig,
     topic: Interpolation,
     bridged_by: String,
@@ -74,13 +74,13 @@ struct Spec {
     holds: bool,
 }
 
-impl OutputSpec for Spec {
+impl OutputSpec for UnsOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let records = Records {
+        let records = UnsRecordEncoder {
             topic: self.topic.clone(),
             bridged_by: self.bridged_by.clone(),
-            registry: Registry::new(&self.registry, self.holds, context.component.clone()),
-            bypassed: bypass::Meters::new(&context.component),
+            registry: SchemaRegistryClient::new(&self.registry, self.holds, context.component.clone()),
+            bypassed: bypass::BypassMetrics::new(&context.component),
         };
         Ok(Arc::new(UnsOutput {
             client: self.client.clone(),
@@ -92,14 +92,14 @@ impl OutputSpec for Spec {
 
 struct UnsOutput {
     client: ClientConfig,
-    records: Arc<Records>,
+    records: Arc<UnsRecordEncoder>,
     producer: OnceCell<Producer>,
 }
 
 impl Output for UnsOutput {
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         let opening = || async {
-            place::ensure(&self.client, TOPIC, context).await?;
+            topic_setup::ensure(&self.client, TOPIC, context).await?;
             Producer::open(
                 &self.client,
                 Some(TOPIC),
@@ -125,14 +125,14 @@ impl Output for UnsOutput {
     }
 }
 
-struct Records {
+struct UnsRecordEncoder {
     topic: Interpolation,
     bridged_by: String,
-    registry: Registry,
-    bypassed: bypass::Meters,
+    registry: SchemaRegistryClient,
+    bypassed: bypass::BypassMetrics,
 }
 
-impl Encode for Records {
+impl RecordEncoder for UnsRecordEncoder {
     fn prepare(self: Arc<Self>, messages: Arc<Vec<Message>>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let keys: Vec<Option<Text>> = (0..messages.len())
@@ -162,7 +162,7 @@ impl Encode for Records {
         true
     }
 
-    fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
+    fn record(&self, messages: &[Message], index: usize) -> Result<ProducerRecord, Rejection> {
         let key = self.key(messages, index)?;
         let found = topic::place(&key).map_err(|error| {
             let text = format!("error validating message key in message {index}: invalid UMH topic '{key}': {error}");
@@ -177,7 +177,7 @@ impl Encode for Records {
         };
         let verdict = contract::check(found, message, &self.registry)
             .map_err(|error| Rejection::permanent(index, DropReason::SchemaRejected, error))?;
-        if let Verdict::Bypassed(bypass) = &verdict
+        if let ContractVerdict::Bypassed(bypass) = &verdict
             && bypass.reason.is_registry_failure()
             && self.registry.holds()
         {
@@ -185,7 +185,7 @@ impl Encode for Records {
             return Err(Rejection::temporary(index, bypass.why.as_str()));
         }
         let headers = headers(message, |name| name.starts_with("kafka_") || OWN.contains(&name));
-        Ok(Record {
+        Ok(ProducerRecord {
             topic: Text::new_static(TOPIC),
             headers: self.own_headers(headers, &verdict),
             value: value(message),
@@ -204,7 +204,7 @@ fn contract(key: Option<&Text>) -> &str {
 fn versioned<'c>(messages: &[Message], contracts: &[&'c str]) -> impl Iterator<Item = &'c str> {
     let of_messages = messages.iter().zip(contracts);
     of_messages.filter_map(|(message, contract)| {
-        let is_checked = Versioned::of(contract).is_some() && !message.bytes().is_empty();
+        let is_checked = VersionedContract::of(contract).is_some() && !message.bytes().is_empty();
         is_checked.then_some(*contract)
     })
 }
@@ -218,7 +218,7 @@ const REASON: &str = "data_contract_bypass_reason";
 /// Headers that this output says itself, whatever a message from another one says.
 const OWN: [&str; 5] = [BRIDGED_BY, NAME, VERSION, BYPASSED, REASON];
 
-impl Records {
+impl UnsRecordEncoder {
     fn key(&self, messages: &[Message], index: usize) -> Result<Text, Rejection> {
         let refused = |reason, text: String| Err(Rejection::permanent(index, reason, text));
         match self.topic.render(messages, index) {
@@ -235,7 +235,7 @@ impl Records {
         }
     }
 
-    fn own_headers(&self, headers: OwnedHeaders, verdict: &Verdict<'_>) -> OwnedHeaders {
+    fn own_headers(&self, headers: OwnedHeaders, verdict: &ContractVerdict<'_>) -> OwnedHeaders {
         let add = |headers: OwnedHeaders, key, value: &str| {
             headers.insert(Header {
                 key,
@@ -244,8 +244,10 @@ impl Records {
         };
         let headers = add(headers, BRIDGED_BY, &self.bridged_by);
         match verdict {
-            Verdict::Checked(Versioned { name, version }) => add(add(headers, NAME, name), VERSION, version),
-            Verdict::Bypassed(bypass) => add(add(headers, BYPASSED, "true"), REASON, &bypass.why),
+            ContractVerdict::Checked(VersionedContract { name, version }) => {
+                add(add(headers, NAME, name), VERSION, version)
+            }
+            ContractVerdict::Bypassed(bypass) => add(add(headers, BYPASSED, "true"), REASON, &bypass.why),
         }
     }
 }
@@ -256,13 +258,13 @@ mod tests {
 
     use super::*;
 
-    fn records() -> Records {
+    fn records() -> UnsRecordEncoder {
         let component = OutputContext::for_tests("uns").component;
-        Records {
+        UnsRecordEncoder {
             topic: Interpolation::compile("${! meta(\"umh_topic\") }").unwrap(),
             bridged_by: "umh_core".to_owned(),
-            registry: Registry::new("http://localhost:1", false, component.clone()),
-            bypassed: bypass::Meters::new(&component),
+            registry: SchemaRegistryClient::new("http://localhost:1", false, component.clone()),
+            bypassed: bypass::BypassMetrics::new(&component),
         }
     }
 

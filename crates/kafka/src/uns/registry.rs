@@ -11,7 +11,7 @@
 //! It is asked in the background. The first messages of a contract wait for it, for a second at most and not at all after it was
 //! silent, since all messages behind them wait, too. Where messages must not pass while it fails, they wait for as long as it does.
 
-mod ask;
+mod requests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use thalweg_flow::Component;
 use thalweg_record::Text;
 use tokio::sync::{Notify, Semaphore};
 
-use super::bypass::{Bypass, Reason};
-use ask::{Subjects, Trouble, subjects};
+use super::bypass::{Bypass, BypassReason};
+use requests::{ContractSubjects, RegistryError, subjects};
 
-pub use ask::Subject;
+pub use requests::Subject;
 
 /// Contracts without a schema that are remembered; those that have one are as many as the registry has.
 const MISSES_MAX: usize = 10_000;
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How long what is waited for.
 #[derive(Clone, Copy)]
-struct Patience {
+struct RegistryTimeouts {
     /// One request, with its answer.
     answer: Duration,
     /// Messages, for the first answer about their contract: all others wait behind them.
@@ -51,7 +51,7 @@ struct Patience {
     schema: Duration,
 }
 
-const PATIENCE: Patience = Patience {
+const PATIENCE: RegistryTimeouts = RegistryTimeouts {
     answer: Duration::from_secs(5),
     messages: Duration::from_secs(1),
     failure: Duration::from_secs(10),
@@ -61,33 +61,33 @@ const PATIENCE: Patience = Patience {
 
 /// What is known of a contract.
 #[derive(Clone)]
-pub enum Known {
+pub enum ContractLookup {
     /// A message has to satisfy one of these.
     Subjects(Arc<Vec<Arc<Subject>>>),
     /// Messages are not checked, for this reason.
     Bypassed(Bypass),
 }
 
-impl Known {
-    fn reason(&self) -> Option<Reason> {
+impl ContractLookup {
+    fn reason(&self) -> Option<BypassReason> {
         match self {
-            Known::Subjects(_) => None,
-            Known::Bypassed(bypass) => Some(bypass.reason),
+            ContractLookup::Subjects(_) => None,
+            ContractLookup::Bypassed(bypass) => Some(bypass.reason),
         }
     }
 
     /// The registry has said what it has.
     fn is_answer(&self) -> bool {
-        !self.reason().is_some_and(Reason::is_registry_failure)
+        !self.reason().is_some_and(BypassReason::is_registry_failure)
     }
 }
 
-struct Entry {
-    known: Known,
+struct CachedContract {
+    known: ContractLookup,
     until: Instant,
 }
 
-impl Entry {
+impl CachedContract {
     fn is_fresh(&self) -> bool {
         Instant::now() < self.until
     }
@@ -95,46 +95,46 @@ impl Entry {
 
 /// Clones share everything.
 #[derive(Clone)]
-pub struct Registry {
-    shared: Arc<Shared>,
+pub struct SchemaRegistryClient {
+    shared: Arc<RegistryClientInner>,
 }
 
-struct Shared {
+struct RegistryClientInner {
     component: Component,
     /// Messages wait while it fails.
     holds: bool,
     url: String,
     agent: ureq::Agent,
-    patience: Patience,
-    state: Mutex<State>,
+    patience: RegistryTimeouts,
+    state: Mutex<ContractCache>,
     questions: Semaphore,
     answered: Notify,
 }
 
 /// Contracts that are remembered are those of a plant: dozens.
 #[derive(Default)]
-struct State {
-    entries: HashMap<Text, Entry>,
+struct ContractCache {
+    entries: HashMap<Text, CachedContract>,
     /// Entries that were made for a contract without a schema: at least as many as there are.
     misses: usize,
     /// Contracts that are being asked for, since when.
     asked: HashMap<Text, Instant>,
     /// It did not answer when it was asked last: nobody asks for a while, whatever the contract.
-    silent: Option<Silence>,
+    silent: Option<RegistryOutage>,
     /// It was told that messages do not wait for its answer any more.
     is_slow: bool,
     /// Why messages wait.
     held: Option<Text>,
 }
 
-impl State {
+impl ContractCache {
     fn is_silent(&self, now: Instant) -> bool {
         self.silent.as_ref().is_some_and(|silent| now < silent.until)
     }
 
     /// Names of contracts come from messages, so there may be no end to those without a schema.
-    fn remember(&mut self, contract: Text, entry: Entry) {
-        let is_hit = |entry: &Entry| matches!(entry.known, Known::Subjects(_));
+    fn remember(&mut self, contract: Text, entry: CachedContract) {
+        let is_hit = |entry: &CachedContract| matches!(entry.known, ContractLookup::Subjects(_));
         if !is_hit(&entry) && self.entries.get(&contract).is_none_or(is_hit) {
             if self.misses >= MISSES_MAX {
                 self.entries.retain(|_, entry| is_hit(entry));
@@ -146,24 +146,24 @@ impl State {
     }
 }
 
-struct Silence {
+struct RegistryOutage {
     until: Instant,
     why: Text,
 }
 
-impl Registry {
+impl SchemaRegistryClient {
     /// Reads the machine's certificate authorities if the address asks for TLS.
-    pub fn new(url: &str, holds: bool, component: Component) -> Registry {
-        Registry::with_patience(url, holds, component, PATIENCE)
+    pub fn new(url: &str, holds: bool, component: Component) -> SchemaRegistryClient {
+        SchemaRegistryClient::with_patience(url, holds, component, PATIENCE)
     }
 
-    fn with_patience(url: &str, holds: bool, component: Component, patience: Patience) -> Registry {
-        Registry {
-            shared: Arc::new(Shared {
+    fn with_patience(url: &str, holds: bool, component: Component, patience: RegistryTimeouts) -> SchemaRegistryClient {
+        SchemaRegistryClient {
+            shared: Arc::new(RegistryClientInner {
                 component,
                 holds,
                 url: url.trim_end_matches('/').to_owned(),
-                agent: ask::agent(url, patience.answer),
+                agent: requests::agent(url, patience.answer),
                 patience,
                 state: Mutex::default(),
                 questions: Semaphore::new(QUESTIONS_MAX),
@@ -173,14 +173,14 @@ impl Registry {
     }
 
     /// What was learned of a contract last, however long ago.
-    pub fn known(&self, contract: &str) -> Known {
+    pub fn known(&self, contract: &str) -> ContractLookup {
         let state = self.shared.state.lock();
         if let Some(entry) = state.entries.get(contract) {
             return entry.known.clone();
         }
-        Known::Bypassed(match &state.silent {
-            Some(silent) => Bypass::new(Reason::RegistrySilent, silent.why.clone()),
-            None => Bypass::new(Reason::RegistrySlow, self.shared.has_not_answered()),
+        ContractLookup::Bypassed(match &state.silent {
+            Some(silent) => Bypass::new(BypassReason::RegistrySilent, silent.why.clone()),
+            None => Bypass::new(BypassReason::RegistrySlow, self.shared.has_not_answered()),
         })
     }
 
@@ -194,7 +194,7 @@ impl Registry {
         self.shared.state.lock().held.clone()
     }
 
-    /// As [`Registry::learn`], and then waits until it has answered for each contract, however long that takes.
+    /// As [`SchemaRegistryClient::learn`], and then waits until it has answered for each contract, however long that takes.
     pub async fn wait_for(&self, contracts: &BTreeSet<String>) {
         loop {
             let answered = self.shared.answered.notified();
@@ -202,7 +202,7 @@ impl Registry {
             answered.as_mut().enable();
             self.learn(contracts).await;
             let failing = contracts.iter().find_map(|contract| match self.known(contract) {
-                Known::Bypassed(bypass) if bypass.reason.is_registry_failure() => Some(bypass.why),
+                ContractLookup::Bypassed(bypass) if bypass.reason.is_registry_failure() => Some(bypass.why),
                 _ => None,
             });
             self.shared.state.lock().held.clone_from(&failing);
@@ -237,7 +237,7 @@ impl Registry {
     fn ask_for(&self, contract: &str) -> bool {
         let mut state = self.shared.state.lock();
         let entry = state.entries.get(contract);
-        if entry.is_some_and(Entry::is_fresh) {
+        if entry.is_some_and(CachedContract::is_fresh) {
             return false;
         }
         let is_unknown = entry.is_none();
@@ -252,7 +252,7 @@ impl Registry {
     }
 }
 
-async fn ask_in_turn(shared: Arc<Shared>, contract: Text) {
+async fn ask_in_turn(shared: Arc<RegistryClientInner>, contract: Text) {
     // Never closed.
     let Ok(_turn) = shared.questions.acquire().await else {
         return;
@@ -261,7 +261,7 @@ async fn ask_in_turn(shared: Arc<Shared>, contract: Text) {
     let _ = tokio::task::spawn_blocking(move || asking.ask(contract)).await;
 }
 
-impl Shared {
+impl RegistryClientInner {
     /// So long the messages of contracts may still wait; `None`: for nothing any more. Time runs from the oldest question: while
     /// one is not answered, those that come behind it wait no longer than it does.
     fn worth_waiting(&self, contracts: &[&String]) -> Option<Duration> {
@@ -290,40 +290,40 @@ impl Shared {
             }
         }
         let before = match self.state.lock().entries.get(&contract) {
-            Some(Entry {
-                known: Known::Subjects(subjects),
+            Some(CachedContract {
+                known: ContractLookup::Subjects(subjects),
                 ..
             }) => subjects.clone(),
             _ => Arc::default(),
         };
         let asked = subjects(&self.agent, &self.url, &contract, &before, self.patience.schema);
-        let bypassed = |reason, why: String| Known::Bypassed(Bypass::new(reason, why));
+        let bypassed = |reason, why: String| ContractLookup::Bypassed(Bypass::new(reason, why));
         let (known, lasts) = match asked {
-            Ok(Subjects { found, others }) if found.is_empty() => {
+            Ok(ContractSubjects { found, others }) if found.is_empty() => {
                 let known = match others {
                     None => bypassed(
-                        Reason::NoSubject,
+                        BypassReason::NoSubject,
                         format!("the schema registry has no subject that begins with {contract}-"),
                     ),
                     Some(other) => bypassed(
-                        Reason::OtherType,
+                        BypassReason::OtherType,
                         format!("the schema registry has no JSON schema for {contract}: {other}"),
                     ),
                 };
                 (known, self.patience.hit)
             }
-            Ok(Subjects { found, .. }) => (Known::Subjects(Arc::new(found)), self.patience.hit),
-            Err(Trouble::Schema(why)) => (bypassed(Reason::UnsupportedSchema, why), self.patience.schema),
-            Err(Trouble::Refusal(why)) => {
+            Ok(ContractSubjects { found, .. }) => (ContractLookup::Subjects(Arc::new(found)), self.patience.hit),
+            Err(RegistryError::Schema(why)) => (bypassed(BypassReason::UnsupportedSchema, why), self.patience.schema),
+            Err(RegistryError::Refusal(why)) => {
                 let why = format!("the schema registry at {} refuses to answer: {why}", self.url);
-                (bypassed(Reason::RegistryRefuses, why), self.patience.failure)
+                (bypassed(BypassReason::RegistryRefuses, why), self.patience.failure)
             }
-            Err(Trouble::Silence(why)) => return self.was_silent(&contract, &why),
+            Err(RegistryError::Silence(why)) => return self.was_silent(&contract, &why),
         };
         self.answered(contract, known, lasts);
     }
 
-    fn answered(&self, contract: Text, known: Known, lasts: Duration) {
+    fn answered(&self, contract: Text, known: ContractLookup, lasts: Duration) {
         let mut state = self.state.lock();
         state.asked.remove(&contract);
         state.is_slow = false;
@@ -336,7 +336,7 @@ impl Shared {
             Some(before) if !known.is_answer() && before.known.is_answer() => before.until = until,
             _ => {
                 let known = known.clone();
-                state.remember(contract.clone(), Entry { known, until });
+                state.remember(contract.clone(), CachedContract { known, until });
             }
         }
         drop(state);
@@ -350,13 +350,13 @@ impl Shared {
     }
 
     /// Checking of a contract begins or ends. `before`: what was known of it, if anything was.
-    fn tell_change(&self, contract: &Text, known: &Known, before: Option<Option<Reason>>) {
-        let is_kept = |before: Option<Reason>| !before.is_some_and(Reason::is_registry_failure);
+    fn tell_change(&self, contract: &Text, known: &ContractLookup, before: Option<Option<BypassReason>>) {
+        let is_kept = |before: Option<BypassReason>| !before.is_some_and(BypassReason::is_registry_failure);
         match (known, before) {
-            (Known::Subjects(_), Some(Some(_))) => self.component.warn_limited("contract_checked", 1, || {
+            (ContractLookup::Subjects(_), Some(Some(_))) => self.component.warn_limited("contract_checked", 1, || {
                 format!("messages of the contract {contract} are checked from now on")
             }),
-            (Known::Bypassed(bypass), before) if before != Some(Some(bypass.reason)) => {
+            (ContractLookup::Bypassed(bypass), before) if before != Some(Some(bypass.reason)) => {
                 let then = match bypass.reason.is_registry_failure() {
                     true if before.is_some_and(is_kept) => "is as it was last answered",
                     true if self.holds => "makes its messages wait",
@@ -406,7 +406,7 @@ impl Shared {
         let why = Text::from(format!("the schema registry at {} does not answer: {why}", self.url));
         let mut state = self.state.lock();
         state.asked.remove(contract);
-        let silence = Silence {
+        let silence = RegistryOutage {
             until: Instant::now() + self.patience.failure,
             why: why.clone(),
         };

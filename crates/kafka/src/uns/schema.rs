@@ -2,7 +2,7 @@
 //!
 //! It knows the keywords that say something of one value (types, limits, members, items, alternatives, references within the
 //! schema), in the meaning that drafts 6 to 2020-12 share. A schema with any other is refused as a whole, because to check half of
-//! one would let through what the other half forbids. Why no library does this: see ARCHITECTURE.md.
+//! one would let through what the other half forbids. Why no library does this: see `docs/decisions/120-contract-schemas.md`.
 
 mod compile;
 mod number;
@@ -32,12 +32,12 @@ enum Rule {
 
 #[derive(Default)]
 struct Keywords {
-    types: Option<Vec<Type>>,
+    types: Option<Vec<JsonType>>,
     allowed: Option<Vec<Value>>,
     reference: Option<usize>,
     number: Numbers,
     /// Characters.
-    length: Limits,
+    length: CountLimits,
     pattern: Option<Regex>,
     members: Members,
     items: Items,
@@ -49,7 +49,7 @@ struct Keywords {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum JsonType {
     Null,
     Boolean,
     Integer,
@@ -69,14 +69,14 @@ struct Numbers {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Limits {
+struct CountLimits {
     min: Option<u64>,
     max: Option<u64>,
 }
 
 #[derive(Default)]
 struct Members {
-    count: Limits,
+    count: CountLimits,
     required: Vec<String>,
     named: BTreeMap<String, Rule>,
     matching: Vec<(Regex, Rule)>,
@@ -86,7 +86,7 @@ struct Members {
 
 #[derive(Default)]
 struct Items {
-    count: Limits,
+    count: CountLimits,
     first: Vec<Rule>,
     others: Option<Rule>,
     are_unique: bool,
@@ -99,15 +99,15 @@ struct Condition {
 }
 
 /// Where in the value something is wrong, and what.
-struct Wrong {
+struct Violation {
     path: Vec<String>,
     what: String,
 }
 
-type Checked = Result<(), Wrong>;
+type ValidationResult = Result<(), Violation>;
 
-fn wrong(what: impl Into<String>) -> Checked {
-    Err(Wrong {
+fn wrong(what: impl Into<String>) -> ValidationResult {
+    Err(Violation {
         path: Vec::new(),
         what: what.into(),
     })
@@ -120,14 +120,14 @@ impl Schema {
 
     /// `Err`: where the value breaks the schema, and how: `fields.value: expected number, got text`.
     pub fn check(&self, value: &Value) -> Result<(), String> {
-        self.rule(&self.root, value, 0).map_err(|Wrong { mut path, what }| {
+        self.rule(&self.root, value, 0).map_err(|Violation { mut path, what }| {
             path.reverse();
             let colon = if path.is_empty() { "" } else { ": " };
             format!("{}{colon}{what}", path.join("."))
         })
     }
 
-    fn rule(&self, rule: &Rule, value: &Value, depth: usize) -> Checked {
+    fn rule(&self, rule: &Rule, value: &Value, depth: usize) -> ValidationResult {
         let keywords = match rule {
             Rule::Always => return Ok(()),
             Rule::Never => return wrong("nothing is allowed here"),
@@ -153,7 +153,7 @@ impl Schema {
         self.alternatives(keywords, value, depth)
     }
 
-    fn alternatives(&self, keywords: &Keywords, value: &Value, depth: usize) -> Checked {
+    fn alternatives(&self, keywords: &Keywords, value: &Value, depth: usize) -> ValidationResult {
         for rule in &keywords.all_of {
             self.rule(rule, value, depth)?;
         }
@@ -185,13 +185,13 @@ impl Schema {
         branch.as_ref().map_or(Ok(()), |rule| self.rule(rule, value, depth))
     }
 
-    fn members(&self, rules: &Members, members: &serde_json::Map<String, Value>, depth: usize) -> Checked {
+    fn members(&self, rules: &Members, members: &serde_json::Map<String, Value>, depth: usize) -> ValidationResult {
         rules.count.check(members.len() as u64, "members")?;
         if let Some(missing) = rules.required.iter().find(|name| !members.contains_key(*name)) {
             return wrong(format!("\"{missing}\" is missing"));
         }
         for (name, value) in members {
-            let inside = |result: Checked| {
+            let inside = |result: ValidationResult| {
                 result.map_err(|mut wrong| {
                     wrong.path.push(name.clone());
                     wrong
@@ -217,7 +217,7 @@ impl Schema {
         Ok(())
     }
 
-    fn items(&self, rules: &Items, items: &[Value], depth: usize) -> Checked {
+    fn items(&self, rules: &Items, items: &[Value], depth: usize) -> ValidationResult {
         rules.count.check(items.len() as u64, "items")?;
         for (index, item) in items.iter().enumerate() {
             let rule = rules.first.get(index).or(rules.others.as_ref());
@@ -237,7 +237,7 @@ impl Schema {
 }
 
 impl Keywords {
-    fn kind(&self, value: &Value) -> Checked {
+    fn kind(&self, value: &Value) -> ValidationResult {
         if let Some(types) = &self.types
             && !types.iter().any(|kind| kind.is_of(value))
         {
@@ -245,7 +245,7 @@ impl Keywords {
             return wrong(format!(
                 "expected {}, got {}",
                 names.join(" or "),
-                Type::of(value).name()
+                JsonType::of(value).name()
             ));
         }
         match &self.allowed {
@@ -257,7 +257,7 @@ impl Keywords {
         }
     }
 
-    fn text(&self, text: &str) -> Checked {
+    fn text(&self, text: &str) -> ValidationResult {
         self.length.check(text.chars().count() as u64, "characters")?;
         match &self.pattern {
             Some(pattern) if !pattern.is_match(text) => wrong(format!("\"{text}\" does not match {pattern}")),
@@ -267,7 +267,7 @@ impl Keywords {
 }
 
 impl Numbers {
-    fn check(&self, number: &serde_json::Number) -> Checked {
+    fn check(&self, number: &serde_json::Number) -> ValidationResult {
         let value = number.as_f64().unwrap_or(f64::NAN);
         let broken = [
             (self.minimum.filter(|limit| value < *limit), "less than"),
@@ -286,8 +286,8 @@ impl Numbers {
     }
 }
 
-impl Limits {
-    fn check(self, count: u64, of: &str) -> Checked {
+impl CountLimits {
+    fn check(self, count: u64, of: &str) -> ValidationResult {
         match (self.min, self.max) {
             (Some(min), _) if count < min => wrong(format!("{count} {of}, at least {min} are needed")),
             (_, Some(max)) if count > max => wrong(format!("{count} {of}, at most {max} are allowed")),
@@ -296,35 +296,35 @@ impl Limits {
     }
 }
 
-impl Type {
-    fn of(value: &Value) -> Type {
+impl JsonType {
+    fn of(value: &Value) -> JsonType {
         match value {
-            Value::Null => Type::Null,
-            Value::Bool(_) => Type::Boolean,
-            Value::Number(_) => Type::Number,
-            Value::String(_) => Type::Text,
-            Value::Array(_) => Type::Array,
-            Value::Object(_) => Type::Object,
+            Value::Null => JsonType::Null,
+            Value::Bool(_) => JsonType::Boolean,
+            Value::Number(_) => JsonType::Number,
+            Value::String(_) => JsonType::Text,
+            Value::Array(_) => JsonType::Array,
+            Value::Object(_) => JsonType::Object,
         }
     }
 
     fn is_of(self, value: &Value) -> bool {
         match (self, value) {
-            (Type::Integer, Value::Number(number)) => is_integer(number),
-            _ => self == Type::of(value),
+            (JsonType::Integer, Value::Number(number)) => is_integer(number),
+            _ => self == JsonType::of(value),
         }
     }
 
     /// As the schema calls it.
     fn name(self) -> &'static str {
         match self {
-            Type::Null => "null",
-            Type::Boolean => "boolean",
-            Type::Integer => "integer",
-            Type::Number => "number",
-            Type::Text => "string",
-            Type::Array => "array",
-            Type::Object => "object",
+            JsonType::Null => "null",
+            JsonType::Boolean => "boolean",
+            JsonType::Integer => "integer",
+            JsonType::Number => "number",
+            JsonType::Text => "string",
+            JsonType::Array => "array",
+            JsonType::Object => "object",
         }
     }
 }

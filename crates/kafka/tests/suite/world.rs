@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use thalweg_config::{Fields, LoadOptions, Source, load};
+use thalweg_config::{Fields, LoadOptions, SourceText, load};
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, Flow, FlowEnvironment, FlowHandle, FlowSpec, Output, OutputSpec, ParseContext,
-    Processor, ProcessorSpec, Registry, StageContext, StopReport, WriteError,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, Flow, FlowEnvironment, FlowHandle, FlowSpec, Output,
+    OutputSpec, ParseContext, Processor, ProcessorSpec, StageContext, StopReport, WriteError,
 };
 use thalweg_record::{Batch, Message};
 use thalweg_telemetry::{Metrics, StatusSource as _};
@@ -26,7 +26,7 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 pub struct World {
-    registry: Registry,
+    registry: ComponentRegistry,
     pub kept: Kept,
     /// So many batches are given up.
     pub losses: Arc<AtomicUsize>,
@@ -42,7 +42,7 @@ pub struct Running {
 
 impl World {
     pub fn new() -> World {
-        let mut registry = Registry::new();
+        let mut registry = ComponentRegistry::new();
         thalweg_kafka::register(&mut registry);
         let (kept, losses) = (Kept::default(), Arc::new(AtomicUsize::new(0)));
         let of_output = kept.clone();
@@ -73,7 +73,7 @@ impl World {
 
     fn parse(&self, text: &str) -> (Option<FlowSpec>, String) {
         let text = text.replace("DIR", &self.folder.path().display().to_string());
-        let loaded = load(&Source::new("t.yaml", text), &|_| None, &LoadOptions::default());
+        let loaded = load(&SourceText::new("t.yaml", text), &|_| None, &LoadOptions::default());
         let mut context = ParseContext::new(&loaded.diagnostics, &self.registry, &loaded.config);
         let flow = loaded.config.flows.first();
         let spec = flow.and_then(|flow| FlowSpec::parse(flow, &mut context));

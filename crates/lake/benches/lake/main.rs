@@ -17,10 +17,10 @@ mod harness;
 mod rows;
 mod sketches;
 
-use thalweg_telemetry::alloc::Counting;
+use thalweg_telemetry::alloc::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting<tikv_jemallocator::Jemalloc> = Counting(tikv_jemallocator::Jemalloc);
+static ALLOCATOR: CountingAllocator<tikv_jemallocator::Jemalloc> = CountingAllocator(tikv_jemallocator::Jemalloc);
 
 fn main() {
     let session = harness::Session::parse();

@@ -14,22 +14,22 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, Parq
 use prometheus::Registry;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::Promotion;
-use thalweg_lake::compaction::{Bucket, Merge, MergeError, Sink};
-use thalweg_lake::delta::schema::Column;
-use thalweg_lake::delta::{DeltaLog, Detail};
-use thalweg_lake::entry::{Compression, Encoding, EntryHead, Form, Rejected};
+use thalweg_lake::attributes::AttributePromotion;
+use thalweg_lake::compaction::{BucketWidth, FileSink, MergeError, MergeJob};
+use thalweg_lake::delta::schema::TableColumn;
+use thalweg_lake::delta::{DeltaLog, SnapshotDetail};
+use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
 use thalweg_lake::inflate::{InflateLimits, inflate};
-use thalweg_lake::ingest::{Feed, FileRules, IngestOptions, TableWriter};
+use thalweg_lake::ingest::{FileRules, IngestOptions, QueueSource, TableWriter};
 use thalweg_lake::otlp::Signal;
-use thalweg_lake::otlp::decode::{Arrival, Decoder, Window};
-use thalweg_lake::otlp::walk::{WalkLimits, walk};
-use thalweg_lake::rows::chunk::Chunk;
-use thalweg_lake::store::{Site, SyncedStore};
+use thalweg_lake::otlp::decode::{ArrivalWindow, DecodeContext, OtlpDecoder};
+use thalweg_lake::otlp::validate::{OtlpRecordLimits, walk};
+use thalweg_lake::rows::chunk::MemtableChunk;
+use thalweg_lake::store::{LakeStorage, SyncedStore};
 use thalweg_lake::tables::{LOGS, METRICS, TRACES, TableSpec};
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_telemetry::StatusSource as _;
 
 use crate::generator::{BEGIN_NANOS, Generator, Shape};
@@ -86,7 +86,7 @@ impl Input {
             file if file.starts_with("traces") => ("traces", Signal::Traces, &TRACES),
             _ => ("logs", Signal::Logs, &LOGS),
         };
-        let of_file = u64::from(walk(signal, &bytes, &WalkLimits::default()).unwrap().records);
+        let of_file = u64::from(walk(signal, &bytes, &OtlpRecordLimits::default()).unwrap().records);
         let times = records.div_ceil(of_file);
         Input {
             name,
@@ -101,12 +101,12 @@ impl Input {
         self.requests.iter().map(Vec::len).sum::<usize>() as u64
     }
 
-    fn arrival(&self) -> Arrival<'static> {
-        Arrival {
+    fn arrival(&self) -> DecodeContext<'static> {
+        DecodeContext {
             signal: self.signal,
             time: BEGIN_NANOS as i64,
-            window: Window::default(),
-            rejected: Rejected::Listed(&[]),
+            window: ArrivalWindow::default(),
+            rejected: RejectedRecords::Listed(&[]),
             cut_values_at: None,
         }
     }
@@ -135,16 +135,16 @@ pub fn run(session: &Session) {
 fn rows_of(session: &Session, input: &Input) {
     let name = |of: &str| format!("{of}_{}", input.name);
     let decoders = [
-        ("decode", Decoder::without_ids()),
-        ("decode_fingerprint", Decoder::default()),
+        ("decode", OtlpDecoder::without_ids()),
+        ("decode_fingerprint", OtlpDecoder::default()),
     ];
     for (of, mut decoder) in decoders {
-        let mut chunk = Chunk::new(input.table);
+        let mut chunk = MemtableChunk::new(input.table);
         session.measure(&name(of), || decode(input, &mut decoder, &mut chunk));
     }
     if session.wants(&format!("{}_gz", name("decode"))) {
         let packed: Vec<Vec<u8>> = input.requests.iter().map(|request| gzip(request)).collect();
-        let (mut decoder, mut chunk) = (Decoder::without_ids(), Chunk::new(input.table));
+        let (mut decoder, mut chunk) = (OtlpDecoder::without_ids(), MemtableChunk::new(input.table));
         session.measure(&format!("{}_gz", name("decode")), || {
             decode_gz(input, &packed, &mut decoder, &mut chunk)
         });
@@ -200,7 +200,7 @@ fn scaling(session: &Session, records: u64) {
     sched_setaffinity(None, &all).unwrap();
 }
 
-fn decode(input: &Input, decoder: &mut Decoder, chunk: &mut Chunk) -> (u64, u64, ()) {
+fn decode(input: &Input, decoder: &mut OtlpDecoder, chunk: &mut MemtableChunk) -> (u64, u64, ()) {
     let (arrival, mut rows) = (input.arrival(), 0);
     for request in &input.requests {
         if chunk.rows() >= CHUNK_ROWS {
@@ -221,7 +221,12 @@ fn gzip(request: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn decode_gz(input: &Input, packed: &[Vec<u8>], decoder: &mut Decoder, chunk: &mut Chunk) -> (u64, u64, ()) {
+fn decode_gz(
+    input: &Input,
+    packed: &[Vec<u8>],
+    decoder: &mut OtlpDecoder,
+    chunk: &mut MemtableChunk,
+) -> (u64, u64, ()) {
     let (arrival, mut rows) = (input.arrival(), 0);
     let limits = InflateLimits {
         bytes: 64 << 20,
@@ -229,7 +234,7 @@ fn decode_gz(input: &Input, packed: &[Vec<u8>], decoder: &mut Decoder, chunk: &m
         window: 8 << 20,
     };
     for request in packed {
-        let request = inflate(Compression::Gzip, request, &limits).unwrap();
+        let request = inflate(PayloadCompression::Gzip, request, &limits).unwrap();
         decoder.decode(&request, &arrival, chunk).unwrap();
         rows += chunk.rows();
         chunk.clear();
@@ -245,7 +250,7 @@ async fn filled(input: &Input, partitions: &[PartitionId]) -> Arc<EmbeddedLog> {
         spare: 0,
         ..LogOptions::default()
     };
-    let disk = Ram::new(input.bytes() * 2 + (1 << 30));
+    let disk = RamDisk::new(input.bytes() * 2 + (1 << 30));
     let log = EmbeddedLog::open(Arc::new(disk), 0xab, &options).unwrap();
     for partition in partitions {
         log.create(*partition, Durability::Fsync).await.unwrap();
@@ -253,11 +258,11 @@ async fn filled(input: &Input, partitions: &[PartitionId]) -> Arc<EmbeddedLog> {
     for (request, partition) in input.requests.iter().zip(partitions.iter().cycle()) {
         let head = EntryHead {
             signal: input.signal,
-            form: Form::Request(Encoding::Proto),
-            compression: Compression::None,
+            form: EntryForm::Request(PayloadEncoding::Proto),
+            compression: PayloadCompression::None,
             arrival: BEGIN_NANOS as i64,
             records: RECORDS_PER_REQUEST as u32,
-            rejected: Rejected::Listed(&[]),
+            rejected: RejectedRecords::Listed(&[]),
             cut_values_at: None,
             peer: "",
         };
@@ -266,13 +271,13 @@ async fn filled(input: &Input, partitions: &[PartitionId]) -> Arc<EmbeddedLog> {
         entry.extend_from_slice(request);
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
-        log.append(Unit::of(*partition, records), None).await.unwrap();
+        log.append(WriteBatch::of(*partition, records), None).await.unwrap();
     }
     Arc::new(log)
 }
 
 async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, partitions: &[PartitionId], lake: &Path) -> (u64, u64, ()) {
-    let feed = Feed {
+    let feed = QueueSource {
         handoffs: None,
         queue: format!("lake.{}", input.table.name),
         log: log.clone(),
@@ -284,8 +289,15 @@ async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, partitions: &[Partitio
         ..IngestOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let site = Site::folder(lake, SyncedStore::new());
-    let opened = TableWriter::open(&site, input.table, feed, Promotion::default(), metrics, &options);
+    let site = LakeStorage::folder(lake, SyncedStore::new());
+    let opened = TableWriter::open(
+        &site,
+        input.table,
+        feed,
+        AttributePromotion::default(),
+        metrics,
+        &options,
+    );
     let writer = opened.await.unwrap();
     loop {
         let status = writer.tables().remove(0);
@@ -302,14 +314,14 @@ async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, partitions: &[Partitio
 
 async fn rows_in(input: &Input, lake: &Path) -> u64 {
     let log = DeltaLog::new(&lake.join(input.table.name), SyncedStore::new()).unwrap();
-    let snapshot = log.load(Detail::Counts).await.unwrap();
+    let snapshot = log.load(SnapshotDetail::Counts).await.unwrap();
     snapshot.map_or(0, |snapshot| snapshot.rows)
 }
 
 async fn files_of(input: &Input, lake: &Path) -> Vec<PathBuf> {
     let table = lake.join(input.table.name);
     let log = DeltaLog::new(&table, SyncedStore::new()).unwrap();
-    let snapshot = log.load(Detail::Counts).await.unwrap();
+    let snapshot = log.load(SnapshotDetail::Counts).await.unwrap();
     let files = snapshot.map(|snapshot| snapshot.files.values().map(|file| table.join(&*file.path)).collect());
     files.unwrap_or_default()
 }
@@ -363,14 +375,14 @@ fn compact(input: &Input, files: &[PathBuf], folder: &Path) -> (u64, u64, ()) {
     let mut table = (input.table.columns)();
     for name in names {
         if table.column(&name).is_none() {
-            table.columns.push(Column::attribute(name.clone(), "attr", &name));
+            table.columns.push(TableColumn::attribute(name.clone(), "attr", &name));
         }
     }
-    let merge = Merge {
+    let merge = MergeJob {
         spec: input.table,
         table: &table,
         inputs: files,
-        bucket: Bucket(i64::MAX),
+        bucket: BucketWidth(i64::MAX),
         rules: FileRules::default(),
         target_bytes: 256 << 20,
         is_stopped: &|| false,
@@ -392,7 +404,7 @@ struct ToDisk {
     path: PathBuf,
 }
 
-impl Sink for ToDisk {
+impl FileSink for ToDisk {
     fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
         self.file
             .write_all(&bytes)

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use thalweg_lake::rollup::Resolution;
-use thalweg_lake::rollup::points::{Data, Histogram, Kind, Point, Windows};
+use thalweg_lake::rollup::windows::{HistogramData, PointData, PointKind, RollupPoint, RollupWindowBuilder};
 use thalweg_lake::sketch::Sketch;
 
 use crate::harness::Session;
@@ -58,13 +58,16 @@ pub fn run(session: &Session) {
 
 fn rollups(session: &Session, values: &[f64]) {
     let points = session.records();
-    let mut windows = Windows::new(Resolution::TenSeconds);
-    for (name, kind) in [("rollup_values", Kind::Value), ("rollup_counters", Kind::Counter)] {
+    let mut windows = RollupWindowBuilder::new(Resolution::TenSeconds);
+    for (name, kind) in [
+        ("rollup_values", PointKind::Value),
+        ("rollup_counters", PointKind::Counter),
+    ] {
         let mut total = 0.0;
         session.measure(name, || {
             let made = roll(&mut windows, kind, points, |number| {
                 total += values[number % values.len()];
-                Data::Number(if kind == Kind::Value {
+                PointData::Number(if kind == PointKind::Value {
                     values[number % values.len()]
                 } else {
                     total
@@ -75,7 +78,7 @@ fn rollups(session: &Session, values: &[f64]) {
     }
     let mut counts = [0; BOUNDS.len() + 1];
     let mut all = 0;
-    let kind = Kind::Histogram { is_cumulative: true };
+    let kind = PointKind::Histogram { is_cumulative: true };
     session.measure("rollup_histograms", || {
         let mut made = 0;
         for series in 0..points.div_ceil(POINTS_PER_SERIES) {
@@ -86,12 +89,12 @@ fn rollups(session: &Session, values: &[f64]) {
                     *count += 10 + i64::try_from(number).unwrap() % 7;
                     all += 10 + i64::try_from(number).unwrap() % 7;
                 }
-                let data = Data::Histogram(Histogram {
+                let data = PointData::Histogram(HistogramData {
                     count: all,
                     sum: Some(1.0),
                     bounds: &BOUNDS,
                     counts: &counts,
-                    ..Histogram::default()
+                    ..HistogramData::default()
                 });
                 made += u64::from(windows.push(&at(number, data)).unwrap().is_some());
             }
@@ -101,7 +104,12 @@ fn rollups(session: &Session, values: &[f64]) {
     });
 }
 
-fn roll(windows: &mut Windows, kind: Kind, points: u64, mut data: impl FnMut(usize) -> Data<'static>) -> u64 {
+fn roll(
+    windows: &mut RollupWindowBuilder,
+    kind: PointKind,
+    points: u64,
+    mut data: impl FnMut(usize) -> PointData<'static>,
+) -> u64 {
     let mut made = 0;
     for series in 0..points.div_ceil(POINTS_PER_SERIES) {
         windows.begin(kind, i64::MIN);
@@ -114,8 +122,8 @@ fn roll(windows: &mut Windows, kind: Kind, points: u64, mut data: impl FnMut(usi
     made
 }
 
-fn at(second: u64, data: Data<'_>) -> Point<'_> {
-    Point {
+fn at(second: u64, data: PointData<'_>) -> RollupPoint<'_> {
+    RollupPoint {
         time: BEGIN_NANOS + i64::try_from(second).unwrap() * NANOS_PER_S,
         start: None,
         data,

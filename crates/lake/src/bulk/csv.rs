@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use csv::{ByteRecord, Position, ReaderBuilder, Terminator, WriterBuilder};
 
-use super::error::FileError;
-use super::growing::Growing;
-use super::reading::Reading;
-use crate::by_name::cell::text;
-use crate::by_name::{BadRow, Cell, Rows};
-use crate::otlp::decode::Changed;
+use super::error::BulkError;
+use super::file_import::FileImport;
+use super::memtable::BulkMemtables;
+use crate::named_rows::cell::text;
+use crate::named_rows::{BadRow, CellValue, NamedRowBuilder};
+use crate::otlp::decode::OtlpChangeCounts;
 use crate::tables::TableSpec;
 
 /// Between so many records it is looked whether rows are enough.
@@ -22,12 +22,12 @@ pub(super) fn read(
     input: impl Read,
     bytes_max: usize,
     spec: &'static TableSpec,
-    maker: &mut Rows,
-    reading: &mut Reading<'_>,
-    rows: &mut Growing<'_>,
-) -> Result<(), FileError> {
+    maker: &mut NamedRowBuilder,
+    reading: &mut FileImport<'_>,
+    rows: &mut BulkMemtables<'_>,
+) -> Result<(), BulkError> {
     let left = Rc::new(Shared::new(bytes_max));
-    let bounded = Bounded {
+    let bounded = RecordLimitReader {
         from: input,
         left: left.clone(),
     };
@@ -37,7 +37,7 @@ pub(super) fn read(
         .flexible(true)
         .has_headers(false)
         .from_reader(bounded);
-    let mut next = |record: &mut ByteRecord| -> Result<bool, FileError> {
+    let mut next = |record: &mut ByteRecord| -> Result<bool, BulkError> {
         left.set(bytes_max);
         let begin = reader.position().line();
         reader
@@ -57,7 +57,7 @@ pub(super) fn read(
             continue;
         }
         let line = record.position().map_or(0, Position::line);
-        let mut changed = Changed::default();
+        let mut changed = OtlpChangeCounts::default();
         let made = row(&names, &record, spec, maker, rows, &mut changed);
         reading.counts.changed(&changed);
         if let Err(bad) = made {
@@ -71,28 +71,28 @@ pub(super) fn read(
     Ok(())
 }
 
-fn header(record: &ByteRecord) -> Result<Vec<String>, FileError> {
+fn header(record: &ByteRecord) -> Result<Vec<String>, BulkError> {
     let mut names = Vec::with_capacity(record.len());
     for (at, name) in record.iter().enumerate() {
         let name = match at {
-            0 => name.strip_prefix(super::kind::BYTE_ORDER_MARK).unwrap_or(name),
+            0 => name.strip_prefix(super::format::BYTE_ORDER_MARK).unwrap_or(name),
             _ => name,
         };
         let name = std::str::from_utf8(name)
-            .map_err(|_| FileError::NoHeader(format!("name {} in the first line is no UTF-8", at + 1)))?;
+            .map_err(|_| BulkError::NoHeader(format!("name {} in the first line is no UTF-8", at + 1)))?;
         let name = name.trim();
         if name.contains('\r') {
             let what = "lines end with a carriage return alone; write the file with line feeds";
-            return Err(FileError::NoHeader(what.to_owned()));
+            return Err(BulkError::NoHeader(what.to_owned()));
         }
         if name.is_empty() {
             let at = at + 1;
-            return Err(FileError::NoHeader(format!(
+            return Err(BulkError::NoHeader(format!(
                 "column {at} has no name in the first line; a CSV file begins with the names of its columns"
             )));
         }
         if names.iter().any(|known| known == name) {
-            return Err(FileError::NoHeader(format!(
+            return Err(BulkError::NoHeader(format!(
                 "two columns are called {name:?} in the first line"
             )));
         }
@@ -101,7 +101,7 @@ fn header(record: &ByteRecord) -> Result<Vec<String>, FileError> {
     if let [name] = names.as_slice()
         && let Some(other) = [';', '\t', '|'].into_iter().find(|other| name.contains(*other))
     {
-        return Err(FileError::NoHeader(format!(
+        return Err(BulkError::NoHeader(format!(
             "the names in the first line are separated by {other:?}; write the file with commas"
         )));
     }
@@ -112,9 +112,9 @@ fn row(
     names: &[String],
     record: &ByteRecord,
     spec: &'static TableSpec,
-    maker: &mut Rows,
-    rows: &mut Growing<'_>,
-    changed: &mut Changed,
+    maker: &mut NamedRowBuilder,
+    rows: &mut BulkMemtables<'_>,
+    changed: &mut OtlpChangeCounts,
 ) -> Result<(), BadRow> {
     if record.len() != names.len() {
         let (found, expected) = (record.len(), names.len());
@@ -127,8 +127,8 @@ fn row(
         let (value, is_replaced) = text(value);
         changed.utf8_replaced += u64::from(is_replaced);
         match value.is_empty() {
-            true => maker.put(name, Cell::Null)?,
-            false => maker.put(name, Cell::Text(&value))?,
+            true => maker.put(name, CellValue::Null)?,
+            false => maker.put(name, CellValue::Text(&value))?,
         }
     }
     maker.end(rows.chunk(spec), changed)
@@ -155,17 +155,17 @@ fn as_text(record: &ByteRecord) -> Vec<u8> {
 }
 
 /// An input of which one record may take so many bytes.
-struct Bounded<R> {
+struct RecordLimitReader<R> {
     from: R,
     left: Rc<Shared<usize>>,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for RecordLimitReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(into)?;
         match self.left.get().checked_sub(count) {
             Some(left) => self.left.set(left),
-            None => return Err(io::Error::other(TooLong)),
+            None => return Err(io::Error::other(RecordTooLong)),
         }
         Ok(count)
     }
@@ -173,18 +173,18 @@ impl<R: Read> Read for Bounded<R> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("a record is too long")]
-struct TooLong;
+struct RecordTooLong;
 
-fn of_reader(error: csv::Error, begin: u64, bytes_max: usize) -> FileError {
+fn of_reader(error: csv::Error, begin: u64, bytes_max: usize) -> BulkError {
     match error.into_kind() {
-        csv::ErrorKind::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<TooLong>()) => {
+        csv::ErrorKind::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<RecordTooLong>()) => {
             let mib = bytes_max >> 20;
-            FileError::Text(format!(
+            BulkError::Text(format!(
                 "the record that begins in line {begin} has more than {mib} MiB; maybe a quote is not closed"
             ))
         }
         csv::ErrorKind::Io(error) => error.into(),
         // Records of any length and of any bytes are read.
-        other => FileError::Text(format!("line {begin}: {other:?}")),
+        other => BulkError::Text(format!("line {begin}: {other:?}")),
     }
 }

@@ -8,7 +8,7 @@ use crate::error::{AppendError, OpenError};
 /// Nothing of the file is in a table, or in the tables that a file of several signals has not come to yet: a second run does the
 /// rest.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum BulkError {
     #[error("it cannot be read: {0}")]
     Read(io::Error),
     #[error("otlp.malformed: it cannot be decompressed: {0}")]
@@ -59,19 +59,19 @@ fn of_quarantine(path: &Option<PathBuf>) -> String {
         .unwrap_or_default()
 }
 
-impl FileError {
+impl BulkError {
     /// Whether no other file can be stored either.
     pub fn is_of_lake(&self) -> bool {
         matches!(
             self,
-            FileError::Open(_) | FileError::Table(_) | FileError::Folder { .. }
+            BulkError::Open(_) | BulkError::Table(_) | BulkError::Folder { .. }
         )
     }
 }
 
 /// Readers pass an error of ours on as one of theirs.
-impl From<io::Error> for FileError {
-    fn from(error: io::Error) -> FileError {
-        error.downcast::<FileError>().unwrap_or_else(FileError::Read)
+impl From<io::Error> for BulkError {
+    fn from(error: io::Error) -> BulkError {
+        error.downcast::<BulkError>().unwrap_or_else(BulkError::Read)
     }
 }

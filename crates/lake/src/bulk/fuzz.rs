@@ -1,14 +1,14 @@
 //! Any bytes as lines of JSON, as values over lines, and as CSV.
 
-use super::growing::Growing;
-use super::json::Json;
-use super::kind::Kind;
+use super::file_import::FileImport;
+use super::format::BulkFormat;
+use super::json::BulkJsonReader;
+use super::memtable::BulkMemtables;
 use super::quarantine::Quarantine;
-use super::reading::Reading;
-use super::report::{Counts, Watched};
-use super::requests::Requests;
-use super::{BulkOptions, SPECS, Wanted, csv};
-use crate::by_name::{Places, RowRules, Rows, promoted};
+use super::report::{BulkCounts, BulkProgress};
+use super::requests::BulkRequestDecoder;
+use super::{BulkOptions, BulkRequest, SPECS, csv};
+use crate::named_rows::{ColumnMapping, NamedRowBuilder, RowRules, promoted};
 
 const NOW: i64 = 1_700_000_000_000_000_000;
 const LINE_BYTES_MAX: usize = 1 << 16;
@@ -20,18 +20,18 @@ pub fn lines(data: &[u8]) {
     };
     let spec = SPECS[usize::from(pick % 3)];
     let kind = match pick / 3 % 3 {
-        0 => Kind::Csv,
-        1 => Kind::Json,
-        _ => Kind::JsonLines,
+        0 => BulkFormat::Csv,
+        1 => BulkFormat::Json,
+        _ => BulkFormat::JsonLines,
     };
-    let (options, wanted, watched) = (BulkOptions::default(), Wanted::default(), Watched::default());
-    let mut reading = Reading {
+    let (options, wanted, watched) = (BulkOptions::default(), BulkRequest::default(), BulkProgress::default());
+    let mut reading = FileImport {
         name: "-",
         wanted: &wanted,
         options: &options,
         arrival: NOW,
         watched: &watched,
-        counts: Counts::default(),
+        counts: BulkCounts::default(),
         quarantine: Quarantine::new(None, u64::MAX),
     };
     let rules = RowRules {
@@ -40,13 +40,13 @@ pub fn lines(data: &[u8]) {
         arrival: NOW,
         time_format: None,
     };
-    let mut maker = Rows::new(Places::new(spec, promoted(&(spec.columns)()), Vec::new()), rules);
-    let mut rows = Growing::new(usize::MAX, None);
+    let mut maker = NamedRowBuilder::new(ColumnMapping::new(spec, promoted(&(spec.columns)()), Vec::new()), rules);
+    let mut rows = BulkMemtables::new(usize::MAX, None);
     let read = match kind {
-        Kind::Csv => csv::read(text, LINE_BYTES_MAX, spec, &mut maker, &mut reading, &mut rows),
+        BulkFormat::Csv => csv::read(text, LINE_BYTES_MAX, spec, &mut maker, &mut reading, &mut rows),
         kind => {
-            let requests = Requests::new(options.walk, options.window, NOW);
-            let mut json = Json::new(requests, &mut maker, spec, None, options.walk.nesting, LINE_BYTES_MAX);
+            let requests = BulkRequestDecoder::new(options.walk, options.window, NOW);
+            let mut json = BulkJsonReader::new(requests, &mut maker, spec, None, options.walk.nesting, LINE_BYTES_MAX);
             json.read(kind, text, LINE_BYTES_MAX, &mut reading, &mut rows)
         }
     };

@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::error::FileError;
-use super::kind::compression_of;
-use crate::entry::Compression;
+use super::error::BulkError;
+use super::format::compression_of;
+use crate::entry::PayloadCompression;
 use crate::inflate::InflateLimits;
 
 const BLOCK_BYTES: usize = 256 << 10;
@@ -30,22 +30,22 @@ const WINDOW_TOO_WIDE: &str = "Frame requires too much memory";
 
 /// What a file is, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct ContentId {
     pub hash: u128,
     pub bytes: u64,
 }
 
 /// Looks at all bytes of a file.
-pub(super) fn content_of(path: &Path) -> io::Result<Content> {
+pub(super) fn content_of(path: &Path) -> io::Result<ContentId> {
     let mut file = File::open(path)?;
-    let mut hashed = Hashed::new(&mut file, Arc::default());
+    let mut hashed = HashingReader::new(&mut file, Arc::default());
     let mut block = vec![0; 4 * BLOCK_BYTES];
     while hashed.read(&mut block)? > 0 {}
     Ok(hashed.content())
 }
 
 /// Bytes that are counted and hashed as they are read.
-struct Hashed<R> {
+struct HashingReader<R> {
     from: R,
     hash: Xxh3,
     bytes: u64,
@@ -53,9 +53,9 @@ struct Hashed<R> {
     read: Arc<AtomicU64>,
 }
 
-impl<R: Read> Hashed<R> {
-    fn new(from: R, read: Arc<AtomicU64>) -> Hashed<R> {
-        Hashed {
+impl<R: Read> HashingReader<R> {
+    fn new(from: R, read: Arc<AtomicU64>) -> HashingReader<R> {
+        HashingReader {
             from,
             hash: Xxh3::new(),
             bytes: 0,
@@ -63,21 +63,21 @@ impl<R: Read> Hashed<R> {
         }
     }
 
-    fn content(&self) -> Content {
-        Content {
+    fn content(&self) -> ContentId {
+        ContentId {
             hash: self.hash.digest128(),
             bytes: self.bytes,
         }
     }
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = loop {
             match self.from.read(into) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A decoder must not take it for a fault of the compressed bytes.
-                Err(error) => return Err(io::Error::other(FileError::Read(error))),
+                Err(error) => return Err(io::Error::other(BulkError::Read(error))),
                 Ok(count) => break count,
             }
         };
@@ -90,34 +90,34 @@ impl<R: Read> Read for Hashed<R> {
 
 enum Block {
     Bytes(Vec<u8>),
-    End(Content),
+    End(ContentId),
 }
 
 /// Decompressed bytes, in their order.
-pub(super) struct Input {
-    blocks: Receiver<Result<Block, FileError>>,
+pub(super) struct DecompressingReader {
+    blocks: Receiver<Result<Block, BulkError>>,
     block: Vec<u8>,
     at: usize,
-    content: Option<Content>,
+    content: Option<ContentId>,
 }
 
-impl Input {
+impl DecompressingReader {
     /// Begins to read. `named` is how the file says by its name that it is compressed; `read` counts the bytes that were read of it.
     pub fn begin(
         from: Box<dyn Read + Send>,
-        named: Option<Compression>,
+        named: Option<PayloadCompression>,
         limits: InflateLimits,
         read: Arc<AtomicU64>,
-    ) -> io::Result<Input> {
+    ) -> io::Result<DecompressingReader> {
         let (to, blocks) = sync_channel(BLOCKS_AHEAD);
         let run = move || {
-            if let Err(error) = unpack(Hashed::new(from, read), named, &limits, &to) {
+            if let Err(error) = unpack(HashingReader::new(from, read), named, &limits, &to) {
                 // Whoever read may have left.
                 let _ = to.send(Err(error));
             }
         };
         std::thread::Builder::new().name("ingest-read".to_owned()).spawn(run)?;
-        Ok(Input {
+        Ok(DecompressingReader {
             blocks,
             block: Vec::new(),
             at: 0,
@@ -126,12 +126,12 @@ impl Input {
     }
 
     /// Of the whole file, once its end was read.
-    pub fn content(&self) -> Option<Content> {
+    pub fn content(&self) -> Option<ContentId> {
         self.content
     }
 }
 
-impl BufRead for Input {
+impl BufRead for DecompressingReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.at >= self.block.len() && self.content.is_none() {
             match self.blocks.recv() {
@@ -149,7 +149,7 @@ impl BufRead for Input {
     }
 }
 
-impl Read for Input {
+impl Read for DecompressingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut there = self.fill_buf()?;
         let count = there.read(into)?;
@@ -160,11 +160,11 @@ impl Read for Input {
 
 /// Sends all blocks, and the end. Whoever reads may leave before.
 fn unpack(
-    mut raw: Hashed<Box<dyn Read + Send>>,
-    named: Option<Compression>,
+    mut raw: HashingReader<Box<dyn Read + Send>>,
+    named: Option<PayloadCompression>,
     limits: &InflateLimits,
-    to: &SyncSender<Result<Block, FileError>>,
-) -> Result<(), FileError> {
+    to: &SyncSender<Result<Block, BulkError>>,
+) -> Result<(), BulkError> {
     let mut beginning = Vec::with_capacity(BEGINNING);
     (&mut raw).take(BEGINNING as u64).read_to_end(&mut beginning)?;
     let compression = compression_of(&beginning);
@@ -173,15 +173,15 @@ fn unpack(
         && !beginning.is_empty()
     {
         let what = "its name says that it is compressed, and its first bytes do not; give it the name of what it is";
-        return Err(FileError::KindUnknown(what.to_owned()));
+        return Err(BulkError::KindUnknown(what.to_owned()));
     }
     let read = raw.read.clone();
     let goes_on = {
         let whole = BufReader::with_capacity(BLOCK_BYTES, (&beginning[..]).chain(&mut raw));
         let unpacked: Box<dyn Read + '_> = match compression {
-            Compression::None => Box::new(whole),
-            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
-            Compression::Zstd => Box::new(zstd(whole, limits.window)?),
+            PayloadCompression::None => Box::new(whole),
+            PayloadCompression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
+            PayloadCompression::Zstd => Box::new(zstd(whole, limits.window)?),
         };
         send(unpacked, compression, limits, &read, to)?
     };
@@ -194,8 +194,8 @@ fn unpack(
 }
 
 /// Whole frames, of windows of at most so many bytes.
-fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, FileError> {
-    let damaged = |error: io::Error| FileError::Damaged(error.to_string());
+fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, BulkError> {
+    let damaged = |error: io::Error| BulkError::Damaged(error.to_string());
     let mut decoder = zstd::stream::read::Decoder::with_buffer(from).map_err(damaged)?;
     let log = usize::BITS - 1 - window.max(1 << 10).leading_zeros();
     decoder.window_log_max(log.min(WINDOW_LOG_MAX)).map_err(damaged)?;
@@ -205,11 +205,11 @@ fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, Fi
 /// `false`: nobody reads any more.
 fn send(
     mut from: Box<dyn Read + '_>,
-    compression: Compression,
+    compression: PayloadCompression,
     limits: &InflateLimits,
     read: &AtomicU64,
-    to: &SyncSender<Result<Block, FileError>>,
-) -> Result<bool, FileError> {
+    to: &SyncSender<Result<Block, BulkError>>,
+) -> Result<bool, BulkError> {
     let mut made = 0;
     loop {
         let mut block = vec![0; BLOCK_BYTES];
@@ -222,7 +222,7 @@ fn send(
                 Ok(count) => count,
             };
             len += count;
-            if count == 0 || compression == Compression::None {
+            if count == 0 || compression == PayloadCompression::None {
                 break;
             }
         }
@@ -231,8 +231,8 @@ fn send(
         }
         made += len as u64;
         let allowed = read.load(Ordering::Relaxed).saturating_mul(limits.ratio as u64);
-        if compression != Compression::None && made > allowed.max(RATIO_FREE) {
-            return Err(FileError::Bomb(limits.ratio));
+        if compression != PayloadCompression::None && made > allowed.max(RATIO_FREE) {
+            return Err(BulkError::Bomb(limits.ratio));
         }
         block.truncate(len);
         if to.send(Ok(Block::Bytes(block))).is_err() {
@@ -241,12 +241,12 @@ fn send(
     }
 }
 
-fn of_decoder(error: io::Error, limits: &InflateLimits) -> FileError {
-    match error.downcast::<FileError>() {
+fn of_decoder(error: io::Error, limits: &InflateLimits) -> BulkError {
+    match error.downcast::<BulkError>() {
         Ok(error) => error,
         Err(error) => match error.to_string() {
-            text if text.contains(WINDOW_TOO_WIDE) => FileError::Window(limits.window),
-            text => FileError::Damaged(text),
+            text if text.contains(WINDOW_TOO_WIDE) => BulkError::Window(limits.window),
+            text => BulkError::Damaged(text),
         },
     }
 }
@@ -265,9 +265,13 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    fn read(packed: &[u8], named: Option<Compression>, limits: InflateLimits) -> Result<(Vec<u8>, Content), FileError> {
+    fn read(
+        packed: &[u8],
+        named: Option<PayloadCompression>,
+        limits: InflateLimits,
+    ) -> Result<(Vec<u8>, ContentId), BulkError> {
         let from = Box::new(io::Cursor::new(packed.to_vec()));
-        let mut input = Input::begin(from, named, limits, Arc::default())?;
+        let mut input = DecompressingReader::begin(from, named, limits, Arc::default())?;
         let mut out = Vec::new();
         input.read_to_end(&mut out)?;
         Ok((out, input.content().unwrap()))
@@ -284,9 +288,9 @@ mod tests {
             .concat();
         for (packed, named) in [
             (text.clone(), None),
-            (members.clone(), Some(Compression::Gzip)),
+            (members.clone(), Some(PayloadCompression::Gzip)),
             (members, None),
-            (frames, Some(Compression::Zstd)),
+            (frames, Some(PayloadCompression::Zstd)),
         ] {
             let (out, content) = read(&packed, named, limits).unwrap();
             assert!(out == text, "{named:?}");
@@ -296,7 +300,7 @@ mod tests {
             std::fs::write(folder.path().join("x"), &packed).unwrap();
             assert_eq!(content_of(&folder.path().join("x")).unwrap(), content);
         }
-        assert_eq!(read(b"", Some(Compression::Gzip), limits).unwrap().0, b"");
+        assert_eq!(read(b"", Some(PayloadCompression::Gzip), limits).unwrap().0, b"");
     }
 
     #[test]
@@ -307,7 +311,7 @@ mod tests {
         assert!(error(&bomb, None).starts_with("otlp.decoded_too_large: it becomes more than 1000 times"));
         let packed = gzip(&(0..9_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
         assert!(error(&packed[..packed.len() - 9], None).starts_with("otlp.malformed: it cannot be decompressed"));
-        assert!(error(b"{}", Some(Compression::Gzip)).starts_with("ingest.kind_unknown: its name says"));
+        assert!(error(b"{}", Some(PayloadCompression::Gzip)).starts_with("ingest.kind_unknown: its name says"));
         let mut wide = zstd::stream::write::Encoder::new(Vec::new(), 19).unwrap();
         wide.window_log(25).unwrap();
         wide.write_all(&(0..9_000_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>())

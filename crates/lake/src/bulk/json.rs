@@ -4,15 +4,15 @@ use std::io::{BufRead, Read as _};
 
 use memchr::memmem::Finder;
 
-use super::error::FileError;
-use super::growing::Growing;
-use super::kind::{BYTE_ORDER_MARK, Kind};
-use super::lines::{Line, Lines, Values};
-use super::reading::Reading;
-use super::requests::Requests;
-use crate::by_name::{BadRow, Rows};
+use super::error::BulkError;
+use super::file_import::FileImport;
+use super::format::{BYTE_ORDER_MARK, BulkFormat};
+use super::lines::{JsonValueReader, LineOutcome, LineReader};
+use super::memtable::BulkMemtables;
+use super::requests::BulkRequestDecoder;
+use crate::named_rows::{BadRow, NamedRowBuilder};
 use crate::otlp::Signal;
-use crate::otlp::decode::Changed;
+use crate::otlp::decode::OtlpChangeCounts;
 use crate::otlp::json::{JsonLimits, first_signal, is_begun, to_proto};
 use crate::tables::TableSpec;
 
@@ -20,9 +20,9 @@ use crate::tables::TableSpec;
 const SETTLE_BYTES: usize = 256 << 10;
 
 /// Makes rows of lines.
-pub(super) struct Json<'a> {
-    requests: Requests,
-    rows: &'a mut Rows,
+pub(super) struct BulkJsonReader<'a> {
+    requests: BulkRequestDecoder,
+    rows: &'a mut NamedRowBuilder,
     spec: &'static TableSpec,
     signal: Option<Signal>,
     limits: JsonLimits,
@@ -32,17 +32,17 @@ pub(super) struct Json<'a> {
     request: Finder<'static>,
 }
 
-impl<'a> Json<'a> {
+impl<'a> BulkJsonReader<'a> {
     /// With a `signal`, requests of others are bad lines.
     pub fn new(
-        requests: Requests,
-        rows: &'a mut Rows,
+        requests: BulkRequestDecoder,
+        rows: &'a mut NamedRowBuilder,
         spec: &'static TableSpec,
         signal: Option<Signal>,
         nesting: usize,
         bytes_max: usize,
-    ) -> Json<'a> {
-        Json {
+    ) -> BulkJsonReader<'a> {
+        BulkJsonReader {
             requests,
             rows,
             spec,
@@ -57,19 +57,19 @@ impl<'a> Json<'a> {
     /// All lines of an input.
     pub fn read(
         &mut self,
-        kind: Kind,
+        kind: BulkFormat,
         mut input: impl BufRead,
         bytes_max: usize,
-        reading: &mut Reading<'_>,
-        rows: &mut Growing<'_>,
-    ) -> Result<(), FileError> {
+        reading: &mut FileImport<'_>,
+        rows: &mut BulkMemtables<'_>,
+    ) -> Result<(), BulkError> {
         let beginning = input.fill_buf()?;
         let text = beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(beginning);
         // It may be one line, of any length.
-        if kind == Kind::Json && text.trim_ascii_start().first() == Some(&b'[') {
-            return self.values(Values::new(input, bytes_max), reading, rows);
+        if kind == BulkFormat::Json && text.trim_ascii_start().first() == Some(&b'[') {
+            return self.values(JsonValueReader::new(input, bytes_max), reading, rows);
         }
-        let mut lines = Lines::new(input, bytes_max);
+        let mut lines = LineReader::new(input, bytes_max);
         let mut line = Vec::new();
         let mut unsettled = 0;
         loop {
@@ -79,21 +79,21 @@ impl<'a> Json<'a> {
                 line.drain(..if mark { BYTE_ORDER_MARK.len() } else { 0 });
                 line.push(b'\n');
                 // A text does not go over lines, so a line that is cut off within one begins nothing.
-                let is_begun = found == Line::Whole && !line.trim_ascii().is_empty() && is_begun(&line);
-                if kind == Kind::Json && is_begun {
+                let is_begun = found == LineOutcome::Whole && !line.trim_ascii().is_empty() && is_begun(&line);
+                if kind == BulkFormat::Json && is_begun {
                     let all = line.as_slice().chain(lines.into_inner());
-                    return self.values(Values::new(all, bytes_max), reading, rows);
+                    return self.values(JsonValueReader::new(all, bytes_max), reading, rows);
                 }
                 line.pop();
             }
             match found {
-                Line::End => return Ok(()),
-                Line::TooLong => {
+                LineOutcome::End => return Ok(()),
+                LineOutcome::TooLong => {
                     let why = format!("the line has more than {} MiB", bytes_max >> 20);
                     reading.bad(lines.number(), &BadRow::line(why), &line)?;
                 }
-                Line::Whole if line.trim_ascii().is_empty() => {}
-                Line::Whole => {
+                LineOutcome::Whole if line.trim_ascii().is_empty() => {}
+                LineOutcome::Whole => {
                     if let Err(bad) = self.line(&line, reading, rows) {
                         reading.bad(lines.number(), &bad, &line)?;
                     }
@@ -111,12 +111,12 @@ impl<'a> Json<'a> {
 
     fn values(
         &mut self,
-        mut values: Values<impl BufRead>,
-        reading: &mut Reading<'_>,
-        rows: &mut Growing<'_>,
-    ) -> Result<(), FileError> {
+        mut values: JsonValueReader<impl BufRead>,
+        reading: &mut FileImport<'_>,
+        rows: &mut BulkMemtables<'_>,
+    ) -> Result<(), BulkError> {
         let (mut value, mut unsettled) = (Vec::new(), 0);
-        while values.next(&mut value)? != Line::End {
+        while values.next(&mut value)? != LineOutcome::End {
             if let Err(bad) = self.line(&value, reading, rows) {
                 reading.bad(values.number(), &bad, &value)?;
             }
@@ -132,11 +132,11 @@ impl<'a> Json<'a> {
     }
 
     /// One object.
-    fn line(&mut self, line: &[u8], reading: &mut Reading<'_>, rows: &mut Growing<'_>) -> Result<(), BadRow> {
+    fn line(&mut self, line: &[u8], reading: &mut FileImport<'_>, rows: &mut BulkMemtables<'_>) -> Result<(), BadRow> {
         // Few rows have a member that begins like those of a request.
         let signal = self.request.find(line).and_then(|_| first_signal(line));
         let Some(signal) = signal else {
-            let mut changed = Changed::default();
+            let mut changed = OtlpChangeCounts::default();
             let done = self.rows.object(line, self.depth, rows.chunk(self.spec), &mut changed);
             reading.counts.changed(&changed);
             return done;

@@ -5,11 +5,11 @@ use std::io::BufRead;
 
 use memchr::memchr;
 
-use super::error::FileError;
+use super::error::BulkError;
 
 /// What was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum LineOutcome {
     Whole,
     /// It begins like this and has more bytes than it may have.
     TooLong,
@@ -17,7 +17,7 @@ pub(super) enum Line {
 }
 
 /// Reads lines.
-pub(super) struct Lines<R> {
+pub(super) struct LineReader<R> {
     from: R,
     /// Of the line that was read last, from 1.
     number: u64,
@@ -27,9 +27,9 @@ pub(super) struct Lines<R> {
 /// More of a line that is too long is of no use to anybody.
 const KEPT_BYTES: usize = 64 << 10;
 
-impl<R: BufRead> Lines<R> {
-    pub fn new(from: R, bytes_max: usize) -> Lines<R> {
-        Lines {
+impl<R: BufRead> LineReader<R> {
+    pub fn new(from: R, bytes_max: usize) -> LineReader<R> {
+        LineReader {
             from,
             number: 0,
             bytes_max,
@@ -45,14 +45,14 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The next line without its end. Behind one that is too long reading goes on.
-    pub fn next(&mut self, line: &mut Vec<u8>) -> Result<Line, FileError> {
+    pub fn next(&mut self, line: &mut Vec<u8>) -> Result<LineOutcome, BulkError> {
         line.clear();
         let (mut is_any, mut is_long) = (false, false);
         loop {
             let there = self.from.fill_buf()?;
             if there.is_empty() {
                 if !is_any {
-                    return Ok(Line::End);
+                    return Ok(LineOutcome::End);
                 }
                 break;
             }
@@ -75,17 +75,17 @@ impl<R: BufRead> Lines<R> {
         }
         if is_long {
             line.truncate(KEPT_BYTES);
-            return Ok(Line::TooLong);
+            return Ok(LineOutcome::TooLong);
         }
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        Ok(Line::Whole)
+        Ok(LineOutcome::Whole)
     }
 }
 
 /// Reads JSON values that stand one behind the other, or in one list, over any lines.
-pub(super) struct Values<R> {
+pub(super) struct JsonValueReader<R> {
     from: R,
     /// Of the byte that is read next.
     line: u64,
@@ -94,9 +94,9 @@ pub(super) struct Values<R> {
     begin: u64,
 }
 
-impl<R: BufRead> Values<R> {
-    pub fn new(from: R, bytes_max: usize) -> Values<R> {
-        Values {
+impl<R: BufRead> JsonValueReader<R> {
+    pub fn new(from: R, bytes_max: usize) -> JsonValueReader<R> {
+        JsonValueReader {
             from,
             line: 1,
             bytes_max,
@@ -111,15 +111,15 @@ impl<R: BufRead> Values<R> {
 
     /// The next value from its first bracket to its last. What stands between values and is none is taken for one, up to the end
     /// of its line.
-    pub fn next(&mut self, value: &mut Vec<u8>) -> Result<Line, FileError> {
+    pub fn next(&mut self, value: &mut Vec<u8>) -> Result<LineOutcome, BulkError> {
         value.clear();
-        let mut state = State::default();
+        let mut state = JsonScanState::default();
         loop {
             let there = self.from.fill_buf()?;
             if there.is_empty() {
                 return Ok(match value.is_empty() {
-                    true => Line::End,
-                    false => Line::Whole,
+                    true => LineOutcome::End,
+                    false => LineOutcome::Whole,
                 });
             }
             let mut is_whole = false;
@@ -137,7 +137,7 @@ impl<R: BufRead> Values<R> {
                 if value.len() >= self.bytes_max {
                     self.from.consume(read);
                     let (begin, mib) = (self.begin, self.bytes_max >> 20);
-                    return Err(FileError::Text(format!(
+                    return Err(BulkError::Text(format!(
                         "the value that begins in line {begin} has more than {mib} MiB"
                     )));
                 }
@@ -149,7 +149,7 @@ impl<R: BufRead> Values<R> {
             }
             self.from.consume(read);
             if is_whole {
-                return Ok(Line::Whole);
+                return Ok(LineOutcome::Whole);
             }
         }
     }
@@ -157,13 +157,13 @@ impl<R: BufRead> Values<R> {
 
 /// Where in a value a byte is.
 #[derive(Default)]
-struct State {
+struct JsonScanState {
     depth: u32,
     in_text: bool,
     is_escaped: bool,
 }
 
-impl State {
+impl JsonScanState {
     /// Whether a byte is between values: white space, or what lists have around theirs.
     fn is_between(&self, byte: u8) -> bool {
         byte.is_ascii_whitespace() || matches!(byte, b'[' | b']' | b',' | 0xef | 0xbb | 0xbf)
@@ -201,21 +201,21 @@ mod tests {
 
     use super::*;
 
-    fn lines(text: &[u8], max: usize) -> Vec<(u64, Line, String)> {
-        let mut lines = Lines::new(BufReader::with_capacity(3, text), max);
+    fn lines(text: &[u8], max: usize) -> Vec<(u64, LineOutcome, String)> {
+        let mut lines = LineReader::new(BufReader::with_capacity(3, text), max);
         let (mut all, mut line) = (Vec::new(), Vec::new());
         loop {
             match lines.next(&mut line).unwrap() {
-                Line::End => return all,
+                LineOutcome::End => return all,
                 kind => all.push((lines.number(), kind, String::from_utf8_lossy(&line).into_owned())),
             }
         }
     }
 
     fn values(text: &[u8]) -> Vec<(u64, String)> {
-        let mut values = Values::new(BufReader::with_capacity(5, text), 1000);
+        let mut values = JsonValueReader::new(BufReader::with_capacity(5, text), 1000);
         let (mut all, mut value) = (Vec::new(), Vec::new());
-        while values.next(&mut value).unwrap() != Line::End {
+        while values.next(&mut value).unwrap() != LineOutcome::End {
             all.push((values.number(), String::from_utf8_lossy(&value).into_owned()));
         }
         all
@@ -223,13 +223,13 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_costs_its_own_bytes_only() {
-        let whole = |number, text: &str| (number, Line::Whole, text.to_owned());
+        let whole = |number, text: &str| (number, LineOutcome::Whole, text.to_owned());
         assert_eq!(
             lines(b"a\r\n\nabcdefghij\nlast", 5),
             [
                 whole(1, "a"),
                 whole(2, ""),
-                (3, Line::TooLong, "abcde".to_owned()),
+                (3, LineOutcome::TooLong, "abcde".to_owned()),
                 whole(4, "last")
             ]
         );
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(values(b"{\"cut\": [1"), [(1, "{\"cut\": [1".to_owned())]);
         assert_eq!(values(b"what\n{}"), [(1, "what\n".to_owned()), (2, "{}".to_owned())]);
         let endless = vec![b'{'; 2000];
-        let mut values = Values::new(&endless[..], 1000);
+        let mut values = JsonValueReader::new(&endless[..], 1000);
         let error = values.next(&mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("begins in line 1 has more than"), "{error}");
     }

@@ -9,19 +9,19 @@
 //! until all was read, and what a killed process leaves is removed by the next. The hash of a stream is known at its end, and only
 //! then it is seen that it was there before.
 
-mod columns;
 mod csv;
 mod error;
-mod frames;
+mod file_import;
+mod format;
 mod fuzz;
-mod growing;
 mod input;
 mod json;
-mod kind;
 mod lines;
+mod memtable;
+mod parquet_rows;
 mod quarantine;
-mod reading;
 mod report;
+mod request_splitter;
 mod requests;
 mod tables;
 #[cfg(test)]
@@ -37,27 +37,27 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use thalweg_kit::WorkFolder;
 use tokio::runtime::Handle;
 
-use crate::attributes::Promotion;
-pub use crate::by_name::time::check_format;
+use crate::attributes::AttributePromotion;
 use crate::file::FileRules;
 use crate::inflate::InflateLimits;
 use crate::metrics::LakeMetrics;
+pub use crate::named_rows::time::check_format;
 use crate::otlp::Signal;
-use crate::otlp::decode::Window;
-use crate::otlp::walk::WalkLimits;
-use crate::store::Site;
+use crate::otlp::decode::ArrivalWindow;
+use crate::otlp::validate::OtlpRecordLimits;
+use crate::store::LakeStorage;
 use crate::tables::TableSpec;
-pub use error::FileError;
+pub use error::BulkError;
+use file_import::{BulkInput, FileImport};
+pub use format::{BulkFormat, signal_of_file};
 #[doc(hidden)]
 pub use fuzz::lines as fuzz_lines;
-use input::{Content, Input, content_of};
-pub use kind::{Kind, signal_of_file};
+use input::{ContentId, DecompressingReader, content_of};
 use quarantine::Quarantine;
-use reading::{Opened, Reading};
-use report::Counts;
-pub use report::{Report, TableReport, Watched};
+use report::BulkCounts;
+pub use report::{BulkProgress, BulkReport, TableReport};
 use requests::table_of;
-use tables::{Tables, Writing};
+use tables::{BulkTables, BulkWriterConfig};
 
 /// How files become rows, as receivers are set (`ingest.*`, `lake.*`).
 #[derive(Clone, Debug)]
@@ -66,9 +66,9 @@ pub struct BulkOptions {
     pub flush_bytes: usize,
     pub files: FileRules,
     /// By table.
-    pub promotions: Vec<(&'static str, Promotion)>,
-    pub walk: WalkLimits,
-    pub window: Window,
+    pub promotions: Vec<(&'static str, AttributePromotion)>,
+    pub walk: OtlpRecordLimits,
+    pub window: ArrivalWindow,
     /// Of what is compressed; its bytes are those of a request, a line or a row.
     pub inflate: InflateLimits,
     /// Commits between two checkpoints.
@@ -81,8 +81,8 @@ impl Default for BulkOptions {
             flush_bytes: 64 << 20,
             files: FileRules::default(),
             promotions: Vec::new(),
-            walk: WalkLimits::default(),
-            window: Window::default(),
+            walk: OtlpRecordLimits::default(),
+            window: ArrivalWindow::default(),
             inflate: InflateLimits::default(),
             checkpoint_interval: 100,
         }
@@ -91,8 +91,8 @@ impl Default for BulkOptions {
 
 /// What is wanted of files.
 #[derive(Clone)]
-pub struct Wanted {
-    pub kind: Option<Kind>,
+pub struct BulkRequest {
+    pub kind: Option<BulkFormat>,
     pub signal: Option<Signal>,
     /// Of rows; usually `logs`.
     pub table: Option<&'static TableSpec>,
@@ -108,9 +108,9 @@ pub struct Wanted {
     pub dry_run: bool,
 }
 
-impl Default for Wanted {
-    fn default() -> Wanted {
-        Wanted {
+impl Default for BulkRequest {
+    fn default() -> BulkRequest {
+        BulkRequest {
             kind: None,
             signal: None,
             table: None,
@@ -124,36 +124,36 @@ impl Default for Wanted {
 }
 
 /// Where bytes come from.
-pub enum Source {
+pub enum BulkSource {
     File(PathBuf),
     /// What can be read once, to an end that nobody knows before.
     Stream(Box<dyn Read + Send>),
 }
 
 /// Adds files to the tables of a lake. Must be used on a thread that is none of the runtime's.
-pub struct Bulk {
-    tables: Tables,
+pub struct BulkImporter {
+    tables: BulkTables,
     local: PathBuf,
     options: BulkOptions,
-    wanted: Wanted,
+    wanted: BulkRequest,
 }
 
-impl Bulk {
+impl BulkImporter {
     /// Rows of a file wait in `local` until it is read to its end, and bad lines stay there: the folder of the lake itself, or of one
     /// on an object store that of the data folder. It is made with the first rows.
     pub fn new(
-        site: Site,
+        site: LakeStorage,
         local: &Path,
         runtime: Handle,
         metrics: LakeMetrics,
         options: BulkOptions,
-        wanted: Wanted,
-    ) -> Bulk {
+        wanted: BulkRequest,
+    ) -> BulkImporter {
         let local = std::path::absolute(local).unwrap_or_else(|_| local.to_owned());
         if !wanted.dry_run {
             WorkFolder::sweep(&staging(&local));
         }
-        let tables = Tables::new(Writing {
+        let tables = BulkTables::new(BulkWriterConfig {
             site,
             files: options.files.clone(),
             promotions: options.promotions.clone(),
@@ -161,7 +161,7 @@ impl Bulk {
             metrics,
             runtime,
         });
-        Bulk {
+        BulkImporter {
             tables,
             local,
             options,
@@ -170,22 +170,22 @@ impl Bulk {
     }
 
     /// Returns when all rows of a file are durable in their tables, and visible to every reader.
-    pub fn ingest(&mut self, name: &str, source: Source, watched: &Watched) -> Result<Report, FileError> {
+    pub fn ingest(&mut self, name: &str, source: BulkSource, watched: &BulkProgress) -> Result<BulkReport, BulkError> {
         let start = Instant::now();
         let ingested = match source {
-            Source::File(path) if std::fs::metadata(&path).map_err(FileError::Read)?.is_file() => {
+            BulkSource::File(path) if std::fs::metadata(&path).map_err(BulkError::Read)?.is_file() => {
                 self.file(name, &path, watched)
             }
-            Source::File(path) => File::open(path)
-                .map_err(FileError::Read)
+            BulkSource::File(path) => File::open(path)
+                .map_err(BulkError::Read)
                 .and_then(|pipe| self.stream(name, Box::new(pipe), watched))
                 .and_then(|opened| self.read(name, opened, None, watched)),
-            Source::Stream(stream) => self
+            BulkSource::Stream(stream) => self
                 .stream(name, stream, watched)
                 .and_then(|opened| self.read(name, opened, None, watched)),
         };
         self.tables.forget();
-        ingested.map(|report| Report {
+        ingested.map(|report| BulkReport {
             took: start.elapsed(),
             ..report
         })
@@ -197,7 +197,7 @@ impl Bulk {
     }
 
     /// One that can be looked at before.
-    fn file(&mut self, name: &str, path: &Path, watched: &Watched) -> Result<Report, FileError> {
+    fn file(&mut self, name: &str, path: &Path, watched: &BulkProgress) -> Result<BulkReport, BulkError> {
         let content = content_of(path)?;
         watched.size.store(content.bytes, Ordering::Relaxed);
         if !self.wanted.again
@@ -205,15 +205,15 @@ impl Bulk {
         {
             return Ok(report);
         }
-        let mut opened = File::open(path).map_err(FileError::Read)?;
-        let kind = self.wanted.kind.or(Kind::of_file(name).0);
-        if kind.map_or_else(|| is_parquet(&mut opened), |kind| Ok(kind == Kind::Parquet))? {
+        let mut opened = File::open(path).map_err(BulkError::Read)?;
+        let kind = self.wanted.kind.or(BulkFormat::of_file(name).0);
+        if kind.map_or_else(|| is_parquet(&mut opened), |kind| Ok(kind == BulkFormat::Parquet))? {
             let modified = opened
                 .metadata()
                 .and_then(|found| found.modified())
-                .map_err(FileError::Read)?;
+                .map_err(BulkError::Read)?;
             let path = path.to_owned();
-            let opened = Opened::Parquet {
+            let opened = BulkInput::Parquet {
                 file: opened,
                 path,
                 modified,
@@ -224,23 +224,23 @@ impl Bulk {
         self.read(name, opened, Some(content), watched)
     }
 
-    fn stream(&self, name: &str, from: Box<dyn Read + Send>, watched: &Watched) -> Result<Opened, FileError> {
-        let (named, packed) = Kind::of_file(name);
-        let mut input = Input::begin(from, packed, self.options.inflate, watched.bytes.clone())?;
+    fn stream(&self, name: &str, from: Box<dyn Read + Send>, watched: &BulkProgress) -> Result<BulkInput, BulkError> {
+        let (named, packed) = BulkFormat::of_file(name);
+        let mut input = DecompressingReader::begin(from, packed, self.options.inflate, watched.bytes.clone())?;
         let kind = match self.wanted.kind.or(named) {
             Some(kind) => kind,
             None => kind_of(&mut input)?,
         };
-        Ok(Opened::Stream(kind, input))
+        Ok(BulkInput::Stream(kind, input))
     }
 
     /// What tables have of a content, if that is all of it.
-    fn known(&mut self, content: &Content) -> Result<Option<Report>, FileError> {
+    fn known(&mut self, content: &ContentId) -> Result<Option<BulkReport>, BulkError> {
         let application = application(content);
-        let mut report = Report {
+        let mut report = BulkReport {
             application: application.clone(),
             bytes: content.bytes,
-            ..Report::default()
+            ..BulkReport::default()
         };
         let mut wanted = 0;
         for spec in SPECS {
@@ -265,30 +265,30 @@ impl Bulk {
     fn read(
         &mut self,
         name: &str,
-        mut opened: Opened,
-        content: Option<Content>,
-        watched: &Watched,
-    ) -> Result<Report, FileError> {
+        mut opened: BulkInput,
+        content: Option<ContentId>,
+        watched: &BulkProgress,
+    ) -> Result<BulkReport, BulkError> {
         let staging = match self.wanted.dry_run {
             true => None,
             false => Some(work_folder(&self.local)?),
         };
         let folder = staging.as_ref().map(WorkFolder::path);
-        let mut reading = Reading {
+        let mut reading = FileImport {
             name,
             wanted: &self.wanted,
             options: &self.options,
             arrival: now_nanos(),
             watched,
-            counts: Counts::default(),
+            counts: BulkCounts::default(),
             quarantine: Quarantine::new(folder, self.wanted.bad_max),
         };
         let read = reading.read(&mut opened, &mut self.tables, folder);
-        let Reading { counts, quarantine, .. } = reading;
+        let FileImport { counts, quarantine, .. } = reading;
         let found = match &opened {
-            Opened::Stream(_, input) => input.content(),
+            BulkInput::Stream(_, input) => input.content(),
             // It is read in any order, so it is not looked at once more; a file that was changed has another time.
-            Opened::Parquet { path, modified, .. } => {
+            BulkInput::Parquet { path, modified, .. } => {
                 let now = std::fs::metadata(path).and_then(|found| found.modified());
                 content.filter(|_| now.is_ok_and(|now| now == *modified))
             }
@@ -299,7 +299,7 @@ impl Bulk {
         };
         let quarantine = quarantine.keep(&self.local, file_name(name), &id)?;
         let (rest, specs) = read.map_err(|error| match error {
-            FileError::TooManyBad { max, line, why, .. } => FileError::TooManyBad {
+            BulkError::TooManyBad { max, line, why, .. } => BulkError::TooManyBad {
                 max,
                 line,
                 why,
@@ -307,17 +307,17 @@ impl Bulk {
             },
             other => other,
         })?;
-        let found = found.ok_or(FileError::Changed)?;
+        let found = found.ok_or(BulkError::Changed)?;
         if content.is_some_and(|content| content != found) {
-            return Err(FileError::Changed);
+            return Err(BulkError::Changed);
         }
         let application = application(&found);
-        let mut report = Report {
+        let mut report = BulkReport {
             bytes: found.bytes,
             rejected: counts.rejected,
             changed: counts.changed,
             quarantine,
-            ..Report::default()
+            ..BulkReport::default()
         };
         let again = self.wanted.again;
         report.tables = match self.wanted.dry_run {
@@ -335,7 +335,7 @@ impl Bulk {
         &mut self,
         application: &str,
         specs: &[(&'static TableSpec, u64)],
-    ) -> Result<BTreeMap<&'static str, TableReport>, FileError> {
+    ) -> Result<BTreeMap<&'static str, TableReport>, BulkError> {
         let mut reports = BTreeMap::new();
         for (spec, rows) in specs {
             let report = TableReport {
@@ -349,25 +349,25 @@ impl Bulk {
     }
 }
 
-fn kind_of(input: &mut Input) -> Result<Kind, FileError> {
+fn kind_of(input: &mut DecompressingReader) -> Result<BulkFormat, BulkError> {
     let beginning = input.fill_buf()?;
-    match Kind::of_beginning(beginning) {
+    match BulkFormat::of_beginning(beginning) {
         Some(kind) => Ok(kind),
         // There is nothing in it whatever it is.
-        None if beginning.is_empty() => Ok(Kind::Json),
-        None => Err(FileError::KindUnknown(
+        None if beginning.is_empty() => Ok(BulkFormat::Json),
+        None => Err(BulkError::KindUnknown(
             "neither its name nor its beginning says what it is; say --kind binpb, json or csv".to_owned(),
         )),
     }
 }
 
-fn is_parquet(file: &mut File) -> Result<bool, FileError> {
+fn is_parquet(file: &mut File) -> Result<bool, BulkError> {
     let mut beginning = [0; 4];
     let is_it = match file.read_exact(&mut beginning) {
-        Ok(()) => Kind::of_beginning(&beginning) == Some(Kind::Parquet),
+        Ok(()) => BulkFormat::of_beginning(&beginning) == Some(BulkFormat::Parquet),
         Err(_) => false,
     };
-    file.rewind().map_err(FileError::Read)?;
+    file.rewind().map_err(BulkError::Read)?;
     Ok(is_it)
 }
 
@@ -377,7 +377,7 @@ pub const SPECS: [&TableSpec; 3] = [&crate::tables::LOGS, &crate::tables::METRIC
 const ID_DIGITS: usize = 16;
 
 /// As tables name a content.
-fn application(content: &Content) -> String {
+fn application(content: &ContentId) -> String {
     format!("file/{:032x}", content.hash)
 }
 
@@ -390,8 +390,8 @@ fn staging(lake: &Path) -> PathBuf {
     lake.join("_thalweg/ingest")
 }
 
-fn work_folder(lake: &Path) -> Result<WorkFolder, FileError> {
-    WorkFolder::new(&staging(lake)).map_err(|source| FileError::Folder {
+fn work_folder(lake: &Path) -> Result<WorkFolder, BulkError> {
+    WorkFolder::new(&staging(lake)).map_err(|source| BulkError::Folder {
         path: lake.to_owned(),
         source,
     })

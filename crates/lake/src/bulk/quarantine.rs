@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thalweg_kit::files;
 
-use super::error::FileError;
+use super::error::BulkError;
 use crate::opening;
 
 /// More of a line is not kept.
@@ -35,11 +35,11 @@ impl Quarantine {
     }
 
     /// `line` counts from 1.
-    pub fn bad(&mut self, line: u64, why: &str, text: &[u8]) -> Result<(), FileError> {
+    pub fn bad(&mut self, line: u64, why: &str, text: &[u8]) -> Result<(), BulkError> {
         self.lines += 1;
         self.first.get_or_insert_with(|| (line, why.to_owned()));
         if let Some(path) = &self.path {
-            let failed = |source| FileError::Folder {
+            let failed = |source| BulkError::Folder {
                 path: path.clone(),
                 source,
             };
@@ -58,7 +58,7 @@ impl Quarantine {
             }
         }
         match (&self.first, self.lines > self.max) {
-            (Some((line, why)), true) => Err(FileError::TooManyBad {
+            (Some((line, why)), true) => Err(BulkError::TooManyBad {
                 max: self.max,
                 line: *line,
                 why: why.clone(),
@@ -69,7 +69,7 @@ impl Quarantine {
     }
 
     /// Keeps the lines, durably. `name` is that of the file, `id` tells it from others of that name.
-    pub fn keep(self, lake: &Path, name: &str, id: &str) -> Result<Option<PathBuf>, FileError> {
+    pub fn keep(self, lake: &Path, name: &str, id: &str) -> Result<Option<PathBuf>, BulkError> {
         let (Some(from), Some(file)) = (self.path, self.file) else {
             return Ok(None);
         };
@@ -89,7 +89,7 @@ impl Quarantine {
             std::fs::rename(&from, &to)?;
             File::open(&folder)?.sync_all()
         };
-        keep().map_err(|source| FileError::Folder {
+        keep().map_err(|source| BulkError::Folder {
             path: folder.clone(),
             source,
         })?;

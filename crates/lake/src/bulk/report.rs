@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::otlp::decode::Changed;
+use crate::otlp::decode::OtlpChangeCounts;
 
 /// How far a file is, for those who look at it meanwhile.
 #[derive(Clone, Debug, Default)]
-pub struct Watched {
+pub struct BulkProgress {
     /// Bytes of the file, as it lies there.
     pub bytes: Arc<AtomicU64>,
     /// How many it has; 0 where nobody knows.
@@ -21,7 +21,7 @@ pub struct Watched {
 
 /// What became of a file.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct BulkReport {
     /// Of the content, as the tables name it.
     pub application: String,
     /// By table.
@@ -48,7 +48,7 @@ pub struct TableReport {
     pub is_known: bool,
 }
 
-impl Report {
+impl BulkReport {
     /// Rows that were added, or would be.
     pub fn rows(&self) -> u64 {
         let added = self.tables.values().filter(|table| !table.is_known);
@@ -67,12 +67,12 @@ impl Report {
 
 /// What is counted on the way.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct BulkCounts {
     pub rejected: BTreeMap<&'static str, u64>,
     pub changed: BTreeMap<&'static str, u64>,
 }
 
-impl Counts {
+impl BulkCounts {
     pub fn rejected(&mut self, reason: &'static str, count: u64) {
         if count > 0 {
             *self.rejected.entry(reason).or_default() += count;
@@ -85,7 +85,7 @@ impl Counts {
         }
     }
 
-    pub fn changed(&mut self, changed: &Changed) {
+    pub fn changed(&mut self, changed: &OtlpChangeCounts) {
         for (reason, count) in changed.reasons() {
             self.change(reason, count);
         }

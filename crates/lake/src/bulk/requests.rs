@@ -1,28 +1,28 @@
 //! Requests of OTLP, from protobuf to rows: the same look, decoder and limits as for what receivers take.
 
-use super::error::FileError;
-use super::growing::Growing;
-use super::report::Counts;
-use crate::entry::Rejected;
+use super::error::BulkError;
+use super::memtable::BulkMemtables;
+use super::report::BulkCounts;
+use crate::entry::RejectedRecords;
 use crate::otlp::Signal;
-use crate::otlp::decode::{Arrival, Decoder, Window};
-use crate::otlp::walk::{Reason, WalkLimits, walk};
-use crate::otlp::wire::Malformed;
+use crate::otlp::decode::{ArrivalWindow, DecodeContext, OtlpDecoder};
+use crate::otlp::validate::{OtlpRecordLimits, RejectionReason, walk};
+use crate::otlp::wire::WireError;
 use crate::tables::{self, TableSpec};
 
 /// Makes rows of requests of any signal.
-pub(super) struct Requests {
+pub(super) struct BulkRequestDecoder {
     /// By signal; each remembers what its requests are like.
-    decoders: [Decoder; 3],
-    walk: WalkLimits,
-    window: Window,
+    decoders: [OtlpDecoder; 3],
+    walk: OtlpRecordLimits,
+    window: ArrivalWindow,
     /// When the file was begun, in nanoseconds.
     arrival: i64,
 }
 
-impl Requests {
-    pub fn new(walk: WalkLimits, window: Window, arrival: i64) -> Requests {
-        Requests {
+impl BulkRequestDecoder {
+    pub fn new(walk: OtlpRecordLimits, window: ArrivalWindow, arrival: i64) -> BulkRequestDecoder {
+        BulkRequestDecoder {
             decoders: Default::default(),
             walk,
             window,
@@ -35,21 +35,21 @@ impl Requests {
         &mut self,
         signal: Signal,
         request: &[u8],
-        rows: &mut Growing<'_>,
-        counts: &mut Counts,
-    ) -> Result<(), Malformed> {
+        rows: &mut BulkMemtables<'_>,
+        counts: &mut BulkCounts,
+    ) -> Result<(), WireError> {
         let walked = walk(signal, request, &self.walk)?;
-        let arrival = Arrival {
+        let arrival = DecodeContext {
             signal,
             time: self.arrival,
             window: self.window,
-            rejected: Rejected::Listed(&walked.rejected),
+            rejected: RejectedRecords::Listed(&walked.rejected),
             cut_values_at: self.walk.cut_values.then_some(self.walk.value_bytes),
         };
         let decoder = &mut self.decoders[signal as usize];
         let changed = decoder.decode(request, &arrival, rows.chunk(table_of(signal)))?;
         counts.changed(&changed);
-        for (reason, count) in Reason::ALL.into_iter().zip(walked.reasons) {
+        for (reason, count) in RejectionReason::ALL.into_iter().zip(walked.reasons) {
             counts.rejected(reason.name(), count.into());
         }
         Ok(())
@@ -65,8 +65,8 @@ pub(super) fn table_of(signal: Signal) -> &'static TableSpec {
 }
 
 /// The signal of a request by what its messages are made of; none if it has no record. What could be of several is not guessed.
-pub(super) fn probe(request: &[u8]) -> Result<Option<Signal>, FileError> {
-    let limits = WalkLimits::default();
+pub(super) fn probe(request: &[u8]) -> Result<Option<Signal>, BulkError> {
+    let limits = OtlpRecordLimits::default();
     let (mut fits, mut malformed) = (Vec::new(), None);
     for signal in Signal::ALL {
         match walk(signal, request, &limits) {
@@ -81,10 +81,10 @@ pub(super) fn probe(request: &[u8]) -> Result<Option<Signal>, FileError> {
     match (fits.as_slice(), malformed) {
         ([name], _) => Ok(of_name(name)),
         ([], None) => Ok(None),
-        ([], Some((offset, what))) => Err(FileError::SignalUnknown(format!(
+        ([], Some((offset, what))) => Err(BulkError::SignalUnknown(format!(
             "its first records are of no signal (byte {offset}: {what})"
         ))),
-        (names, _) => Err(FileError::SignalUnknown(format!(
+        (names, _) => Err(BulkError::SignalUnknown(format!(
             "its first records could be {}",
             names.join(" or ")
         ))),

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::error::FileError;
-use super::growing::Part;
+use super::error::BulkError;
+use super::memtable::BulkBatch;
 use super::report::TableReport;
-use crate::attributes::Promotion;
-use crate::by_name::{Promoted, promoted};
-use crate::commit::{Committer, Health, StagedFile, Stop, Taken};
+use crate::attributes::AttributePromotion;
+use crate::commit::{CommitError, CommittedOffset, Committer, StagedFile, TableHealth};
 use crate::delta::{DeltaLog, Snapshot};
 use crate::error::AppendError;
 use crate::file::FileRules;
-use crate::ingest::files::Together;
+use crate::ingest::files::ChunkBatch;
 use crate::metrics::LakeMetrics;
+use crate::named_rows::{PromotedColumn, promoted};
 use crate::opening;
-use crate::store::Site;
+use crate::store::LakeStorage;
 use crate::tables::TableSpec;
 
 /// A disk that is full or a folder that cannot be written is waited for so long.
@@ -32,19 +32,19 @@ const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
 const TABLES_BITS: u32 = 3;
 
 /// How tables are written.
-pub(super) struct Writing {
-    pub site: Site,
+pub(super) struct BulkWriterConfig {
+    pub site: LakeStorage,
     pub files: FileRules,
     /// By table; others have the usual one.
-    pub promotions: Vec<(&'static str, Promotion)>,
+    pub promotions: Vec<(&'static str, AttributePromotion)>,
     pub checkpoint_interval: i64,
     pub metrics: LakeMetrics,
     pub runtime: Handle,
 }
 
 /// Keeps what is known of tables from one file to the next.
-pub(super) struct Tables {
-    writing: Writing,
+pub(super) struct BulkTables {
+    writing: BulkWriterConfig,
     committers: BTreeMap<&'static str, Committer>,
     /// Files of the rows that came so far, by table.
     staged: BTreeMap<&'static str, Vec<StagedFile>>,
@@ -52,16 +52,16 @@ pub(super) struct Tables {
 
 /// How far tables have a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct PriorImport {
     /// How often it was ingested.
     pub round: i64,
     /// How many tables its rows go to.
     pub tables: i64,
 }
 
-impl Known {
-    fn of(number: i64) -> Known {
-        Known {
+impl PriorImport {
+    fn of(number: i64) -> PriorImport {
+        PriorImport {
             round: number >> TABLES_BITS,
             tables: number & ((1 << TABLES_BITS) - 1),
         }
@@ -72,9 +72,9 @@ impl Known {
     }
 }
 
-impl Tables {
-    pub fn new(writing: Writing) -> Tables {
-        Tables {
+impl BulkTables {
+    pub fn new(writing: BulkWriterConfig) -> BulkTables {
+        BulkTables {
             writing,
             committers: BTreeMap::new(),
             staged: BTreeMap::new(),
@@ -82,17 +82,17 @@ impl Tables {
     }
 
     /// Whether a table has a file, by the newest version there is.
-    pub fn known(&mut self, spec: &'static TableSpec, application: &str) -> Result<Option<Known>, FileError> {
+    pub fn known(&mut self, spec: &'static TableSpec, application: &str) -> Result<Option<PriorImport>, BulkError> {
         let Some(committer) = self.committer(spec)? else {
             return Ok(None);
         };
         committer.refresh().map_err(stopped)?;
         let number = committer.snapshot.transactions.get(application);
-        Ok(number.map(|number| Known::of(*number)))
+        Ok(number.map(|number| PriorImport::of(*number)))
     }
 
     /// The one that commits to a table, if there is a table.
-    fn committer(&mut self, spec: &'static TableSpec) -> Result<Option<&mut Committer>, FileError> {
+    fn committer(&mut self, spec: &'static TableSpec) -> Result<Option<&mut Committer>, BulkError> {
         if !self.committers.contains_key(spec.name) {
             let joined = opening::join(&self.writing.site, spec);
             let (log, snapshot) = self.writing.runtime.block_on(joined)?;
@@ -103,9 +103,9 @@ impl Tables {
     }
 
     /// The same, which makes the table if there is none.
-    fn writer(&mut self, spec: &'static TableSpec) -> Result<&mut Committer, FileError> {
+    fn writer(&mut self, spec: &'static TableSpec) -> Result<&mut Committer, BulkError> {
         if self.committer(spec)?.is_none() {
-            let Writing {
+            let BulkWriterConfig {
                 site, metrics, runtime, ..
             } = &self.writing;
             let (log, _) = runtime.block_on(opening::join(site, spec))?;
@@ -115,7 +115,7 @@ impl Tables {
             self.insert(spec, log, snapshot);
         }
         let committer = self.committers.get_mut(spec.name);
-        committer.ok_or_else(|| FileError::Table(AppendError::Stopped))
+        committer.ok_or_else(|| BulkError::Table(AppendError::Stopped))
     }
 
     fn insert(&mut self, spec: &'static TableSpec, log: DeltaLog, snapshot: Snapshot) {
@@ -126,7 +126,7 @@ impl Tables {
             log,
             snapshot,
             promotion,
-            Arc::new(Health::with_patience(PATIENCE)),
+            Arc::new(TableHealth::with_patience(PATIENCE)),
             writing.metrics.clone(),
             writing.checkpoint_interval,
             writing.runtime.clone(),
@@ -135,7 +135,7 @@ impl Tables {
     }
 
     /// Stores parts, as they come, in a folder that no reader looks into.
-    pub fn stage(&mut self, parts: &Receiver<Part>, folder: &Path) -> Result<(), FileError> {
+    pub fn stage(&mut self, parts: &Receiver<BulkBatch>, folder: &Path) -> Result<(), BulkError> {
         let rules = self.writing.files.clone();
         for part in parts {
             let rows = together(&part, &rules);
@@ -156,15 +156,15 @@ impl Tables {
         &mut self,
         application: &str,
         again: bool,
-        rest: Vec<Part>,
+        rest: Vec<BulkBatch>,
         specs: &[&'static TableSpec],
-    ) -> Result<BTreeMap<&'static str, TableReport>, FileError> {
-        let mut rest: BTreeMap<&str, Part> = rest.into_iter().map(|part| (part.spec.name, part)).collect();
+    ) -> Result<BTreeMap<&'static str, TableReport>, BulkError> {
+        let mut rest: BTreeMap<&str, BulkBatch> = rest.into_iter().map(|part| (part.spec.name, part)).collect();
         let mut staged = std::mem::take(&mut self.staged);
         let mut reports = BTreeMap::new();
         let tables = i64::try_from(specs.len()).unwrap_or(1);
         for spec in specs {
-            let part = rest.remove(spec.name).unwrap_or(Part {
+            let part = rest.remove(spec.name).unwrap_or(BulkBatch {
                 spec,
                 chunks: Vec::new(),
             });
@@ -182,9 +182,9 @@ impl Tables {
                 }
                 (known, _) => known.map_or(0, |known| known.round + 1),
             };
-            let taken = Taken {
+            let taken = CommittedOffset {
                 application: application.to_owned(),
-                offset: Known { round, tables }.number(),
+                offset: PriorImport { round, tables }.number(),
                 is_last: true,
             };
             self.commit_one(&part, &staged, taken, &mut report)?;
@@ -195,11 +195,11 @@ impl Tables {
 
     fn commit_one(
         &mut self,
-        part: &Part,
+        part: &BulkBatch,
         staged: &[StagedFile],
-        taken: Taken,
+        taken: CommittedOffset,
         report: &mut TableReport,
-    ) -> Result<(), FileError> {
+    ) -> Result<(), BulkError> {
         let rules = self.writing.files.clone();
         let committer = self.writer(part.spec)?;
         let adds: Vec<_> = staged.iter().map(|file| file.add.clone()).collect();
@@ -218,7 +218,7 @@ impl Tables {
     }
 
     /// The columns that a table has for attributes now.
-    pub fn promoted(&mut self, spec: &'static TableSpec) -> Result<Vec<Promoted>, FileError> {
+    pub fn promoted(&mut self, spec: &'static TableSpec) -> Result<Vec<PromotedColumn>, BulkError> {
         let columns = (spec.columns)();
         let committer = self.committer(spec)?;
         Ok(committer.map_or_else(|| promoted(&columns), |committer| promoted(&committer.snapshot.schema)))
@@ -232,16 +232,16 @@ impl Tables {
     }
 }
 
-fn together<'a>(part: &'a Part, rules: &'a FileRules) -> Together<'a> {
-    Together {
+fn together<'a>(part: &'a BulkBatch, rules: &'a FileRules) -> ChunkBatch<'a> {
+    ChunkBatch {
         spec: part.spec,
         chunks: &part.chunks,
         rules,
     }
 }
 
-fn stopped(stop: Stop) -> FileError {
+fn stopped(stop: CommitError) -> BulkError {
     match stop {
-        Stop::Failed(error) | Stop::Rows(error) => FileError::Table(error),
+        CommitError::Failed(error) | CommitError::Rows(error) => BulkError::Table(error),
     }
 }

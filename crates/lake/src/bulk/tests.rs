@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::delta::{DeltaLog, Detail, Snapshot};
+use crate::delta::{DeltaLog, Snapshot, SnapshotDetail};
 use crate::otlp::json::tests::proto::{
     Any, Data, Gauge, Log, Logs, Metric, Metrics, NumberPoint, NumberValue, Pair, Resource, ResourceLogs,
     ResourceMetrics, ResourceSpans, ScopeLogs, ScopeMetrics, ScopeSpans, Span, Traces, Value,
@@ -47,11 +47,11 @@ impl World {
         self.folder.path().join("lake")
     }
 
-    fn bulk(&self, wanted: Wanted) -> Bulk {
+    fn bulk(&self, wanted: BulkRequest) -> BulkImporter {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let runtime = self.runtime.handle().clone();
-        let site = Site::folder(&self.lake(), SyncedStore::new());
-        Bulk::new(site, &self.lake(), runtime, metrics, self.options.clone(), wanted)
+        let site = LakeStorage::folder(&self.lake(), SyncedStore::new());
+        BulkImporter::new(site, &self.lake(), runtime, metrics, self.options.clone(), wanted)
     }
 
     fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
@@ -60,26 +60,31 @@ impl World {
         path
     }
 
-    fn ingest_with(&self, name: &str, bytes: &[u8], wanted: Wanted) -> Result<Report, FileError> {
+    fn ingest_with(&self, name: &str, bytes: &[u8], wanted: BulkRequest) -> Result<BulkReport, BulkError> {
         let path = self.file(name, bytes);
         let mut bulk = self.bulk(wanted);
-        let report = bulk.ingest(&path.display().to_string(), Source::File(path), &Watched::default());
+        let report = bulk.ingest(
+            &path.display().to_string(),
+            BulkSource::File(path),
+            &BulkProgress::default(),
+        );
         bulk.close();
         report
     }
 
-    fn ingest(&self, name: &str, bytes: &[u8]) -> Result<Report, FileError> {
-        self.ingest_with(name, bytes, Wanted::default())
+    fn ingest(&self, name: &str, bytes: &[u8]) -> Result<BulkReport, BulkError> {
+        self.ingest_with(name, bytes, BulkRequest::default())
     }
 
-    fn stream(&self, bytes: &[u8]) -> Result<Report, FileError> {
-        let source = Source::Stream(Box::new(Cursor::new(bytes.to_vec())));
-        self.bulk(Wanted::default()).ingest("-", source, &Watched::default())
+    fn stream(&self, bytes: &[u8]) -> Result<BulkReport, BulkError> {
+        let source = BulkSource::Stream(Box::new(Cursor::new(bytes.to_vec())));
+        self.bulk(BulkRequest::default())
+            .ingest("-", source, &BulkProgress::default())
     }
 
     fn snapshot(&self, table: &str) -> Option<Snapshot> {
         let log = DeltaLog::new(&self.lake().join(table), SyncedStore::new()).unwrap();
-        self.runtime.block_on(log.load(Detail::Counts)).unwrap()
+        self.runtime.block_on(log.load(SnapshotDetail::Counts)).unwrap()
     }
 
     /// All rows of a table, in the order of their times, without those columns that differ from run to run.
@@ -257,9 +262,9 @@ fn a_file_is_in_its_table_once_however_often_it_is_ingested() {
     assert!(again.is_known() && again.rows() == 0, "{again:?}");
     assert!(world.stream(&bytes).unwrap().is_known());
     assert_eq!(world.rows("logs").len(), 10);
-    let wanted = Wanted {
+    let wanted = BulkRequest {
         again: true,
-        ..Wanted::default()
+        ..BulkRequest::default()
     };
     assert_eq!(
         world.ingest_with("x.binpb.gz", &bytes, wanted.clone()).unwrap().rows(),
@@ -274,7 +279,7 @@ fn a_file_is_in_its_table_once_however_often_it_is_ingested() {
 #[test]
 fn signals_are_found_by_name_by_content_and_by_what_is_asked_for() {
     let world = World::new();
-    let tables = |report: Report| report.tables.keys().copied().collect::<Vec<_>>();
+    let tables = |report: BulkReport| report.tables.keys().copied().collect::<Vec<_>>();
     assert_eq!(tables(world.ingest("a.binpb", &logs(&bodies(1))).unwrap()), ["logs"]);
     assert_eq!(tables(world.ingest("b.binpb", &spans()).unwrap()), ["traces"]);
     assert_eq!(tables(world.ingest("c.binpb", &points()).unwrap()), ["metrics"]);
@@ -303,9 +308,9 @@ fn signals_are_found_by_name_by_content_and_by_what_is_asked_for() {
         .unwrap_err()
         .to_string();
     assert!(error.starts_with("otlp.malformed: byte "), "{error}");
-    let wanted = Wanted {
+    let wanted = BulkRequest {
         signal: Some(Signal::Traces),
-        ..Wanted::default()
+        ..BulkRequest::default()
     };
     assert_eq!(
         tables(
@@ -379,9 +384,11 @@ fn nothing_of_a_file_that_fails_is_in_a_table() {
     );
     assert_eq!(world.snapshot("logs").map_or(0, |snapshot| snapshot.rows), 0);
     assert_eq!(world.leftovers(), 0);
-    let missing = world
-        .bulk(Wanted::default())
-        .ingest("x", Source::File("/no/such/file".into()), &Watched::default());
+    let missing = world.bulk(BulkRequest::default()).ingest(
+        "x",
+        BulkSource::File("/no/such/file".into()),
+        &BulkProgress::default(),
+    );
     assert!(missing.unwrap_err().to_string().starts_with("it cannot be read: "));
 }
 
@@ -472,9 +479,9 @@ fn a_document_may_go_over_lines_or_be_a_list() {
     let error = world.ingest_with(
         "x.jsonl",
         list.replace("  ", " ").as_bytes(),
-        Wanted {
+        BulkRequest {
             bad_max: 3,
-            ..Wanted::default()
+            ..BulkRequest::default()
         },
     );
     let error = error.unwrap_err().to_string();
@@ -501,13 +508,13 @@ fn csv_goes_by_its_header_and_ragged_rows_are_bad() {
                20260528202641,,9,plain,,short\r\n\
                a,b\r\n\
                20260528202642,bob,,last,/b,0101010101010101010101010101010A\r\n";
-    let wanted = Wanted {
+    let wanted = BulkRequest {
         renamed: vec![
             ("when".to_owned(), "time".to_owned()),
             ("usr".to_owned(), "user.name".to_owned()),
         ],
         time_format: Some("%Y%m%d%H%M%S".to_owned()),
-        ..Wanted::default()
+        ..BulkRequest::default()
     };
     let report = world.ingest_with("x.csv", csv.as_bytes(), wanted).unwrap();
     assert_eq!(
@@ -573,9 +580,9 @@ fn csv_goes_by_its_header_and_ragged_rows_are_bad() {
 #[test]
 fn spans_and_points_of_the_reference_system_are_rows_of_ours() {
     let world = World::new();
-    let of = |table| Wanted {
+    let of = |table| BulkRequest {
         table: Some(table),
-        ..Wanted::default()
+        ..BulkRequest::default()
     };
     let spans = r#"{"chq_tsns":1780000000000000000,"chq_timestamp":1780000000000,"span_trace_id":"01010101010101010101010101010101","span_id":"0202020202020202","span_parent_id":"0303030303030303","span_name":"GET /","span_kind":"SPAN_KIND_SERVER","span_status_code":"STATUS_CODE_ERROR","span_duration":1.5,"span_end_timestamp":1780000000002,"resource_service_name":"shop","attr_http_route":"/","events":[{"time_unix_nano":1780000000000000001,"name":"e","attributes":{"k":1}}]}
 {"chq_tsns":1,"span_id":"0202020202020202"}
@@ -662,9 +669,9 @@ fn spans_and_points_of_the_reference_system_are_rows_of_ours() {
 #[test]
 fn a_dry_run_says_what_would_be_and_leaves_no_trace() {
     let world = World::new();
-    let dry = || Wanted {
+    let dry = || BulkRequest {
         dry_run: true,
-        ..Wanted::default()
+        ..BulkRequest::default()
     };
     let report = world.ingest_with("x.ndjson", b"{\"message\":\"a\"}\nx", dry()).unwrap();
     assert_eq!(
@@ -682,12 +689,12 @@ fn who_comes_first_adds_columns_and_who_comes_second_adopts_them() {
     let mut world = World::new();
     world.ingest("first.ndjson", b"{\"message\":\"a\"}").unwrap();
     world.options.flush_bytes = 1;
-    let mut slow = world.bulk(Wanted::default());
+    let mut slow = world.bulk(BulkRequest::default());
     // It knows the table before another one adds columns.
     slow.ingest(
         "-",
-        Source::Stream(Box::new(Cursor::new(b"{\"message\":\"b\"}".to_vec()))),
-        &Watched::default(),
+        BulkSource::Stream(Box::new(Cursor::new(b"{\"message\":\"b\"}".to_vec()))),
+        &BulkProgress::default(),
     )
     .unwrap();
     world.ingest("second.ndjson", b"{\"message\":\"c\",\"a.b\":1}").unwrap();
@@ -698,8 +705,8 @@ fn who_comes_first_adds_columns_and_who_comes_second_adopts_them() {
     let report = slow
         .ingest(
             "-",
-            Source::Stream(Box::new(Cursor::new(lines.join("\n").into_bytes()))),
-            &Watched::default(),
+            BulkSource::Stream(Box::new(Cursor::new(lines.join("\n").into_bytes()))),
+            &BulkProgress::default(),
         )
         .unwrap();
     assert_eq!(report.rows(), 300);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// What can be in trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum HealthComponent {
     /// The log that rows are read from.
     Log,
     /// Where files and commits go.
@@ -22,7 +22,7 @@ pub(crate) enum Part {
 const PARTS: usize = 3;
 
 #[derive(Default)]
-pub(crate) struct Health {
+pub(crate) struct TableHealth {
     /// By part: in one sentence what it is, and since when the part does nothing.
     troubles: Mutex<[Option<(String, Instant)>; PARTS]>,
     abandoned: AtomicBool,
@@ -30,24 +30,26 @@ pub(crate) struct Health {
     patience: Option<Duration>,
 }
 
-impl Health {
-    pub fn with_patience(patience: Duration) -> Health {
-        Health {
+impl TableHealth {
+    pub fn with_patience(patience: Duration) -> TableHealth {
+        TableHealth {
             patience: Some(patience),
-            ..Health::default()
+            ..TableHealth::default()
         }
     }
 
     /// Whether the store is away for longer than anybody waits.
     pub fn has_lost_patience(&self) -> bool {
-        let since = self.with(Part::Store, |trouble| trouble.as_ref().map(|(_, since)| *since));
+        let since = self.with(HealthComponent::Store, |trouble| {
+            trouble.as_ref().map(|(_, since)| *since)
+        });
         since
             .zip(self.patience)
             .is_some_and(|(since, patience)| since.elapsed() > patience)
     }
 
     /// Returns whether it is news.
-    pub fn set_trouble(&self, of: Part, text: &str) -> bool {
+    pub fn set_trouble(&self, of: HealthComponent, text: &str) -> bool {
         self.with(of, |trouble| {
             if trouble.as_ref().is_some_and(|(known, _)| known == text) {
                 return false;
@@ -59,7 +61,7 @@ impl Health {
     }
 
     /// The part has done something. Returns whether that is news.
-    pub fn clear_trouble(&self, of: Part) -> bool {
+    pub fn clear_trouble(&self, of: HealthComponent) -> bool {
         self.with(of, |trouble| trouble.take().is_some())
     }
 
@@ -79,13 +81,13 @@ impl Health {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    fn with<T>(&self, of: Part, look: impl FnOnce(&mut Option<(String, Instant)>) -> T) -> T {
+    fn with<T>(&self, of: HealthComponent, look: impl FnOnce(&mut Option<(String, Instant)>) -> T) -> T {
         let mut troubles = self.troubles.lock();
         let [log, store, writer] = &mut *troubles;
         look(match of {
-            Part::Log => log,
-            Part::Store => store,
-            Part::Writer => writer,
+            HealthComponent::Log => log,
+            HealthComponent::Store => store,
+            HealthComponent::Writer => writer,
         })
     }
 }
@@ -96,33 +98,40 @@ mod tests {
 
     #[test]
     fn a_trouble_is_as_old_as_its_part_is_away() {
-        let health = Health::with_patience(Duration::ZERO);
-        assert!(health.set_trouble(Part::Store, "the disk is full"));
-        assert!(!health.set_trouble(Part::Store, "the disk is full"), "it was said");
-        let since = || health.with(Part::Store, |trouble| trouble.as_ref().map(|(_, since)| *since));
+        let health = TableHealth::with_patience(Duration::ZERO);
+        assert!(health.set_trouble(HealthComponent::Store, "the disk is full"));
+        assert!(
+            !health.set_trouble(HealthComponent::Store, "the disk is full"),
+            "it was said"
+        );
+        let since = || {
+            health.with(HealthComponent::Store, |trouble| {
+                trouble.as_ref().map(|(_, since)| *since)
+            })
+        };
         let first = since();
-        assert!(health.set_trouble(Part::Store, "it cannot be written"));
+        assert!(health.set_trouble(HealthComponent::Store, "it cannot be written"));
         assert_eq!(since(), first, "another fault of the same outage");
         std::thread::sleep(Duration::from_millis(2));
         assert!(health.has_lost_patience());
-        assert!(health.clear_trouble(Part::Store) && !health.clear_trouble(Part::Store));
+        assert!(health.clear_trouble(HealthComponent::Store) && !health.clear_trouble(HealthComponent::Store));
         assert!(!health.has_lost_patience());
-        health.set_trouble(Part::Store, "the disk is full");
+        health.set_trouble(HealthComponent::Store, "the disk is full");
         assert_ne!(since(), first, "work lies between the two");
     }
 
     #[test]
     fn parts_do_not_hide_each_other() {
-        let health = Health::default();
-        health.set_trouble(Part::Log, "the log cannot be read");
+        let health = TableHealth::default();
+        health.set_trouble(HealthComponent::Log, "the log cannot be read");
         std::thread::sleep(Duration::from_millis(2));
-        health.set_trouble(Part::Store, "the disk is full");
+        health.set_trouble(HealthComponent::Store, "the disk is full");
         assert_eq!(health.trouble().unwrap().0, "the log cannot be read", "it is older");
-        health.clear_trouble(Part::Log);
+        health.clear_trouble(HealthComponent::Log);
         assert_eq!(health.trouble().unwrap().0, "the disk is full");
-        health.set_trouble(Part::Writer, "it has ended");
+        health.set_trouble(HealthComponent::Writer, "it has ended");
         assert_eq!(health.trouble().unwrap().0, "it has ended", "it is for good");
-        health.clear_trouble(Part::Store);
+        health.clear_trouble(HealthComponent::Store);
         assert_eq!(health.trouble().unwrap().0, "it has ended");
         assert!(!health.has_lost_patience(), "without a limit it waits for ever");
     }

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt as _, RenameOptions, RenameTargetMode};
 
-use super::{Committer, Retry, Rows, Stop, commit_info};
+use super::{CommitBackoff, CommitError, CommitPayload, Committer, commit_info};
 use crate::delta::actions::{Action, Add};
 use crate::delta::{CommitOutcome, DeltaError};
 use crate::store::{DiskFault, FaultKind, SyncedStore};
-
-type StorePath = object_store::path::Path;
 
 /// A file that waits for its commit.
 #[derive(Clone, Debug)]
@@ -28,7 +27,7 @@ pub(crate) struct StagedFile {
 
 impl Committer {
     /// Returns when rows are durable in files of a folder, which no reader sees.
-    pub fn stage(&mut self, rows: &dyn Rows, folder: &Path) -> Result<Vec<StagedFile>, Stop> {
+    pub fn stage(&mut self, rows: &dyn CommitPayload, folder: &Path) -> Result<Vec<StagedFile>, CommitError> {
         self.add_columns(rows)?;
         // Where the lake is, is not where files wait.
         let (here, mut staged) = (SyncedStore::new(), Vec::new());
@@ -40,7 +39,7 @@ impl Committer {
                 add: storing.file.add,
             };
             let path = store_path(&file.path).map_err(|error| self.lost(error))?;
-            let mut retry = Retry::default();
+            let mut retry = CommitBackoff::default();
             loop {
                 let start = Instant::now();
                 let put = here.put(&path, storing.file.bytes.clone().into());
@@ -58,8 +57,8 @@ impl Committer {
     }
 
     /// Gives all names their places, in the table, too.
-    fn add_columns(&mut self, rows: &dyn Rows) -> Result<(), Stop> {
-        let mut retry = Retry::default();
+    fn add_columns(&mut self, rows: &dyn CommitPayload) -> Result<(), CommitError> {
+        let mut retry = CommitBackoff::default();
         loop {
             let names = rows.names(&self.bindings);
             self.schema.columns.extend(self.bindings.admit(names));
@@ -94,12 +93,12 @@ impl Committer {
     }
 
     /// Moves files to their places in the table, durably, or uploads them. Those that a first attempt has moved stay.
-    pub fn place(&mut self, staged: &[StagedFile]) -> Result<(), Stop> {
+    pub fn place(&mut self, staged: &[StagedFile]) -> Result<(), CommitError> {
         for file in staged {
             let from = store_path(&file.path).map_err(|error| self.lost(error))?;
             let to = self.log.path(&file.add.path).map_err(|error| self.lost(error))?;
             let (store, remote) = (self.log.store().clone(), self.log.remote().cloned());
-            let mut retry = Retry::default();
+            let mut retry = CommitBackoff::default();
             loop {
                 let placed = match &remote {
                     Some(remote) => self.runtime.block_on(remote.upload_file(&to, &file.path)),
@@ -116,9 +115,9 @@ impl Committer {
     }
 
     /// Reads what others have committed, so that what is asked of the table is true of now.
-    pub fn refresh(&mut self) -> Result<(), Stop> {
+    pub fn refresh(&mut self) -> Result<(), CommitError> {
         let before = self.snapshot.metadata.clone();
-        self.read_commits(&mut Retry::default())?;
+        self.read_commits(&mut CommitBackoff::default())?;
         if before != self.snapshot.metadata {
             self.adopt_columns();
         }

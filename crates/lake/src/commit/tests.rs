@@ -7,11 +7,11 @@ use prometheus::Registry;
 use tempfile::TempDir;
 
 use super::*;
-use crate::delta::Detail;
-use crate::delta::schema::Column;
+use crate::delta::SnapshotDetail;
+use crate::delta::schema::TableColumn;
 use crate::opening;
 use crate::store::flaky::{Faults, Flaky};
-use crate::store::{Scratch, Site, SyncedStore};
+use crate::store::{LakeStorage, ScratchOptions, SyncedStore};
 use crate::tables::LOGS;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -44,12 +44,12 @@ fn add(path: &str) -> Add {
     }
 }
 
-impl Rows for OneRow {
-    fn names(&self, _: &Bindings) -> Vec<(Source, &str)> {
-        vec![(Source::Attr, self.attribute)]
+impl CommitPayload for OneRow {
+    fn names(&self, _: &AttributeBindings) -> Vec<(AttributeSource, &str)> {
+        vec![(AttributeSource::Attr, self.attribute)]
     }
 
-    fn encode(&self, schema: &TableSchema, _: &Bindings) -> Result<(Vec<EncodedFile>, u64), String> {
+    fn encode(&self, schema: &TableSchema, _: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
         assert!(schema.column(&format!("attr_{}", self.attribute)).is_some());
         let file = EncodedFile {
             bytes: Bytes::from_static(b"x"),
@@ -60,8 +60,8 @@ impl Rows for OneRow {
     }
 }
 
-fn taken(offset: i64) -> [Taken; 1] {
-    [Taken {
+fn taken(offset: i64) -> [CommittedOffset; 1] {
+    [CommittedOffset {
         application: "thalweg/ab/lake.logs/0".to_owned(),
         offset,
         is_last: false,
@@ -77,7 +77,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// A new table of logs, and whoever commits to it.
-async fn committer(site: &Site, health: Arc<Health>) -> Committer {
+async fn committer(site: &LakeStorage, health: Arc<TableHealth>) -> Committer {
     let (columns, metrics) = ((LOGS.columns)(), LakeMetrics::register(&Registry::new()).unwrap());
     let opened = opening::open(site, LOGS.name, LOGS.partitions, &columns);
     let (log, _) = opened.await.unwrap();
@@ -86,7 +86,7 @@ async fn committer(site: &Site, health: Arc<Health>) -> Committer {
     Committer::new(
         log,
         snapshot,
-        Promotion::default(),
+        AttributePromotion::default(),
         health,
         metrics,
         100,
@@ -94,14 +94,14 @@ async fn committer(site: &Site, health: Arc<Health>) -> Committer {
     )
 }
 
-fn on_store(scratch: &TempDir, store: Arc<dyn object_store::ObjectStore>) -> Site {
-    let scratch = Scratch {
+fn on_store(scratch: &TempDir, store: Arc<dyn object_store::ObjectStore>) -> LakeStorage {
+    let scratch = ScratchOptions {
         folder: scratch.path().join("lake/_thalweg"),
         spool_bytes: 1 << 20,
         free_min: 0,
         bytes_per_second: 0,
     };
-    Site::remote("s3://bucket/lake", store, "lake".into(), &scratch)
+    LakeStorage::remote("s3://bucket/lake", store, "lake".into(), &scratch)
 }
 
 /// Commits on a thread of its own, as all do.
@@ -115,9 +115,9 @@ fn commit(mut committer: Committer, rows: OneRow, offset: i64) -> JoinHandle<Com
 /// A column that another writer adds, and files that it replaces.
 async fn guest_commits(log: &DeltaLog, replaced: Option<&str>) {
     let log = log.clone().for_guest();
-    let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+    let snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let mut schema = (*snapshot.schema).clone();
-    let column = Column::attribute("attr_guest".to_owned(), "attr", "guest");
+    let column = TableColumn::attribute("attr_guest".to_owned(), "attr", "guest");
     schema.columns.push(column);
     let mut actions = vec![Action::Metadata(Metadata {
         schema_string: schema.to_delta(),
@@ -140,11 +140,11 @@ async fn columns_that_another_writer_added_while_an_answer_was_lost_stay_in_the_
     for is_replaced in [false, true] {
         let (scratch, store) = (tempfile::tempdir().unwrap(), Flaky::new(1));
         let site = on_store(&scratch, Arc::new(store.clone()));
-        let health = Arc::new(Health::default());
+        let health = Arc::new(TableHealth::default());
         let committer = committer(&site, health.clone()).await;
         let elsewhere = tempfile::tempdir().unwrap();
         let truth = on_store(&elsewhere, store.truth()).log("logs").unwrap();
-        let newest = async || truth.load(Detail::Counts).await.unwrap().unwrap();
+        let newest = async || truth.load(SnapshotDetail::Counts).await.unwrap().unwrap();
 
         // The commit arrives, and its writer hears nothing of it until another one has committed, too.
         store.set(Faults::LateCommits);
@@ -177,11 +177,11 @@ async fn columns_that_another_writer_added_while_an_answer_was_lost_stay_in_the_
 /// A folder for rows that wait; where it is to be lies a file until the fault was seen.
 struct Blocked {
     folder: PathBuf,
-    health: Arc<Health>,
+    health: Arc<TableHealth>,
 }
 
 impl Blocked {
-    fn new(within: &Path, health: &Arc<Health>) -> Blocked {
+    fn new(within: &Path, health: &Arc<TableHealth>) -> Blocked {
         std::fs::write(within, "in the way").unwrap();
         Blocked {
             folder: within.join("rows"),
@@ -205,8 +205,8 @@ impl Blocked {
 async fn two_short_faults_with_work_between_them_are_not_one_long_one() {
     const PATIENCE: Duration = Duration::from_secs(2);
     let folder = tempfile::tempdir().unwrap();
-    let site = Site::folder(&folder.path().join("lake"), SyncedStore::new());
-    let health = Arc::new(Health::with_patience(PATIENCE));
+    let site = LakeStorage::folder(&folder.path().join("lake"), SyncedStore::new());
+    let health = Arc::new(TableHealth::with_patience(PATIENCE));
     let mut committer = committer(&site, health.clone()).await;
     let staging = std::thread::spawn(move || {
         for (number, attribute) in ["a", "b"].into_iter().enumerate() {

@@ -10,8 +10,8 @@ use arrow::datatypes::{
 use hashbrown::HashMap;
 
 use super::merge::MergeError;
-use super::sorted::Run;
-use crate::file::{Column, Present, Segment};
+use super::merge_iterator::RowRun;
+use crate::file::{FileColumn, SourceSegment, ValidityBitmap};
 use crate::rows::text::NULL;
 use crate::tables::TableSpec;
 
@@ -19,32 +19,36 @@ use crate::tables::TableSpec;
 const TRIED_TEXTS: usize = 4096;
 
 /// One column for each of a schema.
-pub(crate) fn columns<'a>(spec: &TableSpec, schema: &Schema, runs: &'a [Run]) -> Result<Vec<Column<'a>>, MergeError> {
+pub(crate) fn columns<'a>(
+    spec: &TableSpec,
+    schema: &Schema,
+    runs: &'a [RowRun],
+) -> Result<Vec<FileColumn<'a>>, MergeError> {
     schema.fields().iter().map(|field| column(spec, field, runs)).collect()
 }
 
 /// The column of the piece of a run; `None` if its file lacks it.
-type Part<'a> = (Option<&'a ArrayRef>, &'a Run);
+type RunColumn<'a> = (Option<&'a ArrayRef>, &'a RowRun);
 
-fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column<'a>, MergeError> {
+fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [RowRun]) -> Result<FileColumn<'a>, MergeError> {
     let name = field.name().as_str();
     let is_near = spec.near.contains(&name);
     if runs.iter().any(|run| run.piece.sources.contains_key(name)) {
         let segments = segments(name, runs);
-        return Ok(Column::Read { segments, is_near });
+        return Ok(FileColumn::Read { segments, is_near });
     }
-    let parts: Vec<Part<'a>> = runs
+    let parts: Vec<RunColumn<'a>> = runs
         .iter()
         .map(|run| (run.piece.rows.column_by_name(name), run))
         .collect();
-    let has_values = |(array, _): &Part<'_>| array.is_some_and(|array| array.null_count() < array.len());
+    let has_values = |(array, _): &RunColumn<'_>| array.is_some_and(|array| array.null_count() < array.len());
     if !parts.iter().any(has_values) {
-        return Ok(Column::Nothing);
+        return Ok(FileColumn::Nothing);
     }
     Ok(match field.data_type() {
         DataType::Int64 => {
             let (values, present) = numbers::<Int64Type>(&parts)?;
-            Column::Longs {
+            FileColumn::Longs {
                 values,
                 present,
                 is_near,
@@ -52,7 +56,7 @@ fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column
         }
         DataType::Timestamp(..) => {
             let (values, present) = numbers::<TimestampMicrosecondType>(&parts)?;
-            Column::Longs {
+            FileColumn::Longs {
                 values,
                 present,
                 is_near,
@@ -60,15 +64,15 @@ fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column
         }
         DataType::Int32 => {
             let (values, present) = numbers::<Int32Type>(&parts)?;
-            Column::Integers(values, present)
+            FileColumn::Integers(values, present)
         }
         DataType::Float64 => {
             let (values, present) = numbers::<Float64Type>(&parts)?;
-            Column::Doubles(values, present)
+            FileColumn::Doubles(values, present)
         }
         DataType::Boolean => booleans(&parts),
         DataType::Utf8 | DataType::Binary => match spec.plain.contains(&name) {
-            true => Column::Plain(each_text(&parts)),
+            true => FileColumn::Plain(each_text(&parts)),
             false => texts(&parts),
         },
         kind => nested(&parts, kind)?,
@@ -76,20 +80,20 @@ fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column
 }
 
 /// Rows of one row group that follow each other are one.
-fn segments(name: &str, runs: &[Run]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
+fn segments(name: &str, runs: &[RowRun]) -> Vec<SourceSegment> {
+    let mut segments: Vec<SourceSegment> = Vec::new();
     for run in runs {
         let source = run.piece.sources.get(name).filter(|source| !source.is_empty());
         let first = run.piece.first_row + run.begin;
         match (source, segments.last_mut()) {
-            (None, Some(Segment::Nulls(rows))) => *rows += run.len,
-            (None, _) => segments.push(Segment::Nulls(run.len)),
-            (Some(source), Some(Segment::Rows { source: last, rows }))
+            (None, Some(SourceSegment::Nulls(rows))) => *rows += run.len,
+            (None, _) => segments.push(SourceSegment::Nulls(run.len)),
+            (Some(source), Some(SourceSegment::Rows { source: last, rows }))
                 if Arc::ptr_eq(last, source) && rows.end == first =>
             {
                 rows.end += run.len;
             }
-            (Some(source), _) => segments.push(Segment::Rows {
+            (Some(source), _) => segments.push(SourceSegment::Rows {
                 source: source.clone(),
                 rows: first..first + run.len,
             }),
@@ -98,11 +102,11 @@ fn segments(name: &str, runs: &[Run]) -> Vec<Segment> {
     segments
 }
 
-fn rows(parts: &[Part<'_>]) -> usize {
+fn rows(parts: &[RunColumn<'_>]) -> usize {
     parts.iter().map(|(_, run)| run.len).sum()
 }
 
-fn numbers<T: ArrowPrimitiveType>(parts: &[Part<'_>]) -> Result<(Vec<T::Native>, Present), MergeError> {
+fn numbers<T: ArrowPrimitiveType>(parts: &[RunColumn<'_>]) -> Result<(Vec<T::Native>, ValidityBitmap), MergeError> {
     let mut all = Vec::with_capacity(rows(parts));
     for (array, run) in parts {
         match array {
@@ -116,7 +120,7 @@ fn numbers<T: ArrowPrimitiveType>(parts: &[Part<'_>]) -> Result<(Vec<T::Native>,
     Ok((all, present(parts)))
 }
 
-fn booleans<'a>(parts: &[Part<'a>]) -> Column<'a> {
+fn booleans<'a>(parts: &[RunColumn<'a>]) -> FileColumn<'a> {
     let mut all = Vec::with_capacity(rows(parts));
     for (array, run) in parts {
         match array.and_then(|array| array.as_boolean_opt()) {
@@ -124,11 +128,11 @@ fn booleans<'a>(parts: &[Part<'a>]) -> Column<'a> {
             None => all.resize(all.len() + run.len, false),
         }
     }
-    Column::Booleans(all, present(parts))
+    FileColumn::Booleans(all, present(parts))
 }
 
-fn present(parts: &[Part<'_>]) -> Present {
-    let is_whole = |(array, _): &Part<'_>| array.is_some_and(|array| array.null_count() == 0);
+fn present(parts: &[RunColumn<'_>]) -> ValidityBitmap {
+    let is_whole = |(array, _): &RunColumn<'_>| array.is_some_and(|array| array.null_count() == 0);
     if parts.iter().all(is_whole) {
         return None;
     }
@@ -144,7 +148,7 @@ fn present(parts: &[Part<'_>]) -> Present {
 }
 
 /// The text of each row.
-fn each_text<'a>(parts: &[Part<'a>]) -> Vec<Option<&'a [u8]>> {
+fn each_text<'a>(parts: &[RunColumn<'a>]) -> Vec<Option<&'a [u8]>> {
     let mut all = Vec::with_capacity(rows(parts));
     for (array, run) in parts {
         let rows = run.begin..run.begin + run.len;
@@ -168,7 +172,7 @@ fn each_text<'a>(parts: &[Part<'a>]) -> Vec<Option<&'a [u8]>> {
 }
 
 /// A dictionary of all, unless most of what is there is new.
-fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
+fn texts<'a>(parts: &[RunColumn<'a>]) -> FileColumn<'a> {
     let is_dictionary = |array: &ArrayRef| matches!(array.data_type(), DataType::Dictionary(..));
     if parts.iter().all(|(array, _)| array.is_none_or(is_dictionary)) {
         return dictionaries(parts);
@@ -186,14 +190,14 @@ fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
             texts.len() as u32 - 1
         }));
         if texts.len() > TRIED_TEXTS && texts.len() > ids.len() / 2 {
-            return Column::Plain(rows);
+            return FileColumn::Plain(rows);
         }
     }
-    Column::Dictionary { texts, ids }
+    FileColumn::Dictionary { texts, ids }
 }
 
 /// The dictionaries of all as one.
-fn dictionaries<'a>(parts: &[Part<'a>]) -> Column<'a> {
+fn dictionaries<'a>(parts: &[RunColumn<'a>]) -> FileColumn<'a> {
     let (mut texts, mut ids) = (Vec::new(), Vec::with_capacity(rows(parts)));
     let mut known: HashMap<&'a [u8], u32> = HashMap::new();
     // Pieces of one row group have the same.
@@ -230,16 +234,16 @@ fn dictionaries<'a>(parts: &[Part<'a>]) -> Column<'a> {
             })),
         }
     }
-    Column::Dictionary { texts, ids }
+    FileColumn::Dictionary { texts, ids }
 }
 
-fn nested<'a>(parts: &[Part<'a>], kind: &DataType) -> Result<Column<'a>, MergeError> {
-    let array = |(array, run): &Part<'a>| match array {
+fn nested<'a>(parts: &[RunColumn<'a>], kind: &DataType) -> Result<FileColumn<'a>, MergeError> {
+    let array = |(array, run): &RunColumn<'a>| match array {
         // Files may name what lists and maps are made of otherwise.
         Some(array) => cast(&array.slice(run.begin, run.len), kind),
         None => Ok(new_null_array(kind, run.len)),
     };
     let arrays: Vec<ArrayRef> = parts.iter().map(array).collect::<Result<_, _>>()?;
     let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(Column::Nested(concat(&arrays)?))
+    Ok(FileColumn::Nested(concat(&arrays)?))
 }

@@ -15,7 +15,7 @@ use parquet::basic::Type;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, RowGroupMetaData};
 
-use super::keys::{KeyRows, Keys, dictionary, key_type};
+use super::keys::{KeyRows, SortKeys, dictionary, key_type};
 use super::merge::MergeError;
 use crate::delta::schema::{ColumnType, TableSchema};
 use crate::file::{SourceColumn, is_sorted};
@@ -27,7 +27,7 @@ const ARRIVAL: &str = "arrival_unix_nano";
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct MergeReadOptions {
     /// Columns that are not looked at.
     pub left_out: &'static [&'static str],
     /// All texts are dictionaries, whatever they are in the file.
@@ -38,7 +38,7 @@ pub(crate) struct Reading {
 pub(crate) type SourceColumns = HashMap<String, Arc<SourceColumn>>;
 
 /// Some rows of a file, and what they are ordered by.
-pub(crate) struct Piece {
+pub(crate) struct KeyedBatch {
     /// Without the columns that are read page by page.
     pub rows: RecordBatch,
     pub keys: KeyRows,
@@ -51,10 +51,10 @@ pub(crate) struct Piece {
     pub times: (i64, i64),
 }
 
-impl Piece {
+impl KeyedBatch {
     /// Rows that were made, and are not compared with others.
-    pub fn of(rows: RecordBatch) -> Piece {
-        Piece {
+    pub fn of(rows: RecordBatch) -> KeyedBatch {
+        KeyedBatch {
             keys: KeyRows::default(),
             input: 0,
             sources: Arc::default(),
@@ -67,25 +67,25 @@ impl Piece {
 
 /// What tells that no row was lost: it does not depend on their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RowChecksum {
     pub rows: u64,
     checksum: u64,
 }
 
 /// A file whose footer was read.
-struct Opened<'a> {
+struct OpenParquetFile<'a> {
     path: &'a Path,
     file: Arc<File>,
     metadata: ArrowReaderMetadata,
 }
 
-impl Opened<'_> {
+impl OpenParquetFile<'_> {
     fn new<'a>(
         path: &'a Path,
         spec: &TableSpec,
         table: &TableSchema,
-        reading: Reading,
-    ) -> Result<Opened<'a>, MergeError> {
+        reading: MergeReadOptions,
+    ) -> Result<OpenParquetFile<'a>, MergeError> {
         let open = || -> Result<(File, ArrowReaderMetadata), ParquetError> {
             let file = File::open(path)?;
             let options = ArrowReaderOptions::new()
@@ -97,7 +97,7 @@ impl Opened<'_> {
             Ok((file, ArrowReaderMetadata::try_new(found.metadata().clone(), options)?))
         };
         let (file, metadata) = open().map_err(|error| broken(path, &error))?;
-        Ok(Opened {
+        Ok(OpenParquetFile {
             path,
             file: Arc::new(file),
             metadata,
@@ -133,8 +133,8 @@ pub(super) fn broken(path: &Path, error: &dyn std::fmt::Display) -> MergeError {
     }
 }
 
-pub(crate) struct Input<'a> {
-    opened: Opened<'a>,
+pub(crate) struct MergeInput<'a> {
+    opened: OpenParquetFile<'a>,
     number: usize,
     next_group: usize,
     reader: Option<ParquetRecordBatchReader>,
@@ -149,22 +149,22 @@ pub(crate) struct Input<'a> {
     left_out: &'static [&'static str],
 }
 
-impl Input<'_> {
+impl MergeInput<'_> {
     pub fn open<'a>(
         path: &'a Path,
         number: usize,
         spec: &TableSpec,
         table: &TableSchema,
-        reading: Reading,
-    ) -> Result<Input<'a>, MergeError> {
-        let opened = Opened::new(path, spec, table, reading)?;
+        reading: MergeReadOptions,
+    ) -> Result<MergeInput<'a>, MergeError> {
+        let opened = OpenParquetFile::new(path, spec, table, reading)?;
         if !is_sorted(opened.metadata.metadata(), spec.sort) {
             return Err(MergeError::Unsorted { path: path.to_owned() });
         }
         let groups = opened.metadata.metadata().row_groups();
         let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
         let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
-        Ok(Input {
+        Ok(MergeInput {
             bytes_per_row: usize::try_from(bytes / rows.max(1)).unwrap_or_default(),
             opened,
             number,
@@ -213,7 +213,7 @@ impl Input<'_> {
         self.opened.metadata.schema()
     }
 
-    pub fn next(&mut self, keys: &Keys, tally: &mut Tally) -> Result<Option<Piece>, MergeError> {
+    pub fn next(&mut self, keys: &SortKeys, tally: &mut RowChecksum) -> Result<Option<KeyedBatch>, MergeError> {
         loop {
             let Some(reader) = &mut self.reader else {
                 if self.next_group == self.opened.groups() {
@@ -241,7 +241,7 @@ impl Input<'_> {
             let all = times(&rows)?;
             let least = all.iter().copied().min().unwrap_or_default();
             let greatest = all.iter().copied().max().unwrap_or_default();
-            return Ok(Some(Piece {
+            return Ok(Some(KeyedBatch {
                 times: (least, greatest),
                 rows,
                 keys,
@@ -255,7 +255,7 @@ impl Input<'_> {
 
 /// What a footer says of how a file can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct InputRequirements {
     /// Bytes that it takes while it is read with others: of each column a page, and its dictionary.
     pub memory: u64,
     /// It can be an input of a merge.
@@ -263,15 +263,15 @@ pub(crate) struct Needs {
 }
 
 /// Looks at the footer of a file.
-pub(crate) fn needs_of(path: &Path, spec: &TableSpec, table: &TableSchema) -> Result<Needs, MergeError> {
-    let opened = Opened::new(path, spec, table, Reading::default())?;
-    Ok(Needs {
+pub(crate) fn needs_of(path: &Path, spec: &TableSpec, table: &TableSchema) -> Result<InputRequirements, MergeError> {
+    let opened = OpenParquetFile::new(path, spec, table, MergeReadOptions::default())?;
+    Ok(InputRequirements {
         memory: memory_of(&opened),
         is_sorted: is_sorted(opened.metadata.metadata(), spec.sort),
     })
 }
 
-fn memory_of(opened: &Opened<'_>) -> u64 {
+fn memory_of(opened: &OpenParquetFile<'_>) -> u64 {
     /// Of a column, whatever it has.
     const COLUMN: u64 = 16 << 10;
     let metadata = opened.metadata.metadata();
@@ -293,9 +293,9 @@ fn memory_of(opened: &Opened<'_>) -> u64 {
     groups.map(of_group).max().unwrap_or_default()
 }
 
-impl Tally {
-    pub(super) fn and(self, other: Tally) -> Tally {
-        Tally {
+impl RowChecksum {
+    pub(super) fn and(self, other: RowChecksum) -> RowChecksum {
+        RowChecksum {
             rows: self.rows + other.rows,
             checksum: self.checksum.wrapping_add(other.checksum),
         }
@@ -308,7 +308,7 @@ impl Tally {
         Ok(())
     }
 
-    pub(super) fn add_row(&mut self, piece: &Piece, row: usize) -> Result<(), MergeError> {
+    pub(super) fn add_row(&mut self, piece: &KeyedBatch, row: usize) -> Result<(), MergeError> {
         let arrival = arrivals(&piece.rows)?.and_then(|arrivals| arrivals.get(row));
         self.checksum = self.checksum.wrapping_add(piece.keys.checksum(row, arrival.copied()));
         self.rows += 1;
@@ -320,11 +320,11 @@ impl Tally {
         path: &Path,
         spec: &TableSpec,
         table: &TableSchema,
-        keys: &Keys,
-    ) -> Result<Tally, MergeError> {
-        let opened = Opened::new(path, spec, table, Reading::default())?;
+        keys: &SortKeys,
+    ) -> Result<RowChecksum, MergeError> {
+        let opened = OpenParquetFile::new(path, spec, table, MergeReadOptions::default())?;
         let is_read = |name: &str| name == ARRIVAL || keys.names.contains(&name);
-        let mut tally = Tally::default();
+        let mut tally = RowChecksum::default();
         for group in 0..opened.groups() {
             for rows in opened.group(group, is_read)? {
                 let rows = rows.map_err(|error| broken(path, &error))?;
@@ -376,7 +376,7 @@ fn as_read(
     table: &TableSchema,
     file: &Schema,
     metadata: &ParquetMetaData,
-    reading: Reading,
+    reading: MergeReadOptions,
 ) -> Schema {
     let leaves = metadata.file_metadata().schema_descr();
     let has_dictionary = |name: &str| {

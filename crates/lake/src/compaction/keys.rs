@@ -11,13 +11,13 @@ use crate::delta::schema::ColumnType;
 use crate::tables::TableSpec;
 
 /// The columns that a table is ordered by.
-pub(crate) struct Keys {
+pub(crate) struct SortKeys {
     pub names: &'static [&'static str],
 }
 
-impl Keys {
-    pub fn new(spec: &'static TableSpec) -> Keys {
-        Keys { names: spec.sort }
+impl SortKeys {
+    pub fn new(spec: &'static TableSpec) -> SortKeys {
+        SortKeys { names: spec.sort }
     }
 
     pub fn of(&self, rows: &RecordBatch) -> Result<KeyRows, MergeError> {

@@ -10,25 +10,25 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::columns::columns;
-use super::input::{Input, Reading, Tally, times};
-use super::keys::Keys;
-use super::sorted::{Newest, Run, Sorted, laid_out};
+use super::input::{MergeInput, MergeReadOptions, RowChecksum, times};
+use super::keys::SortKeys;
+use super::merge_iterator::{MergeIterator, RevisionFilter, RowRun, laid_out};
 use crate::delta::schema::TableSchema;
 use crate::file::{FileRules, FileWriter, rows_of_group};
 use crate::tables::TableSpec;
 
 /// Rows of event time that belong into one file, by their width in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bucket(pub i64);
+pub struct BucketWidth(pub i64);
 
-impl Bucket {
+impl BucketWidth {
     pub(super) fn of(self, time: i64) -> i64 {
         time.div_euclid(self.0.max(1))
     }
 }
 
 /// Where finished bytes of a file go.
-pub trait Sink: Send {
+pub trait FileSink: Send {
     /// The next bytes of the file. They may be written at once or later.
     fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError>;
 
@@ -53,7 +53,7 @@ pub enum MergeError {
     )]
     Foreign { path: PathBuf, why: String },
     #[error("rows are not what was read: {read:?} went in, {written:?} came out")]
-    Mismatch { read: Tally, written: Tally },
+    Mismatch { read: RowChecksum, written: RowChecksum },
     #[error(transparent)]
     Parquet(#[from] ParquetError),
     #[error(transparent)]
@@ -65,12 +65,12 @@ pub enum MergeError {
 }
 
 /// Files of one table and day that become others.
-pub struct Merge<'a> {
+pub struct MergeJob<'a> {
     pub spec: &'static TableSpec,
     pub table: &'a TableSchema,
     /// In the order of the log.
     pub inputs: &'a [PathBuf],
-    pub bucket: Bucket,
+    pub bucket: BucketWidth,
     pub rules: FileRules,
     /// Bytes at which a file ends.
     pub target_bytes: u64,
@@ -79,28 +79,37 @@ pub struct Merge<'a> {
 }
 
 /// A file that was made.
-pub struct Output {
-    pub sink: Box<dyn Sink>,
+pub struct MergeOutput {
+    pub sink: Box<dyn FileSink>,
     pub footer: ParquetMetaData,
     pub bytes: u64,
     pub rows: u64,
 }
 
-pub struct Merged {
-    pub outputs: Vec<Output>,
-    pub tally: Tally,
+pub struct MergeResult {
+    pub outputs: Vec<MergeOutput>,
+    pub tally: RowChecksum,
 }
 
-impl Merge<'_> {
+impl MergeJob<'_> {
     /// Files with the rows of all, which were read again and found to be those.
-    pub fn run(&self, new_file: &mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>) -> Result<Merged, MergeError> {
+    pub fn run(
+        &self,
+        new_file: &mut dyn FnMut() -> Result<Box<dyn FileSink>, MergeError>,
+    ) -> Result<MergeResult, MergeError> {
         let mut inputs = Vec::with_capacity(self.inputs.len());
         for (number, path) in self.inputs.iter().enumerate() {
-            inputs.push(Input::open(path, number, self.spec, self.table, Reading::default())?);
+            inputs.push(MergeInput::open(
+                path,
+                number,
+                self.spec,
+                self.table,
+                MergeReadOptions::default(),
+            )?);
         }
         self.choose_sources(&mut inputs);
         let bytes_per_row = inputs.iter().map(|input| input.bytes_per_row).max().unwrap_or_default();
-        let mut outputs = Outputs {
+        let mut outputs = BucketWriter {
             merge: self,
             schema: self.schema(&inputs),
             group_rows: rows_of_group(&self.rules, bytes_per_row),
@@ -109,8 +118,8 @@ impl Merge<'_> {
             done: Vec::new(),
             held: 0,
         };
-        let mut sorted = Sorted::new(inputs, Keys::new(self.spec));
-        let mut newest = Newest::default();
+        let mut sorted = MergeIterator::new(inputs, SortKeys::new(self.spec));
+        let mut newest = RevisionFilter::default();
         while let Some(run) = sorted.next()? {
             match self.spec.has_revisions() {
                 true => newest.push(&run, |run| outputs.take(run))?,
@@ -122,12 +131,17 @@ impl Merge<'_> {
         }
         let read = sorted.tally;
         let done = outputs.finish()?;
-        let mut written = Tally::default();
+        let mut written = RowChecksum::default();
         for output in &done {
-            written = written.and(Tally::of_file(output.sink.path(), self.spec, self.table, &sorted.keys)?);
+            written = written.and(RowChecksum::of_file(
+                output.sink.path(),
+                self.spec,
+                self.table,
+                &sorted.keys,
+            )?);
         }
         match written.and(newest.tally) == read {
-            true => Ok(Merged {
+            true => Ok(MergeResult {
                 outputs: done,
                 tally: written,
             }),
@@ -136,7 +150,7 @@ impl Merge<'_> {
     }
 
     /// Columns are read page by page that all files have in our own form.
-    fn choose_sources(&self, inputs: &mut [Input<'_>]) {
+    fn choose_sources(&self, inputs: &mut [MergeInput<'_>]) {
         inputs
             .iter_mut()
             .for_each(|input| input.find_sources(self.spec, self.table));
@@ -149,10 +163,10 @@ impl Merge<'_> {
     }
 
     /// Columns that some file has, in the order of the table.
-    fn schema(&self, inputs: &[Input<'_>]) -> SchemaRef {
+    fn schema(&self, inputs: &[MergeInput<'_>]) -> SchemaRef {
         let is_there = |name: &str| inputs.iter().any(|input| input.columns().index_of(name).is_ok());
         let known = self.table.columns.iter().filter(|column| is_there(&column.name));
-        let field = |column: &crate::delta::schema::Column| {
+        let field = |column: &crate::delta::schema::TableColumn| {
             Some(Field::new(&column.name, column.kind.arrow()?, column.nullable))
         };
         Arc::new(Schema::new(known.filter_map(field).collect::<Vec<Field>>()))
@@ -161,26 +175,26 @@ impl Merge<'_> {
 
 /// A bucket of which rows wait for their row group.
 #[derive(Default)]
-struct Growing {
-    runs: Vec<Run>,
+struct OpenBucket {
+    runs: Vec<RowRun>,
     rows: usize,
-    file: Option<(FileWriter, Box<dyn Sink>)>,
+    file: Option<(FileWriter, Box<dyn FileSink>)>,
     file_rows: u64,
 }
 
-struct Outputs<'m, 'f> {
-    merge: &'m Merge<'m>,
+struct BucketWriter<'m, 'f> {
+    merge: &'m MergeJob<'m>,
     schema: SchemaRef,
     group_rows: usize,
-    new_file: &'f mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>,
-    growing: BTreeMap<i64, Growing>,
-    done: Vec<Output>,
+    new_file: &'f mut dyn FnMut() -> Result<Box<dyn FileSink>, MergeError>,
+    growing: BTreeMap<i64, OpenBucket>,
+    done: Vec<MergeOutput>,
     /// Rows that wait, of all buckets.
     held: usize,
 }
 
-impl Outputs<'_, '_> {
-    fn take(&mut self, run: &Run) -> Result<(), MergeError> {
+impl BucketWriter<'_, '_> {
+    fn take(&mut self, run: &RowRun) -> Result<(), MergeError> {
         let (bucket, (least, greatest)) = (self.merge.bucket, run.piece.times);
         let end = run.begin + run.len;
         if bucket.of(least) == bucket.of(greatest) {
@@ -198,14 +212,14 @@ impl Outputs<'_, '_> {
         Ok(())
     }
 
-    fn push(&mut self, bucket: i64, run: &Run, begin: usize, end: usize) -> Result<(), MergeError> {
+    fn push(&mut self, bucket: i64, run: &RowRun, begin: usize, end: usize) -> Result<(), MergeError> {
         let growing = self.growing.entry(bucket).or_default();
         let len = end - begin;
         growing.rows += len;
         self.held += len;
         match growing.runs.last_mut() {
             Some(last) if Arc::ptr_eq(&last.piece, &run.piece) && last.begin + last.len == begin => last.len += len,
-            _ => growing.runs.push(Run {
+            _ => growing.runs.push(RowRun {
                 piece: run.piece.clone(),
                 begin,
                 len,
@@ -265,7 +279,7 @@ impl Outputs<'_, '_> {
         sink.write(rest)?;
         sink.finish()?;
         let rows = std::mem::take(&mut growing.file_rows);
-        self.done.push(Output {
+        self.done.push(MergeOutput {
             sink,
             footer,
             bytes,
@@ -274,7 +288,7 @@ impl Outputs<'_, '_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Vec<Output>, MergeError> {
+    fn finish(mut self) -> Result<Vec<MergeOutput>, MergeError> {
         let buckets: Vec<i64> = self.growing.keys().copied().collect();
         for bucket in buckets {
             if self.growing.get(&bucket).is_some_and(|growing| growing.rows > 0) {

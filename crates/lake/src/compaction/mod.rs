@@ -7,17 +7,17 @@ mod columns;
 mod input;
 mod keys;
 mod merge;
+mod merge_iterator;
 mod plan;
 mod rewrite;
-mod sorted;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use columns::columns;
-pub(crate) use input::{Input, Needs, Piece, Reading, needs_of};
-pub(crate) use keys::Keys;
-pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
+pub(crate) use input::{InputRequirements, KeyedBatch, MergeInput, MergeReadOptions, needs_of};
+pub(crate) use keys::SortKeys;
+pub use merge::{BucketWidth, FileSink, MergeError, MergeJob, MergeOutput, MergeResult};
+pub(crate) use merge_iterator::{MergeIterator, RevisionFilter, RowRun};
 pub use plan::CompactionOptions;
-pub(crate) use plan::{Job, Seals, Work, pending, plan};
-pub(crate) use rewrite::Rewrite;
-pub(crate) use sorted::{Newest, Run, Sorted};
+pub(crate) use plan::{CompactionJob, CompactionKind, SealPolicy, pending, plan};
+pub(crate) use rewrite::RewriteJob;

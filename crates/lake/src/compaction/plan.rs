@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::merge::Bucket;
+use super::merge::BucketWidth;
 use crate::delta::{FileEntry, Snapshot};
 
 const HOUR: i64 = 3_600_000_000_000;
@@ -50,7 +50,7 @@ const INPUTS_MIN: usize = 2;
 
 /// Which of the files that a job makes are merged no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seals {
+pub(crate) enum SealPolicy {
     /// Rows are still expected.
     Nothing,
     /// Those of the target's size: the bucket is complete, and too much for one job.
@@ -61,7 +61,7 @@ pub(crate) enum Seals {
 
 /// What is done with files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum CompactionKind {
     /// Sorted files become fewer.
     Merge,
     /// The file of another writer becomes sorted ones.
@@ -70,23 +70,23 @@ pub(crate) enum Work {
 
 /// Some files of one day and bucket.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Job {
-    pub work: Work,
+pub(crate) struct CompactionJob {
+    pub work: CompactionKind,
     /// The ones that came first are first.
     pub inputs: Vec<Arc<FileEntry>>,
-    pub bucket: Bucket,
+    pub bucket: BucketWidth,
     pub level: u32,
-    pub seals: Seals,
+    pub seals: SealPolicy,
 }
 
-impl Job {
-    pub fn rewrite(file: &Arc<FileEntry>) -> Job {
-        Job {
-            work: Work::Rewrite,
+impl CompactionJob {
+    pub fn rewrite(file: &Arc<FileEntry>) -> CompactionJob {
+        CompactionJob {
+            work: CompactionKind::Rewrite,
             inputs: vec![file.clone()],
-            bucket: Bucket(WIDTHS[2]),
+            bucket: BucketWidth(WIDTHS[2]),
             level: 0,
-            seals: Seals::Nothing,
+            seals: SealPolicy::Nothing,
         }
     }
 
@@ -109,8 +109,8 @@ impl Job {
                 .iter()
                 .filter_map(|place| self.inputs.get(*place).cloned())
                 .collect();
-            if self.seals == Seals::All {
-                self.seals = Seals::Full;
+            if self.seals == SealPolicy::All {
+                self.seals = SealPolicy::Full;
             }
         }
         (kept, used)
@@ -119,17 +119,19 @@ impl Job {
     /// Whether a file of so many bytes that it makes is merged no more.
     pub fn is_sealed(&self, bytes: u64, target: u64) -> bool {
         match self.seals {
-            Seals::Nothing => false,
-            Seals::Full => bytes >= target,
-            Seals::All => true,
+            SealPolicy::Nothing => false,
+            SealPolicy::Full => bytes >= target,
+            SealPolicy::All => true,
         }
     }
 }
 
 /// The job that a table needs most, if any: first what other jobs wait for. `now` is in nanoseconds.
-pub(crate) fn plan(table: &Snapshot, now: i64, options: &CompactionOptions) -> Option<Job> {
+pub(crate) fn plan(table: &Snapshot, now: i64, options: &CompactionOptions) -> Option<CompactionJob> {
     let foreign = table.files.values().find(|file| is_rewritten(file));
-    foreign.map(Job::rewrite).or_else(|| jobs(table, now, options).next())
+    foreign
+        .map(CompactionJob::rewrite)
+        .or_else(|| jobs(table, now, options).next())
 }
 
 /// Files without a value of a partition column have no place that this program would write to.
@@ -143,13 +145,13 @@ fn has_place(file: &FileEntry) -> bool {
 
 /// Bytes of the files that would be rewritten or merged now.
 pub(crate) fn pending(table: &Snapshot, now: i64, options: &CompactionOptions) -> u64 {
-    let of = |job: Job| job.inputs.iter().map(|file| file.size).sum::<u64>();
+    let of = |job: CompactionJob| job.inputs.iter().map(|file| file.size).sum::<u64>();
     let foreign = table.files.values().filter(|file| is_rewritten(file));
     foreign.map(|file| file.size).sum::<u64>() + jobs(table, now, options).map(of).sum::<u64>()
 }
 
 /// Merges: one of each bucket that has any.
-fn jobs<'a>(table: &'a Snapshot, now: i64, options: &'a CompactionOptions) -> impl Iterator<Item = Job> + 'a {
+fn jobs<'a>(table: &'a Snapshot, now: i64, options: &'a CompactionOptions) -> impl Iterator<Item = CompactionJob> + 'a {
     let mut days: BTreeMap<&[Option<Box<str>>], Vec<&Arc<FileEntry>>> = BTreeMap::new();
     let is_merged = |file: &&Arc<FileEntry>| file.times.is_some() && !file.is_foreign && has_place(file);
     for file in table.files.values().filter(is_merged) {
@@ -164,11 +166,11 @@ fn jobs_of_day<'a>(
     files: &[&'a Arc<FileEntry>],
     now: i64,
     options: &'a CompactionOptions,
-) -> impl Iterator<Item = Job> + use<'a> {
+) -> impl Iterator<Item = CompactionJob> + use<'a> {
     let bytes = BytesByBucket::of(files);
-    let mut buckets: BTreeMap<(i64, Bucket), Vec<&Arc<FileEntry>>> = BTreeMap::new();
+    let mut buckets: BTreeMap<(i64, BucketWidth), Vec<&Arc<FileEntry>>> = BTreeMap::new();
     for file in files.iter().filter(|file| !file.is_sealed) {
-        let bucket = Bucket(bytes.width_of(begin_of(file), options));
+        let bucket = BucketWidth(bytes.width_of(begin_of(file), options));
         buckets
             .entry((bucket.of(begin_of(file)), bucket))
             .or_default()
@@ -191,7 +193,7 @@ impl BytesByBucket {
         let mut bytes: HashMap<(i64, i64), u64> = HashMap::new();
         for file in files {
             for width in WIDTHS {
-                let sum = bytes.entry((width, Bucket(width).of(begin_of(file)))).or_default();
+                let sum = bytes.entry((width, BucketWidth(width).of(begin_of(file)))).or_default();
                 *sum = sum.saturating_add(file.size);
             }
         }
@@ -200,7 +202,7 @@ impl BytesByBucket {
 
     /// How wide the bucket of a time is: the narrowest one that fills half a file.
     fn width_of(&self, time: i64, options: &CompactionOptions) -> i64 {
-        let within = |width: i64| self.0.get(&(width, Bucket(width).of(time))).copied().unwrap_or(0);
+        let within = |width: i64| self.0.get(&(width, BucketWidth(width).of(time))).copied().unwrap_or(0);
         let fills = |width: &i64| within(*width) >= options.target / 2;
         WIDTHS.into_iter().find(fills).unwrap_or(WIDTHS[2])
     }
@@ -209,17 +211,17 @@ impl BytesByBucket {
 fn plan_bucket(
     mut files: Vec<&Arc<FileEntry>>,
     number: i64,
-    bucket: Bucket,
+    bucket: BucketWidth,
     now: i64,
     options: &CompactionOptions,
-) -> Option<Job> {
+) -> Option<CompactionJob> {
     let in_order =
         |a: &&Arc<FileEntry>, b: &&Arc<FileEntry>| (a.flushed_unix_ms, &a.path).cmp(&(b.flushed_unix_ms, &b.path));
     files.sort_by(in_order);
-    let job = |files: Vec<&Arc<FileEntry>>, seals: Seals| {
+    let job = |files: Vec<&Arc<FileEntry>>, seals: SealPolicy| {
         let above = files.iter().map(|file| file.level).max().unwrap_or(0);
-        Job {
-            work: Work::Merge,
+        CompactionJob {
+            work: CompactionKind::Merge,
             inputs: files.into_iter().cloned().collect(),
             bucket,
             level: above + 1,
@@ -232,7 +234,7 @@ fn plan_bucket(
         let of_level = files.iter().filter(|file| file.level == level).filter(is_small);
         let first: Vec<&Arc<FileEntry>> = of_level.take(options.inputs).copied().collect();
         if first.len() == options.inputs {
-            return Some(job(first, Seals::Nothing));
+            return Some(job(first, SealPolicy::Nothing));
         }
     }
     let end = number.saturating_add(1).saturating_mul(bucket.0);
@@ -250,9 +252,9 @@ fn plan_bucket(
         files.sort_by_key(|file| file.size);
         files.truncate(options.inputs);
         files.sort_by(in_order);
-        return Some(job(files, Seals::Full));
+        return Some(job(files, SealPolicy::Full));
     }
-    Some(job(files, Seals::All))
+    Some(job(files, SealPolicy::All))
 }
 
 #[cfg(test)]

@@ -16,11 +16,11 @@ use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader,
 use parquet::errors::ParquetError;
 
 use super::columns::columns;
-use super::input::{PIECE_ROWS, Piece, Tally, broken};
-use super::keys::Keys;
-use super::merge::{MergeError, Merged, Output, Sink};
-use super::sorted::Run;
-use crate::delta::schema::{Column as TableColumn, TableSchema};
+use super::input::{KeyedBatch, PIECE_ROWS, RowChecksum, broken};
+use super::keys::SortKeys;
+use super::merge::{FileSink, MergeError, MergeOutput, MergeResult};
+use super::merge_iterator::RowRun;
+use crate::delta::schema::{TableColumn, TableSchema};
 use crate::file::{FileRules, FileWriter, rows_of_group};
 use crate::tables::TableSpec;
 
@@ -30,7 +30,7 @@ const ROWS_MAX: usize = 1 << 20;
 const CELL_BYTES: usize = 24;
 
 /// See the module.
-pub(crate) struct Rewrite<'a> {
+pub(crate) struct RewriteJob<'a> {
     pub spec: &'static TableSpec,
     pub table: &'a TableSchema,
     pub input: &'a Path,
@@ -41,15 +41,18 @@ pub(crate) struct Rewrite<'a> {
     pub is_stopped: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Rewrite<'_> {
+impl RewriteJob<'_> {
     /// Files with the rows of one, which were read again and found to be those.
-    pub fn run(&self, new_file: &mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>) -> Result<Merged, MergeError> {
-        let Opened {
+    pub fn run(
+        &self,
+        new_file: &mut dyn FnMut() -> Result<Box<dyn FileSink>, MergeError>,
+    ) -> Result<MergeResult, MergeError> {
+        let RewriteInput {
             reader,
             bytes_per_row,
             rows_at_a_time,
         } = self.open()?;
-        let (keys, mut read, mut outputs) = (Keys::new(self.spec), Tally::default(), Vec::new());
+        let (keys, mut read, mut outputs) = (SortKeys::new(self.spec), RowChecksum::default(), Vec::new());
         let (mut waiting, mut rows) = (Vec::new(), 0);
         for batch in reader {
             if (self.is_stopped)() {
@@ -68,12 +71,12 @@ impl Rewrite<'_> {
         if rows > 0 {
             outputs.push(self.write(&waiting, bytes_per_row, new_file)?);
         }
-        let mut written = Tally::default();
+        let mut written = RowChecksum::default();
         for output in &outputs {
-            written = written.and(Tally::of_file(output.sink.path(), self.spec, self.table, &keys)?);
+            written = written.and(RowChecksum::of_file(output.sink.path(), self.spec, self.table, &keys)?);
         }
         match written == read {
-            true => Ok(Merged {
+            true => Ok(MergeResult {
                 outputs,
                 tally: written,
             }),
@@ -81,8 +84,8 @@ impl Rewrite<'_> {
         }
     }
 
-    fn open(&self) -> Result<Opened, MergeError> {
-        let open = || -> Result<Opened, ParquetError> {
+    fn open(&self) -> Result<RewriteInput, MergeError> {
+        let open = || -> Result<RewriteInput, ParquetError> {
             let file = File::open(self.input)?;
             let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
             let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
@@ -92,7 +95,7 @@ impl Rewrite<'_> {
             let bytes_per_row = usize::try_from(bytes / rows.max(1)).unwrap_or_default();
             let in_memory = bytes_per_row + CELL_BYTES * builder.parquet_schema().num_columns();
             let room = usize::try_from(self.memory).unwrap_or(usize::MAX) / in_memory.max(1);
-            Ok(Opened {
+            Ok(RewriteInput {
                 reader: builder.with_batch_size(PIECE_ROWS).build()?,
                 bytes_per_row,
                 rows_at_a_time: room.clamp(1, ROWS_MAX),
@@ -150,14 +153,14 @@ impl Rewrite<'_> {
         &self,
         waiting: &[RecordBatch],
         bytes_per_row: usize,
-        new_file: &mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>,
-    ) -> Result<Output, MergeError> {
+        new_file: &mut dyn FnMut() -> Result<Box<dyn FileSink>, MergeError>,
+    ) -> Result<MergeOutput, MergeError> {
         let schema = waiting.first().map(RecordBatch::schema).ok_or(MergeError::NoKey)?;
         let rows = concat_batches(&schema, waiting)?;
         let (order, written_as) = (self.order(&rows)?, self.schema(&schema));
         let count = rows.num_rows();
-        let runs = [Run {
-            piece: Arc::new(Piece::of(rows)),
+        let runs = [RowRun {
+            piece: Arc::new(KeyedBatch::of(rows)),
             begin: 0,
             len: count,
         }];
@@ -173,7 +176,7 @@ impl Rewrite<'_> {
         let bytes = before + rest.len() as u64;
         sink.write(rest)?;
         sink.finish()?;
-        Ok(Output {
+        Ok(MergeOutput {
             sink,
             footer,
             bytes,
@@ -209,7 +212,7 @@ impl Rewrite<'_> {
     }
 }
 
-struct Opened {
+struct RewriteInput {
     reader: ParquetRecordBatchReader,
     /// Of the file, before it is compressed.
     bytes_per_row: usize,

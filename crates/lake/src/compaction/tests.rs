@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::delta::schema::{Column as TableColumn, TableSchema};
-use crate::file::{Column, FileRules, Rows};
+use crate::delta::schema::{TableColumn, TableSchema};
+use crate::file::{FileColumn, FileRows, FileRules};
 use crate::tables::LOGS;
 
 const HOUR: i64 = 3_600_000_000_000;
@@ -45,7 +45,7 @@ fn texts<'a>(rows: &'a [Row], of: impl Fn(&'a Row) -> &'a Option<String>) -> Vec
     rows.iter().map(|row| of(row).as_ref().map(String::as_bytes)).collect()
 }
 
-fn dictionary(rows: Vec<Option<&[u8]>>) -> Column<'_> {
+fn dictionary(rows: Vec<Option<&[u8]>>) -> FileColumn<'_> {
     let mut texts: Vec<&[u8]> = Vec::new();
     let mut ids = Vec::new();
     for text in rows {
@@ -57,7 +57,7 @@ fn dictionary(rows: Vec<Option<&[u8]>>) -> Column<'_> {
             }) as u32
         }));
     }
-    Column::Dictionary { texts, ids }
+    FileColumn::Dictionary { texts, ids }
 }
 
 fn maps(rows: &[Row]) -> ArrayRef {
@@ -83,7 +83,7 @@ fn write(rows: &[Row], path: &Path, rules: &FileRules) {
     let mut rows = rows.to_vec();
     rows.sort_by(|a, b| (&a.service, a.time).cmp(&(&b.service, b.time)));
     let table = table();
-    let longs = |values: Vec<i64>, present: Option<BooleanBuffer>, is_near| Column::Longs {
+    let longs = |values: Vec<i64>, present: Option<BooleanBuffer>, is_near| FileColumn::Longs {
         values,
         present,
         is_near,
@@ -95,7 +95,7 @@ fn write(rows: &[Row], path: &Path, rules: &FileRules) {
         ("time_unix_nano", longs(times(|row| row.time), None, true)),
         ("time", longs(times(|row| row.time.div_euclid(1000)), None, true)),
         ("arrival_unix_nano", longs(times(|row| row.arrival), None, true)),
-        ("body", Column::Plain(texts(&rows, |row| &row.body))),
+        ("body", FileColumn::Plain(texts(&rows, |row| &row.body))),
         (
             "flags",
             longs(times(|row| row.flags.unwrap_or_default()), Some(flags), false),
@@ -107,16 +107,16 @@ fn write(rows: &[Row], path: &Path, rules: &FileRules) {
             "attr_x",
             match rows.len() % 2 {
                 0 => dictionary(attributes),
-                _ => Column::Plain(attributes),
+                _ => FileColumn::Plain(attributes),
             },
         ));
     }
-    columns.push(("overflow", Column::Nested(maps(&rows))));
+    columns.push(("overflow", FileColumn::Nested(maps(&rows))));
     let field = |name: &str| {
         let column = table.column(name).unwrap();
         Field::new(name, column.kind.arrow().unwrap(), column.nullable)
     };
-    let file = Rows {
+    let file = FileRows {
         schema: Arc::new(Schema::new(
             columns.iter().map(|(name, _)| field(name)).collect::<Vec<Field>>(),
         )),
@@ -168,7 +168,7 @@ struct ToDisk {
     is_bad: bool,
 }
 
-impl Sink for ToDisk {
+impl FileSink for ToDisk {
     fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
         self.file
             .write_all(&bytes)
@@ -207,12 +207,12 @@ impl World {
         }
     }
 
-    fn merge(&self, rules: &FileRules, target_bytes: u64, is_bad: bool) -> Result<Merged, MergeError> {
-        let merge = Merge {
+    fn merge(&self, rules: &FileRules, target_bytes: u64, is_bad: bool) -> Result<MergeResult, MergeError> {
+        let merge = MergeJob {
             spec: &LOGS,
             table: &table(),
             inputs: &self.inputs,
-            bucket: Bucket(HOUR),
+            bucket: BucketWidth(HOUR),
             rules: rules.clone(),
             target_bytes,
             is_stopped: &|| false,
@@ -325,9 +325,9 @@ fn what_was_merged_of_a_file_leaves_memory() {
         ..FileRules::default()
     };
     let world = World::new(&[(0..100).map(row).collect()], &rules);
-    let mut input = Input::open(&world.inputs[0], 0, &LOGS, &table(), Reading::default()).unwrap();
+    let mut input = MergeInput::open(&world.inputs[0], 0, &LOGS, &table(), MergeReadOptions::default()).unwrap();
     input.find_sources(&LOGS, &table());
-    let (keys, mut tally) = (Keys::new(&LOGS), Default::default());
+    let (keys, mut tally) = (SortKeys::new(&LOGS), Default::default());
     let mut before = Vec::new();
     while let Some(piece) = input.next(&keys, &mut tally).unwrap() {
         assert!(piece.sources.contains_key("body"));

@@ -78,7 +78,7 @@ impl LastCheckpoint {
 
 /// All that a table's history amounts to at one version.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct CheckpointState {
     pub protocol: Option<Protocol>,
     pub metadata: Option<Metadata>,
     pub adds: BTreeMap<String, Add>,
@@ -86,7 +86,7 @@ pub struct State {
     pub txns: BTreeMap<String, Txn>,
 }
 
-impl State {
+impl CheckpointState {
     pub fn apply(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_state_reads_back_and_what_has_expired_is_left_out() {
-        let mut state = State::default();
+        let mut state = CheckpointState::default();
         let remove = |path: &str, at| {
             Action::Remove(Remove {
                 path: path.to_owned(),
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn more_actions_than_a_chunk_are_all_there_and_in_order() {
-        let mut state = State::default();
+        let mut state = CheckpointState::default();
         state.apply(
             (0..CHUNK * 2 + 5)
                 .map(|n| Action::Add(add(&format!("{n:06}"))))
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn what_is_no_checkpoint_is_an_error_and_not_a_panic() {
-        let mut state = State::default();
+        let mut state = CheckpointState::default();
         state.apply(vec![Action::Protocol(Protocol::plain())]);
         let (bytes, _) = state.encode(1, 0).unwrap();
         for end in 0..bytes.len() {

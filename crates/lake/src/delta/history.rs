@@ -10,13 +10,13 @@ use futures::TryStreamExt as _;
 use object_store::ObjectStoreExt as _;
 
 use super::actions::{Action, CommitInfo};
-use super::checkpoint::{LastCheckpoint, State};
+use super::checkpoint::{CheckpointState, LastCheckpoint};
 use super::log::{DeltaError, DeltaLog, version_of};
-use super::snapshot::{Detail, Snapshot};
+use super::snapshot::{Snapshot, SnapshotDetail};
 
 /// What can be loaded of a table.
 #[derive(Clone, Debug)]
-pub struct Versions {
+pub struct LoadableVersions {
     /// The oldest and the newest.
     pub all: RangeInclusive<i64>,
     /// The newest is last.
@@ -25,11 +25,11 @@ pub struct Versions {
 
 impl DeltaLog {
     /// The versions that can be loaded; `None` where there is no table.
-    pub async fn versions(&self) -> Result<Option<Versions>, DeltaError> {
+    pub async fn versions(&self) -> Result<Option<LoadableVersions>, DeltaError> {
         let (mut checkpoints, oldest) = self.list().await?;
         checkpoints.sort_by_key(|checkpoint| checkpoint.version);
         checkpoints.dedup();
-        let Some(newest) = self.load(Detail::Counts).await? else {
+        let Some(newest) = self.load(SnapshotDetail::Counts).await? else {
             return Ok(None);
         };
         // Without its first commit a history begins at a checkpoint.
@@ -39,7 +39,7 @@ impl DeltaLog {
                 .first()
                 .map_or(newest.version, |checkpoint| checkpoint.version),
         };
-        Ok(Some(Versions {
+        Ok(Some(LoadableVersions {
             all: first.min(newest.version)..=newest.version,
             checkpoints,
         }))
@@ -57,7 +57,12 @@ impl DeltaLog {
     }
 
     /// One version of those that there are.
-    pub async fn load_at(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
+    pub async fn load_at(
+        &self,
+        versions: &LoadableVersions,
+        version: i64,
+        detail: SnapshotDetail,
+    ) -> Result<Snapshot, DeltaError> {
         let mut known = Cow::Borrowed(versions);
         loop {
             let loaded = self.load_version(&known, version, detail).await;
@@ -75,7 +80,12 @@ impl DeltaLog {
         }
     }
 
-    async fn load_version(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
+    async fn load_version(
+        &self,
+        versions: &LoadableVersions,
+        version: i64,
+        detail: SnapshotDetail,
+    ) -> Result<Snapshot, DeltaError> {
         if !versions.all.contains(&version) {
             let (first, last) = (versions.all.start(), versions.all.end());
             return Err(self.no_version(format!("has no version {version}; it has {first} to {last}")));
@@ -96,7 +106,7 @@ impl DeltaLog {
         let (at, state) = match begin {
             Some(begin) => begin,
             None => {
-                let mut state = State::default();
+                let mut state = CheckpointState::default();
                 state.apply(self.commit_at(0).await?);
                 (0, state)
             }
@@ -125,7 +135,7 @@ impl DeltaLog {
     }
 
     /// The version that the table had at a moment.
-    pub async fn version_at(&self, versions: &Versions, unix_ms: i64) -> Result<i64, DeltaError> {
+    pub async fn version_at(&self, versions: &LoadableVersions, unix_ms: i64) -> Result<i64, DeltaError> {
         let (first, last) = (*versions.all.start(), *versions.all.end());
         // Commits of one writer follow each other in time: the first that is later is looked for by halves.
         let (mut low, mut high) = (first, last + 1);

@@ -12,16 +12,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 use parking_lot::Mutex;
 use thalweg_log::clock::{Clock, SystemClock};
 
 use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
-use super::checkpoint::{self, LastCheckpoint, State, TOMBSTONES_DEFAULT_MS};
-use super::snapshot::{Detail, Snapshot, Unsupported, changes_of};
-use crate::store::{DiskFault, FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
-
-type StorePath = object_store::path::Path;
+use super::checkpoint::{self, CheckpointState, LastCheckpoint, TOMBSTONES_DEFAULT_MS};
+use super::snapshot::{Snapshot, SnapshotDetail, UnsupportedTable, changes_of};
+use crate::store::{DiskFault, FaultKind, LocalFile, RemoteStorage, SyncedStore, fault_kind, fault_text, is_staged};
 
 /// Digits in the name of a commit.
 const VERSION_DIGITS: usize = 20;
@@ -55,7 +54,7 @@ pub enum DeltaError {
     )]
     Incomplete { table: PathBuf, why: String },
     #[error("lake.unsupported_table: {table}: {source}")]
-    Unsupported { table: PathBuf, source: Unsupported },
+    Unsupported { table: PathBuf, source: UnsupportedTable },
     #[error("lake.no_version: {table} {why}")]
     NoVersion { table: PathBuf, why: String },
     /// This process does not hold the lake, now or for good.
@@ -102,7 +101,7 @@ pub struct DeltaLog {
     store: Arc<dyn ObjectStore>,
     prefix: StorePath,
     /// Of a table on an object store.
-    remote: Option<Arc<Remote>>,
+    remote: Option<Arc<RemoteStorage>>,
     /// Says what is old enough to go.
     clock: Arc<dyn Clock>,
     /// Commits beside whoever holds the lake, as one of the writers that a table may have.
@@ -114,12 +113,12 @@ pub struct DeltaLog {
 }
 
 /// Files that nobody deletes for as long as this is there, however old they become.
-pub(crate) struct Uncommitted {
+pub(crate) struct UncommittedFiles {
     of: Arc<Mutex<HashSet<String>>>,
     paths: Vec<String>,
 }
 
-impl Drop for Uncommitted {
+impl Drop for UncommittedFiles {
     fn drop(&mut self) {
         let mut uncommitted = self.of.lock();
         for path in &self.paths {
@@ -146,7 +145,7 @@ impl DeltaLog {
     }
 
     /// That of a table below `prefix` in an object store, which people know as `table`.
-    pub(crate) fn on(remote: Arc<Remote>, table: PathBuf, prefix: StorePath) -> DeltaLog {
+    pub(crate) fn on(remote: Arc<RemoteStorage>, table: PathBuf, prefix: StorePath) -> DeltaLog {
         DeltaLog {
             table,
             store: remote.store.clone(),
@@ -187,7 +186,7 @@ impl DeltaLog {
     }
 
     /// Of a table on an object store.
-    pub(crate) fn remote(&self) -> Option<&Arc<Remote>> {
+    pub(crate) fn remote(&self) -> Option<&Arc<RemoteStorage>> {
         self.remote.as_ref()
     }
 
@@ -265,10 +264,10 @@ impl DeltaLog {
     }
 
     /// These files are about to be stored, and committed some time later.
-    pub(crate) fn hold<'f>(&self, files: impl Iterator<Item = &'f Add>) -> Uncommitted {
+    pub(crate) fn hold<'f>(&self, files: impl Iterator<Item = &'f Add>) -> UncommittedFiles {
         let paths: Vec<String> = files.map(|add| add.path.clone()).collect();
         self.uncommitted.lock().extend(paths.iter().cloned());
-        Uncommitted {
+        UncommittedFiles {
             of: self.uncommitted.clone(),
             paths,
         }
@@ -284,7 +283,7 @@ impl DeltaLog {
         Ok(self.store.delete(&self.path(relative)?).await?)
     }
 
-    /// Adds a commit. When this returns `Committed`, it is durable and visible to every reader.
+    /// Adds a commit. When this returns `CommittedTotals`, it is durable and visible to every reader.
     pub async fn commit(&self, version: i64, actions: &[Action]) -> Result<CommitOutcome, DeltaError> {
         if let Some(remote) = &self.remote
             && !self.is_guest
@@ -333,7 +332,7 @@ impl DeltaLog {
     }
 
     /// The newest version, or `None` where there is no table.
-    pub async fn load(&self, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
+    pub async fn load(&self, detail: SnapshotDetail) -> Result<Option<Snapshot>, DeltaError> {
         let mut hint = self.last_checkpoint().await?;
         loop {
             let loaded = self.load_from(hint.as_ref(), detail).await;
@@ -351,7 +350,11 @@ impl DeltaLog {
         }
     }
 
-    async fn load_from(&self, hint: Option<&LastCheckpoint>, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
+    async fn load_from(
+        &self,
+        hint: Option<&LastCheckpoint>,
+        detail: SnapshotDetail,
+    ) -> Result<Option<Snapshot>, DeltaError> {
         let Some((version, state)) = self.beginning(hint).await? else {
             return Ok(None);
         };
@@ -373,7 +376,12 @@ impl DeltaLog {
     }
 
     /// A version from all that is known of it.
-    pub(super) fn snapshot_of(&self, version: i64, state: State, detail: Detail) -> Result<Snapshot, DeltaError> {
+    pub(super) fn snapshot_of(
+        &self,
+        version: i64,
+        state: CheckpointState,
+        detail: SnapshotDetail,
+    ) -> Result<Snapshot, DeltaError> {
         let missing = |what: &str| self.incomplete(format!("version {version} has no {what}"));
         let protocol = state.protocol.ok_or_else(|| missing("protocol"))?;
         let metadata = state.metadata.ok_or_else(|| missing("metadata"))?;
@@ -387,7 +395,7 @@ impl DeltaLog {
     }
 
     /// From where the table's history can be followed commit by commit: its newest checkpoint, else its first commit.
-    async fn beginning(&self, hint: Option<&LastCheckpoint>) -> Result<Option<(i64, State)>, DeltaError> {
+    async fn beginning(&self, hint: Option<&LastCheckpoint>) -> Result<Option<(i64, CheckpointState)>, DeltaError> {
         let mut failed = None;
         if let Some(hint) = hint {
             match self.read_checkpoint(hint).await {
@@ -407,7 +415,7 @@ impl DeltaLog {
             }
         }
         if let Some(actions) = self.read_commit(0).await? {
-            let mut state = State::default();
+            let mut state = CheckpointState::default();
             state.apply(actions);
             return Ok(Some((0, state)));
         }
@@ -429,8 +437,8 @@ impl DeltaLog {
         }
     }
 
-    pub(super) async fn read_checkpoint(&self, checkpoint: &LastCheckpoint) -> Result<State, DeltaError> {
-        let mut state = State::default();
+    pub(super) async fn read_checkpoint(&self, checkpoint: &LastCheckpoint) -> Result<CheckpointState, DeltaError> {
+        let mut state = CheckpointState::default();
         for file in checkpoint.files() {
             let bytes = self.store.get(&self.path(&format!("_delta_log/{file}"))?).await;
             let bytes = bytes?.bytes().await?;
@@ -612,7 +620,7 @@ impl DeltaLog {
         }
     }
 
-    pub(super) fn unsupported(&self, source: Unsupported) -> DeltaError {
+    pub(super) fn unsupported(&self, source: UnsupportedTable) -> DeltaError {
         DeltaError::Unsupported {
             table: self.table.clone(),
             source,

@@ -12,10 +12,10 @@ pub mod schema;
 mod snapshot;
 pub mod stats;
 
-pub use history::{Versions, info_of};
+pub use history::{LoadableVersions, info_of};
 pub use log::{CommitOutcome, DeltaError, DeltaLog, creation, new_metadata};
-pub use snapshot::{Detail, FileEntry, Snapshot, Unsupported};
 pub(crate) use snapshot::{FLUSHED, LEVEL, arrival_of, times_of};
+pub use snapshot::{FileEntry, Snapshot, SnapshotDetail, UnsupportedTable};
 
 #[cfg(test)]
 mod tests;

@@ -29,23 +29,23 @@ pub enum ColumnType {
     TextMap,
     /// Its elements may be null.
     Array(Box<ColumnType>),
-    Struct(Vec<Column>),
+    Struct(Vec<TableColumn>),
     /// A type that only others write; kept as Delta spells it.
     Other(Value),
 }
 
 /// One column of a table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
+pub struct TableColumn {
     pub name: String,
     pub kind: ColumnType,
     pub nullable: bool,
     pub metadata: Map<String, Value>,
 }
 
-impl Column {
-    pub fn new(name: &str, kind: ColumnType) -> Column {
-        Column {
+impl TableColumn {
+    pub fn new(name: &str, kind: ColumnType) -> TableColumn {
+        TableColumn {
             name: name.to_owned(),
             kind,
             nullable: true,
@@ -53,17 +53,17 @@ impl Column {
         }
     }
 
-    pub fn required(name: &str, kind: ColumnType) -> Column {
-        Column {
+    pub fn required(name: &str, kind: ColumnType) -> TableColumn {
+        TableColumn {
             nullable: false,
-            ..Column::new(name, kind)
+            ..TableColumn::new(name, kind)
         }
     }
 
     /// A column for the attribute `original` of a `source` (`attr`, `resource`, `scope`).
-    pub fn attribute(name: String, source: &str, original: &str) -> Column {
+    pub fn attribute(name: String, source: &str, original: &str) -> TableColumn {
         let metadata = [(SOURCE_KEY, source), (NAME_KEY, original)];
-        Column {
+        TableColumn {
             name,
             kind: ColumnType::String,
             nullable: true,
@@ -86,8 +86,8 @@ impl Column {
         })
     }
 
-    fn from_json(value: &Value) -> Option<Column> {
-        Some(Column {
+    fn from_json(value: &Value) -> Option<TableColumn> {
+        Some(TableColumn {
             name: value.get("name")?.as_str()?.to_owned(),
             kind: ColumnType::from_json(value.get("type")?),
             nullable: value.get("nullable").and_then(Value::as_bool).unwrap_or(true),
@@ -180,7 +180,8 @@ impl ColumnType {
             ColumnType::TextMap => text_map_type(),
             ColumnType::Array(element) => DataType::List(Arc::new(Field::new(ELEMENT, element.arrow()?, true))),
             ColumnType::Struct(columns) => {
-                let field = |column: &Column| Some(Field::new(&column.name, column.kind.arrow()?, column.nullable));
+                let field =
+                    |column: &TableColumn| Some(Field::new(&column.name, column.kind.arrow()?, column.nullable));
                 DataType::Struct(columns.iter().map(field).collect::<Option<Fields>>()?)
             }
             ColumnType::Other(_) => return None,
@@ -197,19 +198,24 @@ pub(crate) fn text_map_type() -> DataType {
     DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(entry), false)), false)
 }
 
-fn struct_json(columns: &[Column]) -> Value {
-    let fields: Vec<Value> = columns.iter().map(Column::to_json).collect();
+fn struct_json(columns: &[TableColumn]) -> Value {
+    let fields: Vec<Value> = columns.iter().map(TableColumn::to_json).collect();
     json!({"type": "struct", "fields": fields})
 }
 
-fn columns_of(value: &Value) -> Option<Vec<Column>> {
-    value.get("fields")?.as_array()?.iter().map(Column::from_json).collect()
+fn columns_of(value: &Value) -> Option<Vec<TableColumn>> {
+    value
+        .get("fields")?
+        .as_array()?
+        .iter()
+        .map(TableColumn::from_json)
+        .collect()
 }
 
 /// All columns of a table in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableSchema {
-    pub columns: Vec<Column>,
+    pub columns: Vec<TableColumn>,
 }
 
 impl TableSchema {
@@ -222,7 +228,7 @@ impl TableSchema {
         Some(TableSchema { columns })
     }
 
-    pub fn column(&self, name: &str) -> Option<&Column> {
+    pub fn column(&self, name: &str) -> Option<&TableColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 
@@ -248,20 +254,20 @@ mod tests {
     fn a_schema_survives_its_delta_text() {
         let schema = TableSchema {
             columns: vec![
-                Column::required("date", ColumnType::Date),
-                Column::new("n", ColumnType::Long),
-                Column::new("overflow", ColumnType::TextMap),
-                Column::attribute("attr_a_b".into(), "attr", "a.b"),
-                Column::new(
+                TableColumn::required("date", ColumnType::Date),
+                TableColumn::new("n", ColumnType::Long),
+                TableColumn::new("overflow", ColumnType::TextMap),
+                TableColumn::attribute("attr_a_b".into(), "attr", "a.b"),
+                TableColumn::new(
                     "foreign",
                     ColumnType::Other(json!({"type": "array", "elementType": "decimal(10,2)", "containsNull": true})),
                 ),
-                Column::new(
+                TableColumn::new(
                     "events",
                     ColumnType::Array(Box::new(ColumnType::Struct(vec![
-                        Column::new("name", ColumnType::String),
-                        Column::new("attributes", ColumnType::TextMap),
-                        Column::new("counts", ColumnType::Array(Box::new(ColumnType::Long))),
+                        TableColumn::new("name", ColumnType::String),
+                        TableColumn::new("attributes", ColumnType::TextMap),
+                        TableColumn::new("counts", ColumnType::Array(Box::new(ColumnType::Long))),
                     ]))),
                 ),
             ],

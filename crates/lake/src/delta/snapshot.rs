@@ -4,6 +4,7 @@
 //! applied then, without a step that can fail or wait in between. What a snapshot cannot represent (a newer protocol, deletion
 //! vectors, files outside the table) is an error, never a wrong answer.
 
+use object_store::path::Path as StorePath;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -12,8 +13,6 @@ use thalweg_log::Micros;
 use super::actions::{Action, Add, Metadata, Protocol, Txn};
 use super::schema::TableSchema;
 use super::stats::FileStats;
-
-type StorePath = object_store::path::Path;
 
 /// The newest reader and writer protocol that is understood.
 const READER_VERSION: i32 = 1;
@@ -28,7 +27,7 @@ const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// What a snapshot keeps of each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
+pub enum SnapshotDetail {
     /// Sizes and row counts: for a writer.
     Counts,
     /// Also the bounds of each column: for queries.
@@ -76,7 +75,7 @@ pub struct Snapshot {
     /// Sums over `files`.
     pub rows: u64,
     pub bytes: u64,
-    detail: Detail,
+    detail: SnapshotDetail,
     names: HashMap<String, Arc<str>>,
     /// When newer commits were looked for, in microseconds of the clock of its log.
     pub(super) looked_at: Micros,
@@ -85,10 +84,10 @@ pub struct Snapshot {
 /// Why a table cannot be represented.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unsupported(pub String);
+pub struct UnsupportedTable(pub String);
 
 /// What an action does to a table, once it is understood: nothing of it can fail any more.
-pub(super) enum Change {
+pub(super) enum TableChange {
     /// With the decoded path.
     Add(Arc<str>, Box<Add>),
     /// The decoded path.
@@ -99,17 +98,17 @@ pub(super) enum Change {
 }
 
 /// The changes that a commit makes; an error if any of them is not understood.
-pub(super) fn changes_of(actions: Vec<Action>) -> Result<Vec<Change>, Unsupported> {
+pub(super) fn changes_of(actions: Vec<Action>) -> Result<Vec<TableChange>, UnsupportedTable> {
     let change = |action| {
         Ok(Some(match action {
-            Action::Add(add) => Change::Add(path_of(&add)?, Box::new(add)),
-            Action::Remove(remove) => Change::Remove(decode_path(&remove.path)?),
-            Action::Metadata(metadata) => Change::Metadata(Arc::new(parse_schema(&metadata)?), Box::new(metadata)),
+            Action::Add(add) => TableChange::Add(path_of(&add)?, Box::new(add)),
+            Action::Remove(remove) => TableChange::Remove(decode_path(&remove.path)?),
+            Action::Metadata(metadata) => TableChange::Metadata(Arc::new(parse_schema(&metadata)?), Box::new(metadata)),
             Action::Protocol(protocol) => {
                 check_protocol(&protocol)?;
-                Change::Protocol(protocol)
+                TableChange::Protocol(protocol)
             }
-            Action::Txn(txn) => Change::Txn(txn),
+            Action::Txn(txn) => TableChange::Txn(txn),
             Action::CommitInfo(_) => return Ok(None),
         }))
     };
@@ -124,8 +123,8 @@ impl Snapshot {
         version: i64,
         protocol: Protocol,
         metadata: Metadata,
-        detail: Detail,
-    ) -> Result<Snapshot, Unsupported> {
+        detail: SnapshotDetail,
+    ) -> Result<Snapshot, UnsupportedTable> {
         check_protocol(&protocol)?;
         Ok(Snapshot {
             version,
@@ -143,34 +142,34 @@ impl Snapshot {
         })
     }
 
-    pub(super) fn detail(&self) -> Detail {
+    pub(super) fn detail(&self) -> SnapshotDetail {
         self.detail
     }
 
     /// Goes to the next version, whose commit this process wrote itself.
-    pub fn advance(&mut self, actions: Vec<Action>) -> Result<(), Unsupported> {
+    pub fn advance(&mut self, actions: Vec<Action>) -> Result<(), UnsupportedTable> {
         self.apply(actions)
     }
 
     /// Goes to the next version, or stays at this one: an error leaves nothing half done.
-    pub(super) fn apply(&mut self, actions: Vec<Action>) -> Result<(), Unsupported> {
+    pub(super) fn apply(&mut self, actions: Vec<Action>) -> Result<(), UnsupportedTable> {
         let changes = changes_of(actions)?;
         self.change(changes);
         Ok(())
     }
 
     /// Goes to the next version, whose actions are understood.
-    pub(super) fn change(&mut self, changes: Vec<Change>) {
+    pub(super) fn change(&mut self, changes: Vec<TableChange>) {
         for change in changes {
             match change {
-                Change::Add(path, add) => self.insert(path, *add),
-                Change::Remove(path) => self.remove(&path),
-                Change::Metadata(schema, metadata) => {
+                TableChange::Add(path, add) => self.insert(path, *add),
+                TableChange::Remove(path) => self.remove(&path),
+                TableChange::Metadata(schema, metadata) => {
                     self.schema = schema;
                     self.metadata = *metadata;
                 }
-                Change::Protocol(protocol) => self.protocol = protocol,
-                Change::Txn(txn) => self.wrote(txn),
+                TableChange::Protocol(protocol) => self.protocol = protocol,
+                TableChange::Txn(txn) => self.wrote(txn),
             }
         }
         self.version += 1;
@@ -185,7 +184,7 @@ impl Snapshot {
         self.transactions.insert(txn.app_id, txn.version);
     }
 
-    pub(super) fn add(&mut self, add: Add) -> Result<(), Unsupported> {
+    pub(super) fn add(&mut self, add: Add) -> Result<(), UnsupportedTable> {
         let path = path_of(&add)?;
         self.insert(path, add);
         Ok(())
@@ -196,15 +195,15 @@ impl Snapshot {
         let partitions = self.metadata.partition_columns.iter();
         let partition = partitions.map(|column| add.partition_values.get(column).cloned().flatten().map(Into::into));
         let tag = |name: &str| add.tags.as_ref()?.get(name)?.as_deref();
-        let known = add.stats.as_deref().map(Known::of).unwrap_or_default();
+        let known = add.stats.as_deref().map(TimeStats::of).unwrap_or_default();
         let mut stats = match &add.stats {
-            Some(text) if self.detail == Detail::Stats => FileStats::parse(text, &self.schema, &mut self.names),
+            Some(text) if self.detail == SnapshotDetail::Stats => FileStats::parse(text, &self.schema, &mut self.names),
             _ => FileStats {
                 rows: known.num_records,
                 columns: Box::default(),
             },
         };
-        if self.detail == Detail::Counts {
+        if self.detail == SnapshotDetail::Counts {
             stats.columns = Box::default();
         }
         let is_foreign = tag(LEVEL).is_none();
@@ -259,32 +258,32 @@ impl Snapshot {
 
 /// Of the rows of a file, the first and the last, in nanoseconds.
 pub(crate) fn times_of(add: &Add) -> Option<(i64, i64)> {
-    Known::of(add.stats.as_deref()?).times()
+    TimeStats::of(add.stats.as_deref()?).times()
 }
 
 /// When the newest of the rows of a file arrived, in nanoseconds, as its statistics say it.
 pub(crate) fn arrival_of(stats: &str) -> Option<i64> {
-    Known::of(stats).arrival_max()
+    TimeStats::of(stats).arrival_max()
 }
 
 /// What whoever writes a table has to know of a file's statistics.
 #[derive(Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Known {
+struct TimeStats {
     num_records: Option<u64>,
-    min_values: Option<KnownBounds>,
-    max_values: Option<KnownBounds>,
+    min_values: Option<TimeBounds>,
+    max_values: Option<TimeBounds>,
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
-struct KnownBounds {
+struct TimeBounds {
     time_unix_nano: Option<i64>,
     arrival_unix_nano: Option<i64>,
 }
 
-impl Known {
-    fn of(text: &str) -> Known {
+impl TimeStats {
+    fn of(text: &str) -> TimeStats {
         serde_json::from_str(text).unwrap_or_default()
     }
 
@@ -307,22 +306,22 @@ impl FileEntry {
 }
 
 /// Where a file that joins a table lies in it.
-fn path_of(add: &Add) -> Result<Arc<str>, Unsupported> {
+fn path_of(add: &Add) -> Result<Arc<str>, UnsupportedTable> {
     if add.deletion_vector.is_some() {
         let what = "the table has deletion vectors, which this program does not read; rewrite the table without them";
-        return Err(Unsupported(what.to_owned()));
+        return Err(UnsupportedTable(what.to_owned()));
     }
     Ok(decode_path(&add.path)?.into())
 }
 
-fn parse_schema(metadata: &Metadata) -> Result<TableSchema, Unsupported> {
+fn parse_schema(metadata: &Metadata) -> Result<TableSchema, UnsupportedTable> {
     TableSchema::from_delta(&metadata.schema_string)
-        .ok_or_else(|| Unsupported("the schema in the table's metadata cannot be read".to_owned()))
+        .ok_or_else(|| UnsupportedTable("the schema in the table's metadata cannot be read".to_owned()))
 }
 
-fn check_protocol(protocol: &Protocol) -> Result<(), Unsupported> {
+fn check_protocol(protocol: &Protocol) -> Result<(), UnsupportedTable> {
     if protocol.min_reader_version > READER_VERSION || protocol.min_writer_version > WRITER_VERSION {
-        return Err(Unsupported(format!(
+        return Err(UnsupportedTable(format!(
             "the table asks for Delta reader version {} and writer version {}, this program has {READER_VERSION} and \
              {WRITER_VERSION}; another program has upgraded it, write to a new table instead",
             protocol.min_reader_version, protocol.min_writer_version
@@ -331,13 +330,15 @@ fn check_protocol(protocol: &Protocol) -> Result<(), Unsupported> {
     Ok(())
 }
 
-fn decode_path(path: &str) -> Result<String, Unsupported> {
+fn decode_path(path: &str) -> Result<String, UnsupportedTable> {
     if path.contains("://") {
-        return Err(Unsupported(format!("the table refers to a file elsewhere ({path})")));
+        return Err(UnsupportedTable(format!(
+            "the table refers to a file elsewhere ({path})"
+        )));
     }
     match StorePath::from_url_path(path) {
         Ok(path) => Ok(path.to_string()),
-        Err(e) => Err(Unsupported(format!(
+        Err(e) => Err(UnsupportedTable(format!(
             "the table names a file that no store can hold ({path}): {e}"
         ))),
     }

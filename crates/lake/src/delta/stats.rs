@@ -33,14 +33,14 @@ pub struct FileStats {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnStats {
     pub column: Arc<str>,
-    pub min: Option<Bound>,
-    pub max: Option<Bound>,
+    pub min: Option<ColumnBound>,
+    pub max: Option<ColumnBound>,
     pub nulls: Option<u64>,
 }
 
 /// A smallest or largest value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Bound {
+pub enum ColumnBound {
     /// Long and integer as they are, dates in days, timestamps in microseconds.
     Int(i64),
     Float(f64),
@@ -77,7 +77,7 @@ impl FileStats {
                 }
                 continue;
             };
-            let merged = Merged::of(file, leaf);
+            let merged = MergedColumnStats::of(file, leaf);
             if let Some(count) = merged.nulls {
                 nulls.insert(column.name.clone(), count.into());
             }
@@ -134,7 +134,7 @@ impl FileStats {
     /// Other programs leave values that are no numbers out of their bounds, and here these are the greatest of all.
     pub(super) fn forget_floats(&mut self) {
         for stats in &mut self.columns {
-            let is_float = |bound: &Option<Bound>| matches!(bound, Some(Bound::Float(_)));
+            let is_float = |bound: &Option<ColumnBound>| matches!(bound, Some(ColumnBound::Float(_)));
             if is_float(&stats.min) || is_float(&stats.max) {
                 (stats.min, stats.max) = (None, None);
             }
@@ -142,13 +142,13 @@ impl FileStats {
     }
 }
 
-impl Bound {
+impl ColumnBound {
     /// Others cut off what a time has beyond its milliseconds, as the format says: a greatest value in whole milliseconds stands for
     /// all of the last one.
-    fn widened(self, kind: &ColumnType) -> Bound {
+    fn widened(self, kind: &ColumnType) -> ColumnBound {
         match (kind, self) {
-            (ColumnType::Timestamp, Bound::Int(micros)) if micros.rem_euclid(MICROS_PER_MILLI) == 0 => {
-                Bound::Int(micros.saturating_add(MICROS_PER_MILLI - 1))
+            (ColumnType::Timestamp, ColumnBound::Int(micros)) if micros.rem_euclid(MICROS_PER_MILLI) == 0 => {
+                ColumnBound::Int(micros.saturating_add(MICROS_PER_MILLI - 1))
             }
             (_, bound) => bound,
         }
@@ -156,20 +156,20 @@ impl Bound {
 }
 
 /// The statistics of one column over all row groups.
-struct Merged {
+struct MergedColumnStats {
     nulls: Option<u64>,
     /// `None` when a row group has values without bounds, or no row group has values.
-    bounds: Option<Bounds>,
+    bounds: Option<ColumnBounds>,
 }
 
-enum Bounds {
+enum ColumnBounds {
     Int(i64, i64),
     Float(f64, f64),
     Text(Box<str>, Box<str>),
 }
 
-impl Merged {
-    fn of(file: &ParquetMetaData, leaf: usize) -> Merged {
+impl MergedColumnStats {
+    fn of(file: &ParquetMetaData, leaf: usize) -> MergedColumnStats {
         let (mut nulls, mut bounds, mut complete) = (Some(0), None, true);
         for group in file.row_groups() {
             let stats = group.columns().get(leaf).and_then(|chunk| chunk.statistics());
@@ -178,25 +178,25 @@ impl Merged {
             if group_nulls == Some(group.num_rows().unsigned_abs()) {
                 continue;
             }
-            match stats.and_then(Bounds::of) {
-                Some(of_group) => bounds = Bounds::merge(bounds, of_group),
+            match stats.and_then(ColumnBounds::of) {
+                Some(of_group) => bounds = ColumnBounds::merge(bounds, of_group),
                 None => complete = false,
             }
         }
-        Merged {
+        MergedColumnStats {
             nulls,
             bounds: bounds.filter(|_| complete),
         }
     }
 }
 
-impl Bounds {
-    fn of(stats: &Statistics) -> Option<Bounds> {
+impl ColumnBounds {
+    fn of(stats: &Statistics) -> Option<ColumnBounds> {
         Some(match stats {
-            Statistics::Int32(s) => Bounds::Int((*s.min_opt()?).into(), (*s.max_opt()?).into()),
-            Statistics::Int64(s) => Bounds::Int(*s.min_opt()?, *s.max_opt()?),
-            Statistics::Double(s) => Bounds::Float(*s.min_opt()?, *s.max_opt()?),
-            Statistics::ByteArray(s) => Bounds::Text(
+            Statistics::Int32(s) => ColumnBounds::Int((*s.min_opt()?).into(), (*s.max_opt()?).into()),
+            Statistics::Int64(s) => ColumnBounds::Int(*s.min_opt()?, *s.max_opt()?),
+            Statistics::Double(s) => ColumnBounds::Float(*s.min_opt()?, *s.max_opt()?),
+            Statistics::ByteArray(s) => ColumnBounds::Text(
                 std::str::from_utf8(s.min_opt()?.data()).ok()?.into(),
                 std::str::from_utf8(s.max_opt()?.data()).ok()?.into(),
             ),
@@ -204,28 +204,28 @@ impl Bounds {
         })
     }
 
-    fn merge(known: Option<Bounds>, more: Bounds) -> Option<Bounds> {
+    fn merge(known: Option<ColumnBounds>, more: ColumnBounds) -> Option<ColumnBounds> {
         Some(match (known, more) {
             (None, more) => more,
-            (Some(Bounds::Int(a, b)), Bounds::Int(c, d)) => Bounds::Int(a.min(c), b.max(d)),
-            (Some(Bounds::Float(a, b)), Bounds::Float(c, d)) => Bounds::Float(a.min(c), b.max(d)),
-            (Some(Bounds::Text(a, b)), Bounds::Text(c, d)) => Bounds::Text(a.min(c), b.max(d)),
+            (Some(ColumnBounds::Int(a, b)), ColumnBounds::Int(c, d)) => ColumnBounds::Int(a.min(c), b.max(d)),
+            (Some(ColumnBounds::Float(a, b)), ColumnBounds::Float(c, d)) => ColumnBounds::Float(a.min(c), b.max(d)),
+            (Some(ColumnBounds::Text(a, b)), ColumnBounds::Text(c, d)) => ColumnBounds::Text(a.min(c), b.max(d)),
             _ => return None,
         })
     }
 
     fn to_json(&self, kind: &ColumnType) -> Option<(Value, Value)> {
         Some(match (kind, self) {
-            (ColumnType::Timestamp, Bounds::Int(min, max)) => {
+            (ColumnType::Timestamp, ColumnBounds::Int(min, max)) => {
                 // The largest is rounded up, or values within its last millisecond would seem to lie outside.
                 let max_millis = max.div_euclid(MICROS_PER_MILLI) + i64::from(max.rem_euclid(MICROS_PER_MILLI) != 0);
                 (millis_text(min.div_euclid(MICROS_PER_MILLI)), millis_text(max_millis))
             }
-            (ColumnType::Long | ColumnType::Integer, Bounds::Int(min, max)) => ((*min).into(), (*max).into()),
-            (ColumnType::Double, Bounds::Float(min, max)) if min.is_finite() && max.is_finite() => {
+            (ColumnType::Long | ColumnType::Integer, ColumnBounds::Int(min, max)) => ((*min).into(), (*max).into()),
+            (ColumnType::Double, ColumnBounds::Float(min, max)) if min.is_finite() && max.is_finite() => {
                 ((*min).into(), (*max).into())
             }
-            (ColumnType::String, Bounds::Text(min, max)) => (min.to_string().into(), max.to_string().into()),
+            (ColumnType::String, ColumnBounds::Text(min, max)) => (min.to_string().into(), max.to_string().into()),
             _ => return None,
         })
     }
@@ -239,13 +239,13 @@ fn count_of(value: &Sent) -> Option<u64> {
     value.as_i64().and_then(|count| u64::try_from(count).ok())
 }
 
-fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<Bound> {
+fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<ColumnBound> {
     Some(match kind {
-        ColumnType::Long | ColumnType::Integer => Bound::Int(value.as_i64()?),
-        ColumnType::Date => Bound::Int(Date32Type::parse(value.as_str()?)?.into()),
-        ColumnType::Timestamp => Bound::Int(TimestampMicrosecondType::parse(value.as_str()?)?),
-        ColumnType::Double => Bound::Float(value.as_f64()?),
-        ColumnType::String => Bound::Text(value.as_str()?.into()),
+        ColumnType::Long | ColumnType::Integer => ColumnBound::Int(value.as_i64()?),
+        ColumnType::Date => ColumnBound::Int(Date32Type::parse(value.as_str()?)?.into()),
+        ColumnType::Timestamp => ColumnBound::Int(TimestampMicrosecondType::parse(value.as_str()?)?),
+        ColumnType::Double => ColumnBound::Float(value.as_f64()?),
+        ColumnType::String => ColumnBound::Text(value.as_str()?.into()),
         _ => return None,
     })
 }
@@ -253,7 +253,7 @@ fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<Bound> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delta::schema::Column;
+    use crate::delta::schema::TableColumn;
     use arrow::array::{Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
     use parquet::arrow::ArrowWriter;
     use parquet::file::properties::WriterProperties;
@@ -261,12 +261,12 @@ mod tests {
     fn schema() -> TableSchema {
         TableSchema {
             columns: vec![
-                Column::required("date", ColumnType::Date),
-                Column::new("n", ColumnType::Long),
-                Column::new("time", ColumnType::Timestamp),
-                Column::new("v", ColumnType::Double),
-                Column::new("t", ColumnType::String),
-                Column::new("absent", ColumnType::String),
+                TableColumn::required("date", ColumnType::Date),
+                TableColumn::new("n", ColumnType::Long),
+                TableColumn::new("time", ColumnType::Timestamp),
+                TableColumn::new("v", ColumnType::Double),
+                TableColumn::new("t", ColumnType::String),
+                TableColumn::new("absent", ColumnType::String),
             ],
         }
     }
@@ -302,19 +302,19 @@ mod tests {
         let of = |name| stats.column(name).unwrap();
         assert_eq!(
             (of("n").min.clone(), of("n").nulls),
-            (Some(Bound::Int(i64::MAX - 9)), Some(1))
+            (Some(ColumnBound::Int(i64::MAX - 9)), Some(1))
         );
-        assert_eq!(of("n").max, Some(Bound::Int(i64::MAX - 7)));
+        assert_eq!(of("n").max, Some(ColumnBound::Int(i64::MAX - 7)));
         assert_eq!(
             (&of("time").min, &of("time").max),
-            (&Some(Bound::Int(-1_000)), &Some(Bound::Int(3_999))),
+            (&Some(ColumnBound::Int(-1_000)), &Some(ColumnBound::Int(3_999))),
             "the last millisecond is there as a whole"
         );
         assert_eq!(
             (&of("v").min, &of("v").max),
-            (&Some(Bound::Float(-2.0)), &Some(Bound::Float(1.5)))
+            (&Some(ColumnBound::Float(-2.0)), &Some(ColumnBound::Float(1.5)))
         );
-        let Some(Bound::Text(max)) = &of("t").max else {
+        let Some(ColumnBound::Text(max)) = &of("t").max else {
             panic!("no bound")
         };
         assert!(max.len() <= 70 && **max > *format!("2{}", "é".repeat(100)));

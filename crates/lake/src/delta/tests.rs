@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::actions::{Action, Add, Remove};
-use super::schema::{Column, ColumnType, TableSchema};
+use super::schema::{ColumnType, TableColumn, TableSchema};
 use super::*;
 use crate::store::flaky::Flaky;
-use crate::store::{Scratch, Site, SyncedStore};
+use crate::store::{LakeStorage, ScratchOptions, SyncedStore};
 
 fn schema() -> TableSchema {
     TableSchema {
         columns: vec![
-            Column::required("date", ColumnType::Date),
-            Column::new("n", ColumnType::Long),
+            TableColumn::required("date", ColumnType::Date),
+            TableColumn::new("n", ColumnType::Long),
         ],
     }
 }
@@ -49,13 +49,13 @@ async fn created(folder: &std::path::Path) -> DeltaLog {
 
 /// The log of a table in an object store, of a writer that need not hold the lake.
 fn log_on(store: &Flaky, scratch: &std::path::Path) -> DeltaLog {
-    let on_disk = Scratch {
+    let on_disk = ScratchOptions {
         folder: scratch.to_owned(),
         spool_bytes: 0,
         free_min: 0,
         bytes_per_second: 0,
     };
-    let site = Site::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
+    let site = LakeStorage::remote("s3://bucket/lake", Arc::new(store.clone()), "lake".into(), &on_disk);
     site.log("t").unwrap().for_guest()
 }
 
@@ -67,7 +67,7 @@ fn commit_file(log: &DeltaLog, version: i64) -> PathBuf {
 async fn a_version_is_given_once_and_snapshots_follow() {
     let folder = tempfile::tempdir().unwrap();
     let log = created(folder.path()).await;
-    let mut first = log.load(Detail::Stats).await.unwrap().unwrap();
+    let mut first = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
     assert_eq!(
         log.commit(1, &[add("a", 5), add("b", 7)]).await.unwrap(),
         CommitOutcome::Committed
@@ -86,10 +86,10 @@ async fn a_version_is_given_once_and_snapshots_follow() {
         (2, 16, 20, 2)
     );
     assert_eq!(first.files_by_level(), [(2, 2)].into());
-    let loaded = log.load(Detail::Stats).await.unwrap().unwrap();
+    let loaded = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
     assert_eq!(loaded.files, first.files, "what was followed is what is loaded");
     assert_eq!(loaded.metadata, first.metadata);
-    let counts = log.load(Detail::Counts).await.unwrap().unwrap();
+    let counts = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     assert_eq!((counts.rows, counts.bytes), (16, 20));
 }
 
@@ -104,7 +104,7 @@ async fn a_checkpoint_stands_in_for_the_commits_before_it() {
     for version in 0..=10 {
         std::fs::remove_file(commit_file(&log, version)).unwrap();
     }
-    let snapshot = log.load(Detail::Stats).await.unwrap().unwrap();
+    let snapshot = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
     assert_eq!((snapshot.version, snapshot.rows, snapshot.files.len()), (12, 12, 12));
     assert!(
         snapshot
@@ -129,7 +129,7 @@ async fn a_missing_or_wrong_hint_and_a_damaged_checkpoint_cost_time_and_no_data(
     for version in 0..=2 {
         std::fs::remove_file(commit_file(&log, version)).unwrap();
     }
-    let whole = log.load(Detail::Stats).await.unwrap().unwrap();
+    let whole = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
     assert_eq!((whole.version, whole.files.len()), (6, 6));
     let damage: [(&str, Option<&str>); 5] = [
         ("_last_checkpoint", None),
@@ -143,11 +143,11 @@ async fn a_missing_or_wrong_hint_and_a_damaged_checkpoint_cost_time_and_no_data(
             None => std::fs::remove_file(in_log(file)).unwrap(),
             Some(content) => std::fs::write(in_log(file), content).unwrap(),
         }
-        let loaded = log.load(Detail::Stats).await.unwrap().unwrap();
+        let loaded = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
         assert_eq!((loaded.version, &loaded.files), (6, &whole.files), "{file} {content:?}");
     }
     std::fs::write(in_log("00000000000000000002.checkpoint.parquet"), "").unwrap();
-    let error = log.load(Detail::Stats).await.unwrap_err().to_string();
+    let error = log.load(SnapshotDetail::Stats).await.unwrap_err().to_string();
     assert!(
         error.starts_with("lake.corrupt_log: the history of ")
             && error.contains("00000000000000000002.checkpoint.parquet"),
@@ -155,7 +155,7 @@ async fn a_missing_or_wrong_hint_and_a_damaged_checkpoint_cost_time_and_no_data(
     );
     std::fs::remove_file(in_log("00000000000000000002.checkpoint.parquet")).unwrap();
     std::fs::remove_file(in_log("00000000000000000004.checkpoint.parquet")).unwrap();
-    let error = log.load(Detail::Stats).await.unwrap_err().to_string();
+    let error = log.load(SnapshotDetail::Stats).await.unwrap_err().to_string();
     assert!(error.contains("the oldest commit is 3"), "{error}");
 }
 
@@ -192,7 +192,7 @@ async fn commits_beyond_the_retention_go_the_oldest_first_and_never_past_the_che
     log.checkpoint(7).await.unwrap();
     let left: Vec<i64> = (0..=8).filter(|&version| commit_file(&log, version).exists()).collect();
     assert_eq!(left, [7, 8], "the checkpoint's own commit stays");
-    let loaded = log.load(Detail::Counts).await.unwrap().unwrap();
+    let loaded = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     assert_eq!((loaded.version, loaded.rows), (8, 8));
 }
 
@@ -206,7 +206,7 @@ async fn a_torn_newest_commit_is_moved_away_and_an_older_one_is_an_error() {
     let whole = std::fs::read(commit_file(&log, 2)).unwrap();
     std::fs::write(commit_file(&log, 2), &whole[..whole.len() / 2]).unwrap();
     log.recover(&quarantine, Duration::ZERO).await.unwrap();
-    assert_eq!(log.load(Detail::Counts).await.unwrap().unwrap().version, 1);
+    assert_eq!(log.load(SnapshotDetail::Counts).await.unwrap().unwrap().version, 1);
     assert_eq!(std::fs::read_dir(&quarantine).unwrap().count(), 1, "nothing is deleted");
 
     log.commit(2, &[add("c", 7)]).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_torn_newest_commit_is_moved_away_and_an_older_one_is_an_error() {
         0,
         actions::Protocol::plain(),
         new_metadata(&schema(), &["date"], &[], 0),
-        Detail::Counts,
+        SnapshotDetail::Counts,
     )
     .unwrap();
     let error = log.refresh(&mut snapshot).await.unwrap_err().to_string();
@@ -242,7 +242,7 @@ async fn old_temporary_files_are_swept_and_young_ones_stay() {
 async fn what_cannot_be_represented_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let log = created(folder.path()).await;
-    let mut snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+    let mut snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let newer = actions::Protocol {
         min_reader_version: 3,
         ..actions::Protocol::plain()
@@ -261,9 +261,9 @@ async fn what_cannot_be_represented_is_refused() {
 async fn there_is_no_table_where_there_is_no_log() {
     let folder = tempfile::tempdir().unwrap();
     let log = DeltaLog::new(&folder.path().join("t"), SyncedStore::new()).unwrap();
-    assert!(log.load(Detail::Counts).await.unwrap().is_none());
+    assert!(log.load(SnapshotDetail::Counts).await.unwrap().is_none());
     std::fs::create_dir_all(folder.path().join("t/_delta_log")).unwrap();
-    assert!(log.load(Detail::Counts).await.unwrap().is_none());
+    assert!(log.load(SnapshotDetail::Counts).await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,10 +278,14 @@ async fn older_versions_are_found_by_number_and_by_time() {
     let versions = log.versions().await.unwrap().unwrap();
     assert_eq!(versions.all, 0..=3);
     for (version, rows) in [(0, 0), (1, 5), (2, 12), (3, 21)] {
-        let loaded = log.load_at(&versions, version, Detail::Stats).await.unwrap();
+        let loaded = log.load_at(&versions, version, SnapshotDetail::Stats).await.unwrap();
         assert_eq!((loaded.version, loaded.rows), (version, rows));
     }
-    let missing = log.load_at(&versions, 4, Detail::Stats).await.unwrap_err().to_string();
+    let missing = log
+        .load_at(&versions, 4, SnapshotDetail::Stats)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(missing.ends_with("has no version 4; it has 0 to 3"), "{missing}");
     // The first commit says nothing of its time: its file does.
     std::fs::remove_file(commit_file(&log, 0)).unwrap();

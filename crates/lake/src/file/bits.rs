@@ -226,7 +226,7 @@ impl HybridReader {
 
 /// Takes what [`differences`] packed, some numbers at a time. Its bytes are those of a page, with [`PADDING`] behind them.
 #[derive(Debug)]
-pub(super) struct DifferencesReader {
+pub(super) struct DeltaPackedReader {
     /// Of the next block, or of the packed differences of this part of one.
     at: usize,
     /// Numbers that are left.
@@ -240,14 +240,14 @@ pub(super) struct DifferencesReader {
     taken: usize,
 }
 
-impl DifferencesReader {
+impl DeltaPackedReader {
     /// `None` if it is not packed as here.
-    pub fn new(bytes: &[u8], mut at: usize) -> Option<DifferencesReader> {
+    pub fn new(bytes: &[u8], mut at: usize) -> Option<DeltaPackedReader> {
         let (block, minis) = (take_varint(bytes, &mut at)?, take_varint(bytes, &mut at)?);
         let count = take_varint(bytes, &mut at)?;
         let first = take_zigzag(bytes, &mut at)?;
         ((block, minis) == (BLOCK as u64, MINI_BLOCKS as u64)).then_some(())?;
-        Some(DifferencesReader {
+        Some(DeltaPackedReader {
             at,
             left: usize::try_from(count).ok()?,
             is_begun: false,
@@ -418,7 +418,7 @@ mod tests {
             let mut bytes = vec![7];
             differences(&values, &mut bytes);
             let bytes = padded(&bytes);
-            let mut reader = DifferencesReader::new(&bytes, 1).unwrap();
+            let mut reader = DeltaPackedReader::new(&bytes, 1).unwrap();
             in_pieces(values.len(), &pieces, |rows, _| {
                 let mut found = Vec::new();
                 reader.read(&bytes, rows.len(), |value| found.push(value)).unwrap();
@@ -436,7 +436,7 @@ mod tests {
                 let is_read = reader.read(&bytes, 1000, &mut found).is_some();
                 prop_assert!(found.len() == 1000 || !is_read);
             }
-            if let Some(mut reader) = DifferencesReader::new(&bytes, 0) {
+            if let Some(mut reader) = DeltaPackedReader::new(&bytes, 0) {
                 let mut found = 0;
                 let is_read = reader.read(&bytes, 1000, |_| found += 1).is_some();
                 prop_assert!(found == 1000 || !is_read);

@@ -14,7 +14,7 @@ pub(super) struct TextBound {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Bounds {
+pub(super) enum PageBounds {
     Longs(i64, i64),
     Integers(i32, i32),
     Doubles(f64, f64),
@@ -23,25 +23,25 @@ pub(super) enum Bounds {
     Texts(TextBound, Option<TextBound>),
 }
 
-impl Bounds {
+impl PageBounds {
     /// Of texts that are UTF-8.
-    pub fn of_texts(least: &[u8], greatest: &[u8]) -> Bounds {
-        Bounds::Texts(lower(least), upper(greatest))
+    pub fn of_texts(least: &[u8], greatest: &[u8]) -> PageBounds {
+        PageBounds::Texts(lower(least), upper(greatest))
     }
 
     /// Of texts of which nobody knows whether they were cut.
-    pub fn of_cut_texts(least: &[u8], greatest: &[u8]) -> Bounds {
+    pub fn of_cut_texts(least: &[u8], greatest: &[u8]) -> PageBounds {
         let bound = |bytes: &[u8]| TextBound {
             bytes: bytes.to_vec(),
             // A cut ends at the last character that fits.
             is_exact: bytes.len() <= TEXT_BYTES_MAX - 4,
         };
-        Bounds::Texts(bound(least), Some(bound(greatest)))
+        PageBounds::Texts(bound(least), Some(bound(greatest)))
     }
 
     /// Both together. They are of one column, and so of one type.
-    pub fn and(self, other: Bounds) -> Bounds {
-        use Bounds::*;
+    pub fn and(self, other: PageBounds) -> PageBounds {
+        use PageBounds::*;
         match (self, other) {
             (Longs(a, b), Longs(c, d)) => Longs(a.min(c), b.max(d)),
             (Integers(a, b), Integers(c, d)) => Integers(a.min(c), b.max(d)),
@@ -57,8 +57,8 @@ impl Bounds {
     }
 
     /// Whether neither end lies before that of the page before.
-    pub fn follows(&self, before: &Bounds) -> bool {
-        use Bounds::*;
+    pub fn follows(&self, before: &PageBounds) -> bool {
+        use PageBounds::*;
         match (before, self) {
             (Longs(a, b), Longs(c, d)) => a <= c && b <= d,
             (Integers(a, b), Integers(c, d)) => a <= c && b <= d,
@@ -72,11 +72,11 @@ impl Bounds {
     /// As an index of pages has them; `None` if there is no upper end.
     pub fn bytes(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         Some(match self {
-            Bounds::Longs(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
-            Bounds::Integers(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
-            Bounds::Doubles(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
-            Bounds::Booleans(least, greatest) => (vec![u8::from(*least)], vec![u8::from(*greatest)]),
-            Bounds::Texts(least, greatest) => (least.bytes.clone(), greatest.as_ref()?.bytes.clone()),
+            PageBounds::Longs(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
+            PageBounds::Integers(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
+            PageBounds::Doubles(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
+            PageBounds::Booleans(least, greatest) => (vec![u8::from(*least)], vec![u8::from(*greatest)]),
+            PageBounds::Texts(least, greatest) => (least.bytes.clone(), greatest.as_ref()?.bytes.clone()),
         })
     }
 
@@ -86,11 +86,11 @@ impl Bounds {
                 .with_backwards_compatible_min_max(true)
         }
         match self {
-            Bounds::Longs(least, greatest) => of::<Int64Type>(least, greatest, nulls).into(),
-            Bounds::Integers(least, greatest) => of::<Int32Type>(least, greatest, nulls).into(),
-            Bounds::Doubles(least, greatest) => of::<DoubleType>(least, greatest, nulls).into(),
-            Bounds::Booleans(least, greatest) => of::<BoolType>(least, greatest, nulls).into(),
-            Bounds::Texts(least, greatest) => {
+            PageBounds::Longs(least, greatest) => of::<Int64Type>(least, greatest, nulls).into(),
+            PageBounds::Integers(least, greatest) => of::<Int32Type>(least, greatest, nulls).into(),
+            PageBounds::Doubles(least, greatest) => of::<DoubleType>(least, greatest, nulls).into(),
+            PageBounds::Booleans(least, greatest) => of::<BoolType>(least, greatest, nulls).into(),
+            PageBounds::Texts(least, greatest) => {
                 let (is_least_exact, is_greatest_exact) =
                     (least.is_exact, greatest.as_ref().is_some_and(|bound| bound.is_exact));
                 let greatest = greatest.map(|bound| ByteArray::from(bound.bytes));
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     fn ends(least: &str, greatest: &str) -> (String, Option<String>) {
-        let Bounds::Texts(least, greatest) = Bounds::of_texts(least.as_bytes(), greatest.as_bytes()) else {
+        let PageBounds::Texts(least, greatest) = PageBounds::of_texts(least.as_bytes(), greatest.as_bytes()) else {
             panic!()
         };
         let text = |bound: TextBound| String::from_utf8(bound.bytes).unwrap();
@@ -171,8 +171,8 @@ mod tests {
     proptest! {
         #[test]
         fn texts_lie_between_their_bounds(texts in prop::collection::vec("[ab]{60,70}|\\PC{0,40}", 1..8)) {
-            let bounds = texts.iter().map(|text| Bounds::of_texts(text.as_bytes(), text.as_bytes()));
-            let Bounds::Texts(least, Some(greatest)) = bounds.reduce(Bounds::and).unwrap() else {
+            let bounds = texts.iter().map(|text| PageBounds::of_texts(text.as_bytes(), text.as_bytes()));
+            let PageBounds::Texts(least, Some(greatest)) = bounds.reduce(PageBounds::and).unwrap() else {
                 return Ok(());
             };
             for text in &texts {

@@ -9,9 +9,9 @@ use parquet::basic::Encoding;
 use parquet::errors::Result;
 
 use super::bits::{differences, hybrid, run, width_of};
-use super::bounds::Bounds;
-use super::pages::{Pages, put_levels};
-use super::{Break, PAGE_BYTES, PAGE_ROWS};
+use super::bounds::PageBounds;
+use super::pages::{ColumnChunkWriter, put_levels};
+use super::{PAGE_BYTES, PAGE_ROWS, PageBreak};
 use crate::rows::text::NULL;
 
 /// Bytes of a dictionary beyond which texts are written as they are: whoever reads a page has all of it in memory. The names of a
@@ -25,10 +25,10 @@ const DICTIONARY_NUMBERS_MAX: usize = 4096;
 const RECENT: usize = 256;
 
 /// Whether each row has a value; `None` if all have.
-pub(crate) type Present = Option<BooleanBuffer>;
+pub(crate) type ValidityBitmap = Option<BooleanBuffer>;
 
 /// A number as files have it.
-pub(super) trait Number: Copy + Default + PartialOrd {
+pub(super) trait ParquetNumber: Copy + Default + PartialOrd {
     const BYTES: usize;
     fn put(self, out: &mut Vec<u8>);
     /// Of so many bytes.
@@ -37,7 +37,7 @@ pub(super) trait Number: Copy + Default + PartialOrd {
     fn of_long(value: i64) -> Self;
     fn bits(self) -> u64;
     /// `None` if there can be none.
-    fn bounds(values: &[Self]) -> Option<Bounds>;
+    fn bounds(values: &[Self]) -> Option<PageBounds>;
 }
 
 /// The least and the greatest of numbers that have an order.
@@ -51,7 +51,7 @@ fn ends<T: Copy + PartialOrd>(values: &[T]) -> Option<(T, T)> {
     }))
 }
 
-impl Number for i64 {
+impl ParquetNumber for i64 {
     const BYTES: usize = size_of::<i64>();
 
     fn of_bytes(bytes: &[u8]) -> i64 {
@@ -72,12 +72,12 @@ impl Number for i64 {
         self as u64
     }
 
-    fn bounds(values: &[i64]) -> Option<Bounds> {
-        ends(values).map(|(least, greatest)| Bounds::Longs(least, greatest))
+    fn bounds(values: &[i64]) -> Option<PageBounds> {
+        ends(values).map(|(least, greatest)| PageBounds::Longs(least, greatest))
     }
 }
 
-impl Number for i32 {
+impl ParquetNumber for i32 {
     const BYTES: usize = size_of::<i32>();
 
     fn of_bytes(bytes: &[u8]) -> i32 {
@@ -98,12 +98,12 @@ impl Number for i32 {
         self as u64
     }
 
-    fn bounds(values: &[i32]) -> Option<Bounds> {
-        ends(values).map(|(least, greatest)| Bounds::Integers(least, greatest))
+    fn bounds(values: &[i32]) -> Option<PageBounds> {
+        ends(values).map(|(least, greatest)| PageBounds::Integers(least, greatest))
     }
 }
 
-impl Number for f64 {
+impl ParquetNumber for f64 {
     const BYTES: usize = size_of::<f64>();
 
     fn of_bytes(bytes: &[u8]) -> f64 {
@@ -125,32 +125,32 @@ impl Number for f64 {
     }
 
     /// A reader that puts what is no number above all numbers would skip rows that it asks for.
-    fn bounds(values: &[f64]) -> Option<Bounds> {
+    fn bounds(values: &[f64]) -> Option<PageBounds> {
         if values.iter().any(|value| value.is_nan()) {
             return None;
         }
         // Both zeros are equal, and readers may look for either.
         let signed = |end: f64, zero: f64| if end == 0.0 { zero } else { end };
-        ends(values).map(|(least, greatest)| Bounds::Doubles(signed(least, -0.0), signed(greatest, 0.0)))
+        ends(values).map(|(least, greatest)| PageBounds::Doubles(signed(least, -0.0), signed(greatest, 0.0)))
     }
 }
 
 /// Rows of a column in the order of the file, one piece after the other.
-struct Gathered<T> {
+struct OrderedValues<T> {
     values: Vec<T>,
     levels: Vec<u32>,
 }
 
-impl<T: Copy> Gathered<T> {
-    fn new() -> Gathered<T> {
-        Gathered {
+impl<T: Copy> OrderedValues<T> {
+    fn new() -> OrderedValues<T> {
+        OrderedValues {
             values: Vec::with_capacity(PAGE_ROWS),
             levels: Vec::new(),
         }
     }
 
     /// Values of the rows that have one, and a level for each row if some have none.
-    fn gather(&mut self, order: &[u32], values: &[T], present: &Present) {
+    fn gather(&mut self, order: &[u32], values: &[T], present: &ValidityBitmap) {
         self.values.clear();
         self.levels.clear();
         match present {
@@ -173,7 +173,7 @@ impl<T: Copy> Gathered<T> {
 }
 
 /// Begins a page: which of its rows have a value.
-fn begin(pages: &mut Pages<'_>, rows: usize, levels: &[u32]) {
+fn begin(pages: &mut ColumnChunkWriter<'_>, rows: usize, levels: &[u32]) {
     let is_nullable = pages.is_nullable();
     let body = pages.body();
     body.clear();
@@ -186,8 +186,13 @@ fn begin(pages: &mut Pages<'_>, rows: usize, levels: &[u32]) {
 }
 
 /// Times and positions: each near the one before.
-pub(super) fn near(pages: &mut Pages<'_>, order: &[u32], values: &[i64], present: &Present) -> Result<()> {
-    let mut gathered = Gathered::new();
+pub(super) fn near(
+    pages: &mut ColumnChunkWriter<'_>,
+    order: &[u32],
+    values: &[i64],
+    present: &ValidityBitmap,
+) -> Result<()> {
+    let mut gathered = OrderedValues::new();
     for rows in order.chunks(PAGE_ROWS) {
         gathered.gather(rows, values, present);
         begin(pages, rows.len(), &gathered.levels);
@@ -204,15 +209,15 @@ pub(super) fn near(pages: &mut Pages<'_>, order: &[u32], values: &[i64], present
 }
 
 /// Numbers as they are, or by a dictionary where they are few.
-pub(super) fn numbers<T: Number>(
-    pages: &mut Pages<'_>,
+pub(super) fn numbers<T: ParquetNumber>(
+    pages: &mut ColumnChunkWriter<'_>,
     order: &[u32],
     values: &[T],
-    present: &Present,
+    present: &ValidityBitmap,
     may_be_few: bool,
 ) -> Result<()> {
     let few = if may_be_few { few(order, values, present) } else { None };
-    let mut gathered = Gathered::new();
+    let mut gathered = OrderedValues::new();
     let Some((numbers, ids)) = few else {
         for rows in order.chunks(PAGE_ROWS) {
             gathered.gather(rows, values, present);
@@ -245,7 +250,7 @@ fn put_ids(out: &mut Vec<u8>, ids: &[u32], width: u32) {
 }
 
 /// The numbers that a column has, and for each row that has one which it is; `None` if there are too many.
-fn few<T: Number>(order: &[u32], values: &[T], present: &Present) -> Option<(Vec<T>, Vec<u32>)> {
+fn few<T: ParquetNumber>(order: &[u32], values: &[T], present: &ValidityBitmap) -> Option<(Vec<T>, Vec<u32>)> {
     let limit = DICTIONARY_NUMBERS_MAX.min(order.len() / 2);
     let (mut numbers, mut ids): (Vec<T>, Vec<u32>) = (Vec::new(), Vec::with_capacity(order.len()));
     let mut index: HashTable<u32> = HashTable::new();
@@ -283,8 +288,13 @@ fn few<T: Number>(order: &[u32], values: &[T], present: &Present) -> Option<(Vec
     Some((numbers, ids))
 }
 
-pub(super) fn booleans(pages: &mut Pages<'_>, order: &[u32], values: &[bool], present: &Present) -> Result<()> {
-    let mut gathered = Gathered::new();
+pub(super) fn booleans(
+    pages: &mut ColumnChunkWriter<'_>,
+    order: &[u32],
+    values: &[bool],
+    present: &ValidityBitmap,
+) -> Result<()> {
+    let mut gathered = OrderedValues::new();
     for rows in order.chunks(PAGE_ROWS) {
         gathered.gather(rows, values, present);
         begin(pages, rows.len(), &gathered.levels);
@@ -292,7 +302,7 @@ pub(super) fn booleans(pages: &mut Pages<'_>, order: &[u32], values: &[bool], pr
             let bits = eight.iter().rev().fold(0, |bits, value| bits << 1 | u8::from(*value));
             pages.body().push(bits);
         }
-        let bounds = ends(&gathered.values).map(|(least, greatest)| Bounds::Booleans(least, greatest));
+        let bounds = ends(&gathered.values).map(|(least, greatest)| PageBounds::Booleans(least, greatest));
         pages.page(rows.len(), gathered.nulls(rows.len()), Encoding::PLAIN, bounds)?;
     }
     Ok(())
@@ -300,9 +310,9 @@ pub(super) fn booleans(pages: &mut Pages<'_>, order: &[u32], values: &[bool], pr
 
 /// Texts of which each is there once, and which one each row has.
 pub(super) fn dictionary(
-    pages: &mut Pages<'_>,
+    pages: &mut ColumnChunkWriter<'_>,
     order: &[u32],
-    breaks: &[Break],
+    breaks: &[PageBreak],
     texts: &[&[u8]],
     ids: &[u32],
 ) -> Result<()> {
@@ -316,7 +326,7 @@ pub(super) fn dictionary(
         present += 1;
     }
     let used = (0..texts.len() as u32).filter(|id| is_used[*id as usize]);
-    let mut used: Vec<(Head, u32)> = used.map(|id| (Head::default(), id)).collect();
+    let mut used: Vec<(TextPrefix, u32)> = used.map(|id| (TextPrefix::default(), id)).collect();
     let bytes = used.iter().map(|(_, id)| texts[*id as usize].len()).sum();
     if is_poor(used.len(), bytes, present) {
         let rows: Vec<Option<&[u8]>> = ids.iter().map(|id| texts.get(*id as usize).copied()).collect();
@@ -325,7 +335,7 @@ pub(super) fn dictionary(
     // In their order, so that the least and the greatest of rows are those of numbers.
     let skipped = shared(used.iter().map(|(_, id)| texts[*id as usize]));
     for (of_text, id) in &mut used {
-        *of_text = Head::of(&texts[*id as usize][skipped..]);
+        *of_text = TextPrefix::of(&texts[*id as usize][skipped..]);
     }
     used.sort_unstable_by(|a, b| a.0.compare(b.0, || texts[a.1 as usize].cmp(texts[b.1 as usize])));
     let mut ranks = vec![NULL; texts.len()];
@@ -353,30 +363,30 @@ pub(super) fn shared<'t>(mut texts: impl Iterator<Item = &'t [u8]>) -> usize {
 /// The first bytes of a text as a number, with its length where that is all of it: behind what all texts have in common it tells in
 /// most cases which of two is less, or that they are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Head(u128);
+pub(super) struct TextPrefix(u128);
 
-impl Head {
+impl TextPrefix {
     const BYTES: usize = size_of::<u128>() - 1;
     /// Instead of a length, and more than each.
     const LONGER: u8 = u8::MAX;
 
-    pub fn of(text: &[u8]) -> Head {
+    pub fn of(text: &[u8]) -> TextPrefix {
         if let Some(first) = text.first_chunk() {
-            return Head(u128::from_be_bytes(*first) | u128::from(Head::LONGER));
+            return TextPrefix(u128::from_be_bytes(*first) | u128::from(TextPrefix::LONGER));
         }
-        let mut head = [0; Head::BYTES + 1];
+        let mut head = [0; TextPrefix::BYTES + 1];
         head[..text.len()].copy_from_slice(text);
-        head[Head::BYTES] = text.len() as u8;
-        Head(u128::from_be_bytes(head))
+        head[TextPrefix::BYTES] = text.len() as u8;
+        TextPrefix(u128::from_be_bytes(head))
     }
 
     /// Texts with the same are the same.
     pub fn is_whole(self) -> bool {
-        self.0 as u8 != Head::LONGER
+        self.0 as u8 != TextPrefix::LONGER
     }
 
     /// As the texts compare.
-    pub fn compare(self, other: Head, texts: impl FnOnce() -> Ordering) -> Ordering {
+    pub fn compare(self, other: TextPrefix, texts: impl FnOnce() -> Ordering) -> Ordering {
         let by_text = || if self.is_whole() { Ordering::Equal } else { texts() };
         self.cmp(&other).then_with(by_text)
     }
@@ -388,7 +398,7 @@ pub(super) fn is_poor(texts: usize, bytes: usize, rows: usize) -> bool {
 }
 
 /// Texts that ascend, all of them used, and for each row the place of its text among them.
-pub(super) fn put_ranks(pages: &mut Pages<'_>, ranks: &[u32], texts: &[&[u8]]) -> Result<()> {
+pub(super) fn put_ranks(pages: &mut ColumnChunkWriter<'_>, ranks: &[u32], texts: &[&[u8]]) -> Result<()> {
     if texts.is_empty() {
         return pages.nulls(ranks.len());
     }
@@ -411,7 +421,7 @@ pub(super) fn put_ranks(pages: &mut Pages<'_>, ranks: &[u32], texts: &[&[u8]]) -
         begin(pages, rows.len(), &levels);
         put_ids(pages.body(), present, width);
         let text = |rank: u32| texts.get(rank as usize).copied().unwrap_or_default();
-        let bounds = ends(present).map(|(least, greatest)| Bounds::of_texts(text(least), text(greatest)));
+        let bounds = ends(present).map(|(least, greatest)| PageBounds::of_texts(text(least), text(greatest)));
         let nulls = rows.len() - present.len();
         pages.page(rows.len(), nulls, Encoding::RLE_DICTIONARY, bounds)?;
     }
@@ -419,7 +429,12 @@ pub(super) fn put_ranks(pages: &mut Pages<'_>, ranks: &[u32], texts: &[&[u8]]) -
 }
 
 /// Texts as they are.
-pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], breaks: &[Break], rows: &[Option<&[u8]>]) -> Result<()> {
+pub(super) fn plain(
+    pages: &mut ColumnChunkWriter<'_>,
+    order: &[u32],
+    breaks: &[PageBreak],
+    rows: &[Option<&[u8]>],
+) -> Result<()> {
     let ordered: Vec<Option<&[u8]>> = order.iter().map(|row| rows[*row as usize]).collect();
     put_texts(pages, &ordered, 0, breaks)
 }
@@ -427,10 +442,10 @@ pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], breaks: &[Break], rows
 /// Texts of rows from `begin_row` on. `breaks` are rows at which a page had better begin: a merge copies pages whose rows stay
 /// together.
 pub(super) fn put_texts(
-    pages: &mut Pages<'_>,
+    pages: &mut ColumnChunkWriter<'_>,
     mut rows: &[Option<&[u8]>],
     mut begin_row: usize,
-    breaks: &[Break],
+    breaks: &[PageBreak],
 ) -> Result<()> {
     let mut levels = Vec::with_capacity(PAGE_ROWS);
     let passed = breaks.partition_point(|at| at.row < begin_row);
@@ -457,19 +472,19 @@ pub(super) fn put_texts(
         levels.extend(page.iter().map(|row| u32::from(row.is_some())));
         let present = levels.iter().filter(|level| **level == 1).count();
         begin(pages, count, if present == count { &[] } else { &levels });
-        let (mut least, mut greatest) = (Extreme::default(), Extreme::default());
+        let (mut least, mut greatest) = (TextExtreme::default(), TextExtreme::default());
         for text in page.iter().flatten() {
             put_text(pages.body(), text);
-            let head = Head::of(text);
+            let head = TextPrefix::of(text);
             if least.text.is_none_or(|known| (head, *text) < (least.head, known)) {
-                least = Extreme { head, text: Some(text) };
+                least = TextExtreme { head, text: Some(text) };
             }
             if greatest.text.is_none_or(|known| (head, *text) > (greatest.head, known)) {
-                greatest = Extreme { head, text: Some(text) };
+                greatest = TextExtreme { head, text: Some(text) };
             }
         }
         let bounds = least.text.zip(greatest.text);
-        let bounds = bounds.map(|(least, greatest)| Bounds::of_texts(least, greatest));
+        let bounds = bounds.map(|(least, greatest)| PageBounds::of_texts(least, greatest));
         pages.page(count, count - present, Encoding::PLAIN, bounds)?;
     }
     Ok(())
@@ -477,8 +492,8 @@ pub(super) fn put_texts(
 
 /// The least or the greatest of some texts.
 #[derive(Default)]
-struct Extreme<'t> {
-    head: Head,
+struct TextExtreme<'t> {
+    head: TextPrefix,
     text: Option<&'t [u8]>,
 }
 
@@ -499,9 +514,9 @@ mod tests {
             let skipped = shared(texts.iter().map(String::as_bytes));
             prop_assert!(texts.iter().all(|text| text.as_bytes().starts_with(&texts[0].as_bytes()[..skipped])));
             for (a, b) in texts.iter().flat_map(|a| texts.iter().map(move |b| (a.as_bytes(), b.as_bytes()))) {
-                let [head, other] = [a, b].map(|text| Head::of(&text[skipped..]));
+                let [head, other] = [a, b].map(|text| TextPrefix::of(&text[skipped..]));
                 prop_assert_eq!(head.compare(other, || a.cmp(b)), a.cmp(b));
-                prop_assert_eq!(head == other && head.is_whole(), a == b && a.len() - skipped <= Head::BYTES);
+                prop_assert_eq!(head == other && head.is_whole(), a == b && a.len() - skipped <= TextPrefix::BYTES);
             }
         }
     }

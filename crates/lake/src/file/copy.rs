@@ -11,17 +11,17 @@ use std::sync::Arc;
 use parquet::basic::Type;
 use parquet::errors::Result;
 
-use super::Break;
-use super::column::{self, Head, Number, Present, is_poor, put_ranks, put_texts, shared};
-use super::pages::Pages;
-use super::source::{Dictionary, Form, OwnTexts, Presence, SourceColumn};
+use super::PageBreak;
+use super::column::{self, ParquetNumber, TextPrefix, ValidityBitmap, is_poor, put_ranks, put_texts, shared};
+use super::pages::ColumnChunkWriter;
+use super::source::{ColumnEncoding, Dictionary, PageTexts, SourceColumn, ValidityBuilder};
 use crate::rows::text::NULL;
 
 /// Smaller pages are not worth being pages of their own.
 const COPIED_BYTES_MIN: usize = if cfg!(test) { 64 } else { 4096 };
 
 /// Rows of a source that lie behind each other, or rows without a value.
-pub(crate) enum Segment {
+pub(crate) enum SourceSegment {
     Rows {
         source: Arc<SourceColumn>,
         rows: Range<usize>,
@@ -29,24 +29,27 @@ pub(crate) enum Segment {
     Nulls(usize),
 }
 
-impl Segment {
+impl SourceSegment {
     fn len(&self) -> usize {
         match self {
-            Segment::Rows { rows, .. } => rows.len(),
-            Segment::Nulls(rows) => *rows,
+            SourceSegment::Rows { rows, .. } => rows.len(),
+            SourceSegment::Nulls(rows) => *rows,
         }
     }
 }
 
 /// The rows of all segments, which `order` counts from the first to the last, each of them once.
 pub(super) fn copy(
-    pages: &mut Pages<'_>,
-    segments: &[Segment],
+    pages: &mut ColumnChunkWriter<'_>,
+    segments: &[SourceSegment],
     order: &[u32],
-    breaks: &[Break],
+    breaks: &[PageBreak],
     is_near: bool,
 ) -> Result<()> {
-    if segments.iter().all(|segment| matches!(segment, Segment::Nulls(_))) {
+    if segments
+        .iter()
+        .all(|segment| matches!(segment, SourceSegment::Nulls(_)))
+    {
         return pages.nulls(order.len());
     }
     match pages.kind() {
@@ -66,13 +69,13 @@ pub(super) fn copy(
             column::numbers(pages, order, &values, &present, false)
         }
         Type::BOOLEAN => {
-            let (mut values, mut presence) = (Vec::new(), Presence::default());
+            let (mut values, mut presence) = (Vec::new(), ValidityBuilder::default());
             for segment in segments {
                 match segment {
-                    Segment::Rows { source, rows } => {
+                    SourceSegment::Rows { source, rows } => {
                         source.booleans(pages.unpacker(), rows.clone(), &mut values, &mut presence)?;
                     }
-                    Segment::Nulls(rows) => {
+                    SourceSegment::Nulls(rows) => {
                         values.resize(values.len() + rows, false);
                         presence.append(*rows, false);
                     }
@@ -84,14 +87,17 @@ pub(super) fn copy(
     }
 }
 
-fn numbers<T: Number>(pages: &mut Pages<'_>, segments: &[Segment]) -> Result<(Vec<T>, Present)> {
-    let (mut values, mut presence) = (Vec::with_capacity(rows_of(segments)), Presence::default());
+fn numbers<T: ParquetNumber>(
+    pages: &mut ColumnChunkWriter<'_>,
+    segments: &[SourceSegment],
+) -> Result<(Vec<T>, ValidityBitmap)> {
+    let (mut values, mut presence) = (Vec::with_capacity(rows_of(segments)), ValidityBuilder::default());
     for segment in segments {
         match segment {
-            Segment::Rows { source, rows } => {
+            SourceSegment::Rows { source, rows } => {
                 source.numbers(pages.unpacker(), rows.clone(), &mut values, &mut presence)?;
             }
-            Segment::Nulls(rows) => {
+            SourceSegment::Nulls(rows) => {
                 values.resize(values.len() + rows, T::default());
                 presence.append(*rows, false);
             }
@@ -100,66 +106,77 @@ fn numbers<T: Number>(pages: &mut Pages<'_>, segments: &[Segment]) -> Result<(Ve
     Ok((values, presence.finish()))
 }
 
-fn rows_of(segments: &[Segment]) -> usize {
-    segments.iter().map(Segment::len).sum()
+fn rows_of(segments: &[SourceSegment]) -> usize {
+    segments.iter().map(SourceSegment::len).sum()
 }
 
-fn texts(pages: &mut Pages<'_>, segments: &[Segment], order: &[u32], breaks: &[Break]) -> Result<()> {
-    let rows_of = |form: Form| -> usize {
-        let is_of = |segment: &&Segment| matches!(segment, Segment::Rows { source, .. } if source.form == form);
-        segments.iter().filter(is_of).map(Segment::len).sum()
+fn texts(
+    pages: &mut ColumnChunkWriter<'_>,
+    segments: &[SourceSegment],
+    order: &[u32],
+    breaks: &[PageBreak],
+) -> Result<()> {
+    let rows_of = |form: ColumnEncoding| -> usize {
+        let is_of =
+            |segment: &&SourceSegment| matches!(segment, SourceSegment::Rows { source, .. } if source.form == form);
+        segments.iter().filter(is_of).map(SourceSegment::len).sum()
     };
-    match rows_of(Form::Texts) > rows_of(Form::TextsByKey) {
-        true => Copying::new(pages, segments, breaks).run(order),
+    match rows_of(ColumnEncoding::Texts) > rows_of(ColumnEncoding::TextsByKey) {
+        true => TextCopier::new(pages, segments, breaks).run(order),
         false => by_key(pages, segments, order, breaks),
     }
 }
 
 /// Where the texts of some rows are.
-enum Of {
+enum SourceTexts {
     Dictionary(Arc<Dictionary>),
     /// A text for each row.
-    Own(OwnTexts),
+    Own(PageTexts),
 }
 
-impl Of {
+impl SourceTexts {
     fn len(&self) -> usize {
         match self {
-            Of::Dictionary(texts) => texts.len(),
-            Of::Own(texts) => texts.len(),
+            SourceTexts::Dictionary(texts) => texts.len(),
+            SourceTexts::Own(texts) => texts.len(),
         }
     }
 
     fn text(&self, key: u32) -> &[u8] {
         match self {
-            Of::Dictionary(texts) => texts.text(key as usize),
-            Of::Own(texts) => texts.text(key as usize).unwrap_or_default(),
+            SourceTexts::Dictionary(texts) => texts.text(key as usize),
+            SourceTexts::Own(texts) => texts.text(key as usize).unwrap_or_default(),
         }
     }
 }
 
 /// One dictionary, of those of all.
-fn by_key(pages: &mut Pages<'_>, segments: &[Segment], order: &[u32], breaks: &[Break]) -> Result<()> {
+fn by_key(
+    pages: &mut ColumnChunkWriter<'_>,
+    segments: &[SourceSegment],
+    order: &[u32],
+    breaks: &[PageBreak],
+) -> Result<()> {
     let (mut keys, mut all, mut parts) = (Vec::with_capacity(order.len()), Vec::new(), Vec::new());
     for segment in segments {
         let (source, rows) = match segment {
-            Segment::Rows { source, rows } => (source, rows.clone()),
-            Segment::Nulls(rows) => {
+            SourceSegment::Rows { source, rows } => (source, rows.clone()),
+            SourceSegment::Nulls(rows) => {
                 keys.resize(keys.len() + rows, NULL);
                 continue;
             }
         };
         let begin = keys.len();
         match source.form {
-            Form::TextsByKey => {
-                all.push(Of::Dictionary(source.dictionary(pages.unpacker())?));
+            ColumnEncoding::TextsByKey => {
+                all.push(SourceTexts::Dictionary(source.dictionary(pages.unpacker())?));
                 source.keys(pages.unpacker(), rows, &mut keys)?;
             }
             _ => {
-                let mut texts = OwnTexts::default();
+                let mut texts = PageTexts::default();
                 source.texts(pages.unpacker(), rows, &mut texts)?;
                 keys.extend((0..).zip(texts.iter()).map(|(key, text)| text.map_or(NULL, |_| key)));
-                all.push(Of::Own(texts));
+                all.push(SourceTexts::Own(texts));
             }
         }
         parts.push(begin..keys.len());
@@ -177,7 +194,7 @@ fn by_key(pages: &mut Pages<'_>, segments: &[Segment], order: &[u32], breaks: &[
 }
 
 /// The texts that keys stand for, ascending. Each key becomes the place of its text there. Returns how many rows have one, too.
-fn ranked<'t>(all: &'t [Of], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&'t [u8]>, usize) {
+fn ranked<'t>(all: &'t [SourceTexts], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&'t [u8]>, usize) {
     const UNUSED: u32 = NULL;
     const USED: u32 = 0;
     let (mut present, mut entries) = (0, Vec::new());
@@ -191,20 +208,21 @@ fn ranked<'t>(all: &'t [Of], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&
             }
         }
         let used = (0_u32..).zip(&of_key).filter(|(_, place)| **place == USED);
-        entries.extend(used.map(|(key, _)| (Head::default(), number, key)));
+        entries.extend(used.map(|(key, _)| (TextPrefix::default(), number, key)));
         ranks.push(of_key);
     }
     let text = |of: u32, key: u32| all.get(of as usize).map_or(&[][..], |of| of.text(key));
     let skipped = shared(entries.iter().map(|(_, of, key)| text(*of, *key)));
     for (of_text, of, key) in &mut entries {
-        *of_text = Head::of(text(*of, *key).get(skipped..).unwrap_or_default());
+        *of_text = TextPrefix::of(text(*of, *key).get(skipped..).unwrap_or_default());
     }
     // Dictionaries are sorted already, and a stable sort merges what is.
     entries.sort_by(|a, b| a.0.compare(b.0, || text(a.1, a.2).cmp(text(b.1, b.2))));
     let mut texts: Vec<&[u8]> = Vec::new();
     let mut last = None;
     for (head, of, key) in entries {
-        let same = |(last_head, last): (Head, &[u8])| last_head == head && (head.is_whole() || last == text(of, key));
+        let same =
+            |(last_head, last): (TextPrefix, &[u8])| last_head == head && (head.is_whole() || last == text(of, key));
         if !last.is_some_and(same) {
             texts.push(text(of, key));
             last = texts.last().map(|text| (head, *text));
@@ -222,31 +240,35 @@ fn ranked<'t>(all: &'t [Of], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&
 }
 
 /// Texts that are written as they are.
-struct Copying<'c, 'p> {
-    pages: &'c mut Pages<'p>,
-    segments: &'c [Segment],
+struct TextCopier<'c, 'p> {
+    pages: &'c mut ColumnChunkWriter<'p>,
+    segments: &'c [SourceSegment],
     /// The first row of each segment.
     begins: Vec<usize>,
-    breaks: &'c [Break],
+    breaks: &'c [PageBreak],
     /// Those between two pages that are copied.
-    between: OwnTexts,
+    between: PageTexts,
     written: usize,
     keys: Vec<u32>,
 }
 
-impl<'c, 'p> Copying<'c, 'p> {
-    fn new(pages: &'c mut Pages<'p>, segments: &'c [Segment], breaks: &'c [Break]) -> Copying<'c, 'p> {
+impl<'c, 'p> TextCopier<'c, 'p> {
+    fn new(
+        pages: &'c mut ColumnChunkWriter<'p>,
+        segments: &'c [SourceSegment],
+        breaks: &'c [PageBreak],
+    ) -> TextCopier<'c, 'p> {
         let mut end = 0;
-        let begin = |segment: &Segment| {
+        let begin = |segment: &SourceSegment| {
             end += segment.len();
             end - segment.len()
         };
-        Copying {
+        TextCopier {
             begins: segments.iter().map(begin).collect(),
             pages,
             segments,
             breaks,
-            between: OwnTexts::default(),
+            between: PageTexts::default(),
             written: 0,
             keys: Vec::new(),
         }
@@ -270,15 +292,15 @@ impl<'c, 'p> Copying<'c, 'p> {
     }
 
     /// Some rows of a segment.
-    fn take(&mut self, segment: &Segment, of: Range<usize>) -> Result<()> {
+    fn take(&mut self, segment: &SourceSegment, of: Range<usize>) -> Result<()> {
         let (source, begin, end) = match segment {
-            Segment::Nulls(_) => {
+            SourceSegment::Nulls(_) => {
                 self.between.push_nulls(of.len());
                 return Ok(());
             }
-            Segment::Rows { source, rows } => (source, rows.start + of.start, rows.start + of.end),
+            SourceSegment::Rows { source, rows } => (source, rows.start + of.start, rows.start + of.end),
         };
-        if source.form == Form::TextsByKey {
+        if source.form == ColumnEncoding::TextsByKey {
             self.keys.clear();
             source.keys(self.pages.unpacker(), begin..end, &mut self.keys)?;
             let dictionary = source.dictionary(self.pages.unpacker())?;

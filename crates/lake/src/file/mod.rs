@@ -26,9 +26,9 @@ use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData, Sorti
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 
-pub(crate) use column::Present;
-pub(crate) use copy::Segment;
-use pages::{Pages, Press};
+pub(crate) use column::ValidityBitmap;
+pub(crate) use copy::SourceSegment;
+use pages::{ColumnChunkWriter, PageCompressor};
 pub(crate) use source::SourceColumn;
 
 const PAGE_BYTES: usize = 1 << 20;
@@ -120,16 +120,16 @@ impl Default for FileRules {
 }
 
 /// A column of all rows, whatever their order in the file.
-pub(crate) enum Column<'a> {
+pub(crate) enum FileColumn<'a> {
     /// `is_near`: times and positions, of which each is near the one before.
     Longs {
         values: Vec<i64>,
-        present: Present,
+        present: ValidityBitmap,
         is_near: bool,
     },
-    Integers(Vec<i32>, Present),
-    Doubles(Vec<f64>, Present),
-    Booleans(Vec<bool>, Present),
+    Integers(Vec<i32>, ValidityBitmap),
+    Doubles(Vec<f64>, ValidityBitmap),
+    Booleans(Vec<bool>, ValidityBitmap),
     /// Texts that are each there once, and which of them each row has; [`NULL`](crate::rows::text::NULL) for none.
     Dictionary {
         texts: Vec<&'a [u8]>,
@@ -138,7 +138,7 @@ pub(crate) enum Column<'a> {
     Plain(Vec<Option<&'a [u8]>>),
     /// Rows of other files, which are read when they are written.
     Read {
-        segments: Vec<Segment>,
+        segments: Vec<SourceSegment>,
         is_near: bool,
     },
     /// Of lists, structs or maps.
@@ -148,17 +148,17 @@ pub(crate) enum Column<'a> {
 }
 
 /// Rows that become files.
-pub(crate) struct Rows<'a> {
+pub(crate) struct FileRows<'a> {
     /// Of the columns, in their order.
     pub schema: SchemaRef,
-    pub columns: Vec<Column<'a>>,
+    pub columns: Vec<FileColumn<'a>>,
     /// Columns that the order goes by.
     pub sort: &'static [&'static str],
     /// About, of each.
     pub bytes_per_row: usize,
 }
 
-impl Rows<'_> {
+impl FileRows<'_> {
     /// A file of some rows, in an order that was made for them.
     pub fn write(&self, order: &[u32], rules: &FileRules) -> Result<(Vec<u8>, ParquetMetaData)> {
         let mut writer = FileWriter::new(self.schema.clone(), self.sort, rules)?;
@@ -180,7 +180,7 @@ pub(crate) fn rows_of_group(rules: &FileRules, bytes_per_row: usize) -> usize {
 /// A file on its way, one row group after the other.
 pub(crate) struct FileWriter {
     writer: SerializedFileWriter<Vec<u8>>,
-    press: Press,
+    press: PageCompressor,
     schema: SchemaRef,
     groups: usize,
     taken: u64,
@@ -195,7 +195,7 @@ impl FileWriter {
         let properties = Arc::new(properties(&schema, sort, compression, rules.zstd_level));
         Ok(FileWriter {
             writer: SerializedFileWriter::new(Vec::new(), parquet.root_schema_ptr(), properties)?,
-            press: Press::new(compression, rules.zstd_level)?,
+            press: PageCompressor::new(compression, rules.zstd_level)?,
             sorted_by: sort.first().and_then(|name| schema.index_of(name).ok()),
             schema,
             groups: 0,
@@ -225,11 +225,11 @@ impl FileWriter {
     }
 
     /// Some rows of columns that are those of the file.
-    pub fn write_group(&mut self, columns: &[Column<'_>], order: &[u32]) -> Result<()> {
+    pub fn write_group(&mut self, columns: &[FileColumn<'_>], order: &[u32]) -> Result<()> {
         let FileWriter {
             writer, press, schema, ..
         } = self;
-        let is_nested = |column: &Column<'_>| matches!(column, Column::Nested(_));
+        let is_nested = |column: &FileColumn<'_>| matches!(column, FileColumn::Nested(_));
         let mut nested = match columns.iter().any(is_nested) {
             true => {
                 let factory = ArrowRowGroupWriterFactory::new(writer, schema.clone());
@@ -244,11 +244,11 @@ impl FileWriter {
         let mut group = writer.next_row_group()?;
         let mut leaves = leaves.into_iter().peekable();
         for (field, column) in schema.fields().iter().zip(columns) {
-            let Column::Nested(array) = column else {
+            let FileColumn::Nested(array) = column else {
                 // A column of Arrow may be several of Parquet.
                 while let Some(leaf) = leaves.next_if(|leaf| leaf.path().parts().first() == Some(field.name())) {
                     nested.next();
-                    let mut pages = Pages::new(press, leaf);
+                    let mut pages = ColumnChunkWriter::new(press, leaf);
                     write_column(&mut pages, column, order, &breaks)?;
                     let (packed, closed) = pages.close()?;
                     group.append_column(&&packed, closed)?;
@@ -294,7 +294,7 @@ fn properties(schema: &Schema, sort: &[&str], compression: Compression, level: i
 
 /// A row at which a page of texts had better begin: a merge copies pages whose rows stay together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Break {
+pub(crate) struct PageBreak {
     row: usize,
     /// Even if the page before it is small.
     is_due: bool,
@@ -302,20 +302,20 @@ pub(crate) struct Break {
 
 /// Where the first column of the order has another text. Of many rows with one text the first and the last, of whose times other
 /// files may have some too, are pages of their own, so that the rows between them stay together.
-fn breaks(column: Option<&Column<'_>>, order: &[u32]) -> Vec<Break> {
-    let Some(Column::Dictionary { ids, .. }) = column else {
+fn breaks(column: Option<&FileColumn<'_>>, order: &[u32]) -> Vec<PageBreak> {
+    let Some(FileColumn::Dictionary { ids, .. }) = column else {
         return Vec::new();
     };
     let id = |row: &u32| ids.get(*row as usize);
     let (mut breaks, mut begin, mut were_many) = (Vec::new(), 0, false);
     for same in order.chunk_by(|row, next| id(row) == id(next)) {
         let (len, end, are_many) = (same.len(), begin + same.len(), same.len() >= EDGED_ROWS);
-        breaks.push(Break {
+        breaks.push(PageBreak {
             row: begin,
             is_due: are_many || were_many,
         });
         if are_many {
-            breaks.extend([begin + len / EDGES, end - len / EDGES].map(|row| Break { row, is_due: true }));
+            breaks.extend([begin + len / EDGES, end - len / EDGES].map(|row| PageBreak { row, is_due: true }));
         }
         were_many = are_many;
         begin = end;
@@ -323,20 +323,25 @@ fn breaks(column: Option<&Column<'_>>, order: &[u32]) -> Vec<Break> {
     breaks
 }
 
-fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32], breaks: &[Break]) -> Result<()> {
+fn write_column(
+    pages: &mut ColumnChunkWriter<'_>,
+    column: &FileColumn<'_>,
+    order: &[u32],
+    breaks: &[PageBreak],
+) -> Result<()> {
     match column {
-        Column::Longs {
+        FileColumn::Longs {
             values,
             present,
             is_near: true,
         } => column::near(pages, order, values, present),
-        Column::Longs { values, present, .. } => column::numbers(pages, order, values, present, true),
-        Column::Integers(values, present) => column::numbers(pages, order, values, present, true),
-        Column::Doubles(values, present) => column::numbers(pages, order, values, present, false),
-        Column::Booleans(values, present) => column::booleans(pages, order, values, present),
-        Column::Dictionary { texts, ids } => column::dictionary(pages, order, breaks, texts, ids),
-        Column::Plain(rows) => column::plain(pages, order, breaks, rows),
-        Column::Read { segments, is_near } => copy::copy(pages, segments, order, breaks, *is_near),
-        Column::Nested(_) | Column::Nothing => pages.nulls(order.len()),
+        FileColumn::Longs { values, present, .. } => column::numbers(pages, order, values, present, true),
+        FileColumn::Integers(values, present) => column::numbers(pages, order, values, present, true),
+        FileColumn::Doubles(values, present) => column::numbers(pages, order, values, present, false),
+        FileColumn::Booleans(values, present) => column::booleans(pages, order, values, present),
+        FileColumn::Dictionary { texts, ids } => column::dictionary(pages, order, breaks, texts, ids),
+        FileColumn::Plain(rows) => column::plain(pages, order, breaks, rows),
+        FileColumn::Read { segments, is_near } => copy::copy(pages, segments, order, breaks, *is_near),
+        FileColumn::Nested(_) | FileColumn::Nothing => pages.nulls(order.len()),
     }
 }

@@ -13,8 +13,8 @@ use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
 use super::bits::{run, width_of, zigzag};
-use super::bounds::Bounds;
-use super::source::{SourceColumn, SourcePage, Unpacker};
+use super::bounds::PageBounds;
+use super::source::{PageDecompressor, SourceColumn, SourcePage};
 
 /// Types of fields, as Thrift's compact protocol numbers them.
 const I32: u8 = 5;
@@ -37,7 +37,7 @@ impl PageKind {
 }
 
 /// Compresses pages, one after the other, in the same memory.
-pub(super) struct Press {
+pub(super) struct PageCompressor {
     compressor: Compressor<'static>,
     compression: Compression,
     level: i32,
@@ -47,29 +47,29 @@ pub(super) struct Press {
     /// Memory for the pages of a column.
     pub column: Vec<u8>,
     /// For those of other files.
-    pub unpacker: Unpacker,
+    pub unpacker: PageDecompressor,
 }
 
-impl Press {
-    pub fn new(compression: Compression, level: i32) -> Result<Press> {
+impl PageCompressor {
+    pub fn new(compression: Compression, level: i32) -> Result<PageCompressor> {
         let mut compressor = Compressor::new(level)?;
         // Whoever decompresses a page finds a bit that was flipped: nothing else in a file tells of it.
         compressor.set_parameter(CParameter::ChecksumFlag(true))?;
-        Ok(Press {
+        Ok(PageCompressor {
             compressor,
             compression,
             level,
             body: Vec::new(),
             packed: Vec::new(),
             column: Vec::new(),
-            unpacker: Unpacker::default(),
+            unpacker: PageDecompressor::default(),
         })
     }
 }
 
 /// A column on its way.
-pub(super) struct Pages<'p> {
-    press: &'p mut Press,
+pub(super) struct ColumnChunkWriter<'p> {
+    press: &'p mut PageCompressor,
     column: ColumnDescPtr,
     bytes: Vec<u8>,
     index: ColumnIndexBuilder,
@@ -80,16 +80,16 @@ pub(super) struct Pages<'p> {
     uncompressed: usize,
     rows: usize,
     nulls: usize,
-    bounds: Option<Bounds>,
-    last: Option<Bounds>,
+    bounds: Option<PageBounds>,
+    last: Option<PageBounds>,
     is_ascending: bool,
 }
 
-impl<'p> Pages<'p> {
-    pub fn new(press: &'p mut Press, column: ColumnDescPtr) -> Pages<'p> {
+impl<'p> ColumnChunkWriter<'p> {
+    pub fn new(press: &'p mut PageCompressor, column: ColumnDescPtr) -> ColumnChunkWriter<'p> {
         let mut bytes = std::mem::take(&mut press.column);
         bytes.clear();
-        Pages {
+        ColumnChunkWriter {
             index: ColumnIndexBuilder::new(column.physical_type()),
             press,
             column,
@@ -117,7 +117,7 @@ impl<'p> Pages<'p> {
         self.press.level
     }
 
-    pub fn unpacker(&mut self) -> &mut Unpacker {
+    pub fn unpacker(&mut self) -> &mut PageDecompressor {
         &mut self.press.unpacker
     }
 
@@ -139,7 +139,7 @@ impl<'p> Pages<'p> {
     }
 
     /// Levels and values of so many rows are in the body. Without bounds of a page that has values the column has none.
-    pub fn page(&mut self, rows: usize, nulls: usize, encoding: Encoding, bounds: Option<Bounds>) -> Result<()> {
+    pub fn page(&mut self, rows: usize, nulls: usize, encoding: Encoding, bounds: Option<PageBounds>) -> Result<()> {
         let offset = self.bytes.len() as i64;
         self.data_offset.get_or_insert(offset);
         if !self.encodings.contains(&encoding) {
@@ -160,7 +160,7 @@ impl<'p> Pages<'p> {
         let offset = self.bytes.len();
         source.read_packed(page, &mut self.bytes)?;
         let bytes = self.bytes.get(offset..).unwrap_or_default();
-        let head = Head::parse(bytes, PageKind::Data)
+        let head = PageHeader::parse(bytes, PageKind::Data)
             .filter(|head| head.values == page.rows && head.len + head.compressed == bytes.len());
         let head = head.ok_or_else(|| ParquetError::General("a page is not what its file says of it".to_owned()))?;
         self.data_offset.get_or_insert(offset as i64);
@@ -177,7 +177,7 @@ impl<'p> Pages<'p> {
         Ok(())
     }
 
-    fn tell(&mut self, rows: usize, nulls: usize, bounds: Option<Bounds>) {
+    fn tell(&mut self, rows: usize, nulls: usize, bounds: Option<PageBounds>) {
         if rows == nulls {
             self.index.append(true, Vec::new(), Vec::new(), nulls as i64);
             return;
@@ -211,7 +211,7 @@ impl<'p> Pages<'p> {
 
     /// Returns the bytes of the page with its header.
     fn put(&mut self, kind: PageKind, values: usize, encoding: Encoding) -> Result<usize> {
-        let Press {
+        let PageCompressor {
             compressor,
             body,
             packed,
@@ -229,7 +229,7 @@ impl<'p> Pages<'p> {
 
     /// The bytes can be memory for the next column.
     pub fn close(self) -> Result<(PackedColumn, ColumnCloseResult)> {
-        let Pages { mut index, bounds, .. } = self;
+        let ColumnChunkWriter { mut index, bounds, .. } = self;
         let has_all = index.valid();
         if self.is_ascending && has_all {
             index.set_boundary_order(BoundaryOrder::ASCENDING);
@@ -336,7 +336,7 @@ fn put_header(
 
 /// What the header of a page says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct PageHeader {
     /// Of the header itself.
     pub len: usize,
     pub uncompressed: usize,
@@ -346,9 +346,9 @@ pub(super) struct Head {
     pub encoding: Encoding,
 }
 
-impl Head {
+impl PageHeader {
     /// `None` for a header of another form than ours.
-    pub fn parse(page: &[u8], kind: PageKind) -> Option<Head> {
+    pub fn parse(page: &[u8], kind: PageKind) -> Option<PageHeader> {
         let mut at = 0;
         let byte = |at: &mut usize| {
             let found = page.get(*at).copied();
@@ -380,7 +380,7 @@ impl Head {
         }
         let encodings = [Encoding::PLAIN, Encoding::DELTA_BINARY_PACKED, Encoding::RLE_DICTIONARY];
         (page.get(at..at + 2)? == [0, 0]).then_some(())?;
-        Some(Head {
+        Some(PageHeader {
             len: at + 2,
             uncompressed: usize::try_from(uncompressed).ok()?,
             compressed: usize::try_from(compressed).ok()?,

@@ -4,8 +4,8 @@
 //! that stays where it is: one page of it is in memory, decompressed, and what is asked for is unpacked as it is asked for. Rows
 //! before those cost that page again.
 
+mod decoded;
 mod page;
-mod taken;
 
 use std::fs::File;
 use std::ops::Range;
@@ -19,18 +19,18 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use zstd::bulk::Decompressor;
 
-use super::bits::{DifferencesReader, HybridReader, PADDING};
-use super::bounds::Bounds;
-use super::column::Number;
+use super::bits::{DeltaPackedReader, HybridReader, PADDING};
+use super::bounds::PageBounds;
+use super::column::ParquetNumber;
 use super::level_of;
-use super::pages::{Head, PageKind};
+use super::pages::{PageHeader, PageKind};
 use crate::rows::text::NULL;
-use page::{Page, Part, Values, spread, text_at};
-pub(super) use taken::{Dictionary, OwnTexts, Presence};
+pub(super) use decoded::{Dictionary, PageTexts, ValidityBuilder};
+use page::{PageCursor, PageRows, PageValues, spread, text_at};
 
 /// How the values of a column lie in its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ColumnEncoding {
     /// Each as its difference to the one before.
     Near,
     Numbers,
@@ -40,12 +40,12 @@ pub(super) enum Form {
     TextsByKey,
 }
 
-impl Form {
+impl ColumnEncoding {
     fn encoding(self) -> Encoding {
         match self {
-            Form::Near => Encoding::DELTA_BINARY_PACKED,
-            Form::Numbers | Form::Booleans | Form::Texts => Encoding::PLAIN,
-            Form::NumbersByKey | Form::TextsByKey => Encoding::RLE_DICTIONARY,
+            ColumnEncoding::Near => Encoding::DELTA_BINARY_PACKED,
+            ColumnEncoding::Numbers | ColumnEncoding::Booleans | ColumnEncoding::Texts => Encoding::PLAIN,
+            ColumnEncoding::NumbersByKey | ColumnEncoding::TextsByKey => Encoding::RLE_DICTIONARY,
         }
     }
 }
@@ -53,7 +53,7 @@ impl Form {
 /// A column of one row group.
 pub(crate) struct SourceColumn {
     file: Arc<File>,
-    pub(super) form: Form,
+    pub(super) form: ColumnEncoding,
     /// Rows may be without a value.
     is_nullable: bool,
     /// Of a number.
@@ -61,7 +61,7 @@ pub(crate) struct SourceColumn {
     level: i32,
     pub(super) pages: Vec<SourcePage>,
     dictionary: Option<(u64, usize)>,
-    opened: Mutex<Opened>,
+    opened: Mutex<PageCache>,
 }
 
 pub(super) struct SourcePage {
@@ -73,7 +73,7 @@ pub(super) struct SourcePage {
     /// `None` if nobody says.
     pub nulls: Option<usize>,
     /// Of texts.
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<PageBounds>,
 }
 
 impl SourcePage {
@@ -84,14 +84,14 @@ impl SourcePage {
 
 /// What is in memory of a column.
 #[derive(Default)]
-struct Opened {
-    page: Option<Page>,
+struct PageCache {
+    page: Option<PageCursor>,
     dictionary: Option<Arc<Dictionary>>,
 }
 
 /// Decompresses pages, one after the other, in the same memory.
 #[derive(Default)]
-pub(super) struct Unpacker {
+pub(super) struct PageDecompressor {
     decompressor: Option<Decompressor<'static>>,
     packed: Vec<u8>,
     levels: Vec<u32>,
@@ -136,12 +136,12 @@ impl SourceColumn {
             .encodings()
             .any(|encoding| encoding == Encoding::DELTA_BINARY_PACKED);
         let form = match (column.physical_type(), dictionary.is_some()) {
-            (Type::BYTE_ARRAY, true) => Form::TextsByKey,
-            (Type::BYTE_ARRAY, false) => Form::Texts,
-            (Type::BOOLEAN, false) => Form::Booleans,
-            (Type::INT64, false) if is_near => Form::Near,
-            (Type::INT32 | Type::INT64 | Type::DOUBLE, true) => Form::NumbersByKey,
-            (Type::INT32 | Type::INT64 | Type::DOUBLE, false) => Form::Numbers,
+            (Type::BYTE_ARRAY, true) => ColumnEncoding::TextsByKey,
+            (Type::BYTE_ARRAY, false) => ColumnEncoding::Texts,
+            (Type::BOOLEAN, false) => ColumnEncoding::Booleans,
+            (Type::INT64, false) if is_near => ColumnEncoding::Near,
+            (Type::INT32 | Type::INT64 | Type::DOUBLE, true) => ColumnEncoding::NumbersByKey,
+            (Type::INT32 | Type::INT64 | Type::DOUBLE, false) => ColumnEncoding::Numbers,
             _ => return None,
         };
         Some(SourceColumn {
@@ -180,16 +180,16 @@ impl SourceColumn {
     }
 
     /// Numbers of some rows, and which of them have one.
-    pub(super) fn numbers<T: Number>(
+    pub(super) fn numbers<T: ParquetNumber>(
         &self,
-        unpacker: &mut Unpacker,
+        unpacker: &mut PageDecompressor,
         rows: Range<usize>,
         out: &mut Vec<T>,
-        presence: &mut Presence,
+        presence: &mut ValidityBuilder,
     ) -> Result<()> {
         let (mut keys, mut dense) = (Vec::new(), Vec::new());
         self.each_page(unpacker, rows, |part| {
-            let Part::Page {
+            let PageRows::Page {
                 page,
                 dictionary,
                 levels,
@@ -200,7 +200,7 @@ impl SourceColumn {
                 out.resize(out.len() + part.rows(), T::default());
                 return Some(());
             };
-            let Page { body, values, .. } = page;
+            let PageCursor { body, values, .. } = page;
             let into = match levels {
                 None => &mut *out,
                 Some(_) => {
@@ -209,14 +209,14 @@ impl SourceColumn {
                 }
             };
             match values {
-                Values::Near(reader) => reader.read(body, count, |value| into.push(T::of_long(value)))?,
-                Values::Fixed(at, len) => {
+                PageValues::Near(reader) => reader.read(body, count, |value| into.push(T::of_long(value)))?,
+                PageValues::Fixed(at, len) => {
                     (*len == T::BYTES).then_some(())?;
                     let end = *at + count.checked_mul(T::BYTES)?;
                     into.extend(body.get(*at..end)?.chunks_exact(T::BYTES).map(T::of_bytes));
                     *at = end;
                 }
-                Values::Keys(reader) => {
+                PageValues::Keys(reader) => {
                     keys.clear();
                     reader.read(body, count, &mut keys)?;
                     let dictionary = dictionary?;
@@ -227,7 +227,7 @@ impl SourceColumn {
                     };
                     into.extend(keys.iter().map(number));
                 }
-                Values::Bits(_) | Values::Texts(_) => return None,
+                PageValues::Bits(_) | PageValues::Texts(_) => return None,
             }
             spread(levels, &dense, out, presence, count);
             Some(())
@@ -236,14 +236,14 @@ impl SourceColumn {
 
     pub(super) fn booleans(
         &self,
-        unpacker: &mut Unpacker,
+        unpacker: &mut PageDecompressor,
         rows: Range<usize>,
         out: &mut Vec<bool>,
-        presence: &mut Presence,
+        presence: &mut ValidityBuilder,
     ) -> Result<()> {
         let mut dense = Vec::new();
         self.each_page(unpacker, rows, |part| {
-            let Part::Page {
+            let PageRows::Page {
                 page, levels, count, ..
             } = part
             else {
@@ -251,7 +251,7 @@ impl SourceColumn {
                 out.resize(out.len() + part.rows(), false);
                 return Some(());
             };
-            let Values::Bits(at) = &mut page.values else {
+            let PageValues::Bits(at) = &mut page.values else {
                 return None;
             };
             let bits = &page.body;
@@ -271,17 +271,17 @@ impl SourceColumn {
     }
 
     /// For each of some rows the place of its text in the dictionary, [`NULL`] for none.
-    pub(super) fn keys(&self, unpacker: &mut Unpacker, rows: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
+    pub(super) fn keys(&self, unpacker: &mut PageDecompressor, rows: Range<usize>, out: &mut Vec<u32>) -> Result<()> {
         let mut dense = Vec::new();
         self.each_page(unpacker, rows, |part| {
-            let Part::Page {
+            let PageRows::Page {
                 page, levels, count, ..
             } = part
             else {
                 out.resize(out.len() + part.rows(), NULL);
                 return Some(());
             };
-            let Values::Keys(reader) = &mut page.values else {
+            let PageValues::Keys(reader) = &mut page.values else {
                 return None;
             };
             let Some(levels) = levels else {
@@ -303,16 +303,16 @@ impl SourceColumn {
     }
 
     /// The texts of some rows, behind others.
-    pub(super) fn texts(&self, unpacker: &mut Unpacker, rows: Range<usize>, out: &mut OwnTexts) -> Result<()> {
+    pub(super) fn texts(&self, unpacker: &mut PageDecompressor, rows: Range<usize>, out: &mut PageTexts) -> Result<()> {
         self.each_page(unpacker, rows, |part| {
-            let Part::Page {
+            let PageRows::Page {
                 page, levels, count, ..
             } = part
             else {
                 out.push_nulls(part.rows());
                 return Some(());
             };
-            let Values::Texts(at) = &mut page.values else {
+            let PageValues::Texts(at) = &mut page.values else {
                 return None;
             };
             for row in 0..levels.map_or(count, <[u32]>::len) {
@@ -329,7 +329,7 @@ impl SourceColumn {
     }
 
     /// The texts, or numbers, that keys stand for.
-    pub(super) fn dictionary(&self, unpacker: &mut Unpacker) -> Result<Arc<Dictionary>> {
+    pub(super) fn dictionary(&self, unpacker: &mut PageDecompressor) -> Result<Arc<Dictionary>> {
         let mut opened = self.opened.lock();
         if opened.dictionary.is_none() {
             opened.dictionary = Some(Arc::new(self.read_dictionary(unpacker)?));
@@ -337,7 +337,7 @@ impl SourceColumn {
         opened.dictionary.clone().ok_or_else(torn)
     }
 
-    fn read_dictionary(&self, unpacker: &mut Unpacker) -> Result<Dictionary> {
+    fn read_dictionary(&self, unpacker: &mut PageDecompressor) -> Result<Dictionary> {
         let (offset, len) = self.dictionary.ok_or_else(torn)?;
         let page = SourcePage {
             offset,
@@ -349,19 +349,24 @@ impl SourceColumn {
         };
         let (head, body) = self.unpacked(&page, PageKind::Dictionary, unpacker)?;
         match self.form {
-            Form::TextsByKey => Dictionary::of_texts(body, head.values).ok_or_else(torn),
+            ColumnEncoding::TextsByKey => Dictionary::of_texts(body, head.values).ok_or_else(torn),
             _ => Ok(Dictionary::of_numbers(body)),
         }
     }
 
     /// A page, decompressed, with padding behind it.
-    fn unpacked(&self, page: &SourcePage, kind: PageKind, unpacker: &mut Unpacker) -> Result<(Head, Vec<u8>)> {
-        let Unpacker {
+    fn unpacked(
+        &self,
+        page: &SourcePage,
+        kind: PageKind,
+        unpacker: &mut PageDecompressor,
+    ) -> Result<(PageHeader, Vec<u8>)> {
+        let PageDecompressor {
             decompressor, packed, ..
         } = unpacker;
         packed.clear();
         self.read_packed(page, packed)?;
-        let head = Head::parse(packed, kind).ok_or_else(torn)?;
+        let head = PageHeader::parse(packed, kind).ok_or_else(torn)?;
         let decompressor = match decompressor {
             Some(known) => known,
             none => none.insert(Decompressor::new()?),
@@ -375,11 +380,11 @@ impl SourceColumn {
 
     fn each_page(
         &self,
-        unpacker: &mut Unpacker,
+        unpacker: &mut PageDecompressor,
         rows: Range<usize>,
-        mut take: impl FnMut(Part<'_>) -> Option<()>,
+        mut take: impl FnMut(PageRows<'_>) -> Option<()>,
     ) -> Result<()> {
-        let needs_dictionary = self.form == Form::NumbersByKey && !self.is_empty();
+        let needs_dictionary = self.form == ColumnEncoding::NumbersByKey && !self.is_empty();
         let dictionary = match needs_dictionary {
             true => Some(self.dictionary(unpacker)?),
             false => None,
@@ -390,9 +395,9 @@ impl SourceColumn {
             let page = self.pages.get(number).ok_or_else(torn)?;
             let count = rows.end.min(page.end()) - at;
             if page.nulls == Some(page.rows) {
-                take(Part::Nulls(count)).ok_or_else(torn)?;
+                take(PageRows::Nulls(count)).ok_or_else(torn)?;
             } else {
-                let is_there = |known: &Page| known.number == number && known.row <= at;
+                let is_there = |known: &PageCursor| known.number == number && known.row <= at;
                 if !opened.page.as_ref().is_some_and(is_there) {
                     opened.page = Some(self.open(number, page, unpacker)?);
                 }
@@ -400,7 +405,7 @@ impl SourceColumn {
                 let levels = &mut unpacker.levels;
                 open.skip(at - open.row, levels).ok_or_else(torn)?;
                 let there = open.levels(count, levels).ok_or_else(torn)?;
-                let part = Part::Page {
+                let part = PageRows::Page {
                     page: open,
                     dictionary: dictionary.as_deref(),
                     levels: there.map(|_| levels.as_slice()),
@@ -414,7 +419,7 @@ impl SourceColumn {
         Ok(())
     }
 
-    fn open(&self, number: usize, page: &SourcePage, unpacker: &mut Unpacker) -> Result<Page> {
+    fn open(&self, number: usize, page: &SourcePage, unpacker: &mut PageDecompressor) -> Result<PageCursor> {
         let (head, body) = self.unpacked(page, PageKind::Data, unpacker)?;
         let is_right = head.values == page.rows && head.encoding == self.form.encoding();
         is_right.then_some(()).ok_or_else(torn)?;
@@ -428,16 +433,16 @@ impl SourceColumn {
             }
         }
         let values = match self.form {
-            Form::Near => Values::Near(DifferencesReader::new(&body, at).ok_or_else(torn)?),
-            Form::Numbers => Values::Fixed(at, self.number_bytes),
-            Form::Booleans => Values::Bits(at * 8),
-            Form::Texts => Values::Texts(at),
-            Form::NumbersByKey | Form::TextsByKey => {
+            ColumnEncoding::Near => PageValues::Near(DeltaPackedReader::new(&body, at).ok_or_else(torn)?),
+            ColumnEncoding::Numbers => PageValues::Fixed(at, self.number_bytes),
+            ColumnEncoding::Booleans => PageValues::Bits(at * 8),
+            ColumnEncoding::Texts => PageValues::Texts(at),
+            ColumnEncoding::NumbersByKey | ColumnEncoding::TextsByKey => {
                 let width = *body.get(at).ok_or_else(torn)?;
-                Values::Keys(HybridReader::new(at + 1, u32::from(width)).ok_or_else(torn)?)
+                PageValues::Keys(HybridReader::new(at + 1, u32::from(width)).ok_or_else(torn)?)
             }
         };
-        Ok(Page {
+        Ok(PageCursor {
             number,
             row: page.first_row,
             body,
@@ -447,13 +452,13 @@ impl SourceColumn {
     }
 }
 
-fn bounds(index: &ColumnIndexMetaData, page: usize) -> Option<Bounds> {
+fn bounds(index: &ColumnIndexMetaData, page: usize) -> Option<PageBounds> {
     let ColumnIndexMetaData::BYTE_ARRAY(index) = index else {
         return None;
     };
     (page < usize::try_from(index.num_pages()).ok()?).then_some(())?;
     let (least, greatest) = index.min_value(page).zip(index.max_value(page))?;
-    Some(Bounds::of_cut_texts(least, greatest))
+    Some(PageBounds::of_cut_texts(least, greatest))
 }
 
 fn torn() -> ParquetError {

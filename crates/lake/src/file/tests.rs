@@ -47,7 +47,7 @@ fn schema() -> SchemaRef {
     ]))
 }
 
-fn split<T: Copy + Default>(values: &[Option<T>]) -> (Vec<T>, Present) {
+fn split<T: Copy + Default>(values: &[Option<T>]) -> (Vec<T>, ValidityBitmap) {
     let present = values.iter().any(Option::is_none);
     let present = present.then(|| BooleanBuffer::collect_bool(values.len(), |row| values[row].is_some()));
     (values.iter().map(|value| value.unwrap_or_default()).collect(), present)
@@ -58,7 +58,7 @@ fn bytes_of(texts: &[Option<String>]) -> Vec<Option<&[u8]>> {
 }
 
 impl Given {
-    fn rows(&self) -> Rows<'_> {
+    fn rows(&self) -> FileRows<'_> {
         let (longs, longs_present) = split(&self.longs);
         let (integers, integers_present) = split(&self.integers);
         let (doubles, doubles_present) = split(&self.doubles);
@@ -78,27 +78,27 @@ impl Given {
                 }
             });
         }
-        Rows {
+        FileRows {
             schema: schema(),
             columns: vec![
-                Column::Longs {
+                FileColumn::Longs {
                     values: self.near.clone(),
                     present: None,
                     is_near: true,
                 },
-                Column::Longs {
+                FileColumn::Longs {
                     values: longs,
                     present: longs_present,
                     is_near: false,
                 },
-                Column::Integers(integers, integers_present),
-                Column::Doubles(doubles, doubles_present),
-                Column::Booleans(booleans, booleans_present),
-                Column::Dictionary { texts, ids },
-                Column::Plain(bytes_of(&self.many)),
-                Column::Nothing,
-                Column::Nested(self.lists()),
-                Column::Nothing,
+                FileColumn::Integers(integers, integers_present),
+                FileColumn::Doubles(doubles, doubles_present),
+                FileColumn::Booleans(booleans, booleans_present),
+                FileColumn::Dictionary { texts, ids },
+                FileColumn::Plain(bytes_of(&self.many)),
+                FileColumn::Nothing,
+                FileColumn::Nested(self.lists()),
+                FileColumn::Nothing,
             ],
             sort: &["near"],
             bytes_per_row: 100,
@@ -436,20 +436,20 @@ fn check_copied(files: &[Stored], lens: &[usize], seed: u64, is_mixed: bool, rul
     let segment = |(file, group, rows, _): &(usize, usize, std::ops::Range<usize>, usize), leaf: usize| {
         let source = files[*file].groups[*group][leaf].clone();
         match source.is_empty() {
-            true => Segment::Nulls(rows.len()),
-            false => Segment::Rows {
+            true => SourceSegment::Nulls(rows.len()),
+            false => SourceSegment::Rows {
                 source,
                 rows: rows.clone(),
             },
         }
     };
-    let mut columns: Vec<Column<'_>> = (0..FLAT)
-        .map(|leaf| Column::Read {
+    let mut columns: Vec<FileColumn<'_>> = (0..FLAT)
+        .map(|leaf| FileColumn::Read {
             segments: pieces.iter().map(|piece| segment(piece, leaf)).collect(),
             is_near: leaf == 0,
         })
         .collect();
-    columns.extend([Column::Nested(all.column(FLAT).clone()), Column::Nothing]);
+    columns.extend([FileColumn::Nested(all.column(FLAT).clone()), FileColumn::Nothing]);
     let mut writer = FileWriter::new(schema(), &["near"], rules).unwrap();
     writer.write_group(&columns, &order).unwrap();
     let (bytes, _) = writer.finish().unwrap();

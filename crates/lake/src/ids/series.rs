@@ -7,14 +7,14 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::otlp::decode::Pairs;
+use crate::otlp::decode::AttributeSet;
 
 /// Of an attribute that has no value.
 const NO_TEXT: u32 = u32::MAX;
 
 /// Makes numbers, of one scope and one metric at a time.
 #[derive(Debug, Default)]
-pub struct Series {
+pub struct SeriesIdHasher {
     scope_name: Vec<u8>,
     scope_version: Vec<u8>,
     /// Of the attributes of resource and scope, sorted.
@@ -37,8 +37,8 @@ pub struct Metric<'a> {
     pub unit: &'a [u8],
 }
 
-impl Series {
-    pub(crate) fn begin_scope(&mut self, name: &[u8], version: &[u8], resource: &Pairs, scope: &Pairs) {
+impl SeriesIdHasher {
+    pub(crate) fn begin_scope(&mut self, name: &[u8], version: &[u8], resource: &AttributeSet, scope: &AttributeSet) {
         self.scope_name.clear();
         self.scope_name.extend_from_slice(name);
         self.scope_version.clear();
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
 
     fn id(metric: &Metric<'_>, attributes: &[(&str, Option<&str>)]) -> i64 {
-        let mut series = Series::default();
-        series.begin_scope(b"lib", b"1", &Pairs::default(), &Pairs::default());
+        let mut series = SeriesIdHasher::default();
+        series.begin_scope(b"lib", b"1", &AttributeSet::default(), &AttributeSet::default());
         series.begin_metric(metric);
         series.begin_point();
         attributes.iter().for_each(|(name, text)| series.attribute(name, *text));

@@ -8,9 +8,9 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Of each group its name, and of each of its parts the names of attributes, the first that a span has.
-type Group = (&'static str, &'static [&'static [&'static str]]);
+type SpanAttributeGroup = (&'static str, &'static [&'static [&'static str]]);
 
-const GROUPS: [Group; 4] = [
+const GROUPS: [SpanAttributeGroup; 4] = [
     (
         "messaging",
         &[

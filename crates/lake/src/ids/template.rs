@@ -25,7 +25,7 @@
 //! with a `*`: `<num>*`. After 64 tokens it ends. The fingerprint is XXH3-64, seed 0, of the tokens with a space between them,
 //! read as signed; 0 becomes 1. A body without text has none.
 
-mod names;
+mod json_body;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ use std::borrow::Cow;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use scan::{Scanner, Token};
+use scan::{Scanner, TemplateToken};
 
 /// Of these rules. Tables say by which one their fingerprints were made.
 pub const VERSION: u32 = 1;
@@ -45,7 +45,7 @@ const ESCAPE: u8 = 0x1b;
 
 /// Makes templates, one after the other.
 #[derive(Debug, Default)]
-pub struct Templates {
+pub struct TemplateBuilder {
     out: Vec<u8>,
     /// Commas behind a placeholder, which a run of it swallows.
     commas: usize,
@@ -54,7 +54,7 @@ pub struct Templates {
     tokens: usize,
 }
 
-impl Templates {
+impl TemplateBuilder {
     /// `None` for a body without text.
     pub fn fingerprint(&mut self, body: &str) -> Option<i64> {
         self.make(body)?;
@@ -79,7 +79,7 @@ impl Templates {
         }
         if body.starts_with('{')
             && body.ends_with('}')
-            && let Some(object) = names::object(body)
+            && let Some(object) = json_body::object(body)
         {
             self.tokens_of(&object.text);
             self.end_run();
@@ -106,17 +106,17 @@ impl Templates {
             }
             let Some(token) = scanner.next() else { break };
             let goes_on = match token {
-                Token::Placeholder(name) => self.placeholder(name, scanner.is_apart()),
-                Token::Word(word) => self.token(|out| {
+                TemplateToken::Placeholder(name) => self.placeholder(name, scanner.is_apart()),
+                TemplateToken::Word(word) => self.token(|out| {
                     let at = out.len();
                     out.extend_from_slice(word.as_bytes());
                     out[at..].make_ascii_lowercase();
                 }),
-                Token::Other(',') if self.last.is_some() => {
+                TemplateToken::Other(',') if self.last.is_some() => {
                     self.commas += 1;
                     true
                 }
-                Token::Other(character) => self.token(|out| {
+                TemplateToken::Other(character) => self.token(|out| {
                     out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 }),
             };

@@ -9,15 +9,15 @@ use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 use hashbrown::HashMap;
 
-use crate::attributes::Bindings;
+use crate::attributes::AttributeBindings;
 use crate::delta::schema;
-use crate::file::{Column, Present};
-use crate::live::overflow;
-use crate::rows::chunk::Chunk;
-use crate::rows::numbers::Numbers;
-use crate::rows::slots::Source;
-use crate::rows::text::{Kind, NULL, TextColumn};
-use crate::rows::values::Values;
+use crate::file::{FileColumn, ValidityBitmap};
+use crate::memtable_view::overflow;
+use crate::rows::attribute_columns::AttributeSource;
+use crate::rows::chunk::MemtableChunk;
+use crate::rows::column_view::ColumnView;
+use crate::rows::numbers::NumberColumn;
+use crate::rows::text::{NULL, TextColumn, TextColumnEncoding};
 use crate::tables::TableSpec;
 
 const NANOS_PER_MICRO: i64 = 1_000;
@@ -26,94 +26,96 @@ const OVERFLOW: &str = "overflow";
 /// A column of all rows of some chunks.
 pub(super) fn column<'a>(
     spec: &TableSpec,
-    chunks: &'a [Arc<Chunk>],
-    column: &schema::Column,
+    chunks: &'a [Arc<MemtableChunk>],
+    column: &schema::TableColumn,
     field: &Field,
-    bindings: &Bindings,
-) -> Result<Column<'a>, ArrowError> {
+    bindings: &AttributeBindings,
+) -> Result<FileColumn<'a>, ArrowError> {
     let is_near = spec.near.contains(&column.name.as_str());
-    let of_chunk = |chunk: &'a Arc<Chunk>| -> Result<(usize, Option<Values<'a>>), ArrowError> {
+    let of_chunk = |chunk: &'a Arc<MemtableChunk>| -> Result<(usize, Option<ColumnView<'a>>), ArrowError> {
         Ok((chunk.rows(), values(chunk, column, bindings)?))
     };
-    let parts: Vec<(usize, Option<Values<'_>>)> = chunks.iter().map(of_chunk).collect::<Result<_, _>>()?;
+    let parts: Vec<(usize, Option<ColumnView<'_>>)> = chunks.iter().map(of_chunk).collect::<Result<_, _>>()?;
     let Some(first) = parts.iter().find_map(|(_, values)| values.as_ref()) else {
-        return Ok(Column::Nothing);
+        return Ok(FileColumn::Nothing);
     };
     macro_rules! numbers {
         ($variant:ident) => {
             together(&parts, |values| match values {
-                Values::$variant(column) => Some(column),
+                ColumnView::$variant(column) => Some(column),
                 _ => None,
             })
         };
     }
     Ok(match first {
-        Values::Longs(_) => {
+        ColumnView::Longs(_) => {
             let (values, present) = numbers!(Longs);
-            Column::Longs {
+            FileColumn::Longs {
                 values,
                 present,
                 is_near,
             }
         }
-        Values::Nanos(_) => {
+        ColumnView::Nanos(_) => {
             let (mut values, present) = numbers!(Nanos);
             values
                 .iter_mut()
                 .for_each(|nanos| *nanos = nanos.div_euclid(NANOS_PER_MICRO));
-            Column::Longs {
+            FileColumn::Longs {
                 values,
                 present,
                 is_near,
             }
         }
-        Values::Integers(_) => {
+        ColumnView::Integers(_) => {
             let (values, present) = numbers!(Integers);
-            Column::Integers(values, present)
+            FileColumn::Integers(values, present)
         }
-        Values::Doubles(_) => {
+        ColumnView::Doubles(_) => {
             let (values, present) = numbers!(Doubles);
-            Column::Doubles(values, present)
+            FileColumn::Doubles(values, present)
         }
-        Values::Booleans(_) => {
+        ColumnView::Booleans(_) => {
             let (values, present) = numbers!(Booleans);
-            Column::Booleans(values, present)
+            FileColumn::Booleans(values, present)
         }
-        Values::Texts(_) => texts(&parts),
-        Values::Nested(_) => nested(&parts, field.data_type())?,
+        ColumnView::Texts(_) => texts(&parts),
+        ColumnView::Nested(_) => nested(&parts, field.data_type())?,
     })
 }
 
 /// The column of a chunk; `None` if no row has a value.
 fn values<'a>(
-    chunk: &'a Chunk,
-    column: &schema::Column,
-    bindings: &Bindings,
-) -> Result<Option<Values<'a>>, ArrowError> {
+    chunk: &'a MemtableChunk,
+    column: &schema::TableColumn,
+    bindings: &AttributeBindings,
+) -> Result<Option<ColumnView<'a>>, ArrowError> {
     if column.name == OVERFLOW {
-        return Ok(overflow(chunk, bindings)?.map(Values::Nested));
+        return Ok(overflow(chunk, bindings)?.map(ColumnView::Nested));
     }
     let of_attribute = || {
         let (source, name) = column.binding()?;
-        chunk.attribute(Source::of_name(source)?, name).map(Values::Texts)
+        chunk
+            .attribute(AttributeSource::of_name(source)?, name)
+            .map(ColumnView::Texts)
     };
     let found = chunk.fixed(&column.name).or_else(of_attribute);
     Ok(found.filter(|values| match values {
-        Values::Longs(column) | Values::Nanos(column) => !column.values().is_empty(),
-        Values::Integers(column) => !column.values().is_empty(),
-        Values::Doubles(column) => !column.values().is_empty(),
-        Values::Booleans(column) => !column.values().is_empty(),
-        Values::Texts(column) => !column.keys().is_empty(),
-        Values::Nested(array) => array.null_count() < array.len(),
+        ColumnView::Longs(column) | ColumnView::Nanos(column) => !column.values().is_empty(),
+        ColumnView::Integers(column) => !column.values().is_empty(),
+        ColumnView::Doubles(column) => !column.values().is_empty(),
+        ColumnView::Booleans(column) => !column.values().is_empty(),
+        ColumnView::Texts(column) => !column.keys().is_empty(),
+        ColumnView::Nested(array) => array.null_count() < array.len(),
     }))
 }
 
-type Part<'a> = (usize, Option<Values<'a>>);
+type ChunkColumn<'a> = (usize, Option<ColumnView<'a>>);
 
 fn together<'a, T: Copy + Default + 'a>(
-    parts: &[Part<'a>],
-    of: impl Fn(&Values<'a>) -> Option<&'a Numbers<T>>,
-) -> (Vec<T>, Present) {
+    parts: &[ChunkColumn<'a>],
+    of: impl Fn(&ColumnView<'a>) -> Option<&'a NumberColumn<T>>,
+) -> (Vec<T>, ValidityBitmap) {
     let rows: usize = parts.iter().map(|(rows, _)| rows).sum();
     let columns = || {
         parts
@@ -123,7 +125,7 @@ fn together<'a, T: Copy + Default + 'a>(
     let mut all = Vec::with_capacity(rows);
     let mut is_whole = true;
     for (rows, column) in columns() {
-        let (end, known) = (all.len() + rows, column.map_or(&[][..], Numbers::values));
+        let (end, known) = (all.len() + rows, column.map_or(&[][..], NumberColumn::values));
         all.extend_from_slice(known.get(..rows.min(known.len())).unwrap_or_default());
         is_whole &= all.len() == end && column.is_some_and(|column| column.nulls() == 0);
         all.resize(end, T::default());
@@ -142,15 +144,16 @@ fn together<'a, T: Copy + Default + 'a>(
     (all, present)
 }
 
-fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
-    fn column<'a>(values: &Option<Values<'a>>) -> Option<&'a TextColumn> {
+fn texts<'a>(parts: &[ChunkColumn<'a>]) -> FileColumn<'a> {
+    fn column<'a>(values: &Option<ColumnView<'a>>) -> Option<&'a TextColumn> {
         match values {
-            Some(Values::Texts(column)) => Some(column),
+            Some(ColumnView::Texts(column)) => Some(column),
             _ => None,
         }
     }
     let rows: usize = parts.iter().map(|(rows, _)| rows).sum();
-    let is_plain = |(_, values): &Part<'_>| column(values).is_some_and(|column| column.kind() == Kind::Plain);
+    let is_plain =
+        |(_, values): &ChunkColumn<'_>| column(values).is_some_and(|column| column.kind() == TextColumnEncoding::Plain);
     if parts.iter().any(is_plain) {
         let mut all = Vec::with_capacity(rows);
         for (rows, values) in parts {
@@ -160,7 +163,7 @@ fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
             }
             all.resize(end, None);
         }
-        return Column::Plain(all);
+        return FileColumn::Plain(all);
     }
     let mut columns = parts.iter().filter_map(|(_, values)| column(values));
     let last = columns.next_back();
@@ -173,7 +176,7 @@ fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
             ids.resize(end, NULL);
         }
         let texts = (0..last.texts().len()).map(|at| last.texts().get(at)).collect();
-        return Column::Dictionary { texts, ids };
+        return FileColumn::Dictionary { texts, ids };
     }
     let distinct = parts
         .iter()
@@ -197,20 +200,20 @@ fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
         }
         ids.resize(end, NULL);
     }
-    Column::Dictionary { texts, ids }
+    FileColumn::Dictionary { texts, ids }
 }
 
-fn nested<'a>(parts: &[Part<'a>], kind: &DataType) -> Result<Column<'a>, ArrowError> {
-    let array = |(rows, values): &Part<'a>| -> Vec<ArrayRef> {
+fn nested<'a>(parts: &[ChunkColumn<'a>], kind: &DataType) -> Result<FileColumn<'a>, ArrowError> {
+    let array = |(rows, values): &ChunkColumn<'a>| -> Vec<ArrayRef> {
         match values {
-            Some(Values::Nested(array)) if array.len() >= *rows => vec![array.slice(0, *rows)],
-            Some(Values::Nested(array)) => vec![array.clone(), new_null_array(kind, rows - array.len())],
+            Some(ColumnView::Nested(array)) if array.len() >= *rows => vec![array.slice(0, *rows)],
+            Some(ColumnView::Nested(array)) => vec![array.clone(), new_null_array(kind, rows - array.len())],
             _ => vec![new_null_array(kind, *rows)],
         }
     };
     let arrays: Vec<ArrayRef> = parts.iter().flat_map(array).collect();
     let arrays: Vec<&dyn arrow::array::Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(Column::Nested(concat(&arrays)?))
+    Ok(FileColumn::Nested(concat(&arrays)?))
 }
 
 #[cfg(test)]
@@ -219,30 +222,30 @@ mod tests {
 
     /// Rows of each part: a column, and how many rows the part has.
     fn of_rows(parts: &[(usize, Option<&TextColumn>)]) -> (usize, Vec<Option<String>>) {
-        let parts: Vec<Part<'_>> = parts
+        let parts: Vec<ChunkColumn<'_>> = parts
             .iter()
-            .map(|(rows, column)| (*rows, column.map(Values::Texts)))
+            .map(|(rows, column)| (*rows, column.map(ColumnView::Texts)))
             .collect();
         let text = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap();
         match texts(&parts) {
-            Column::Dictionary { texts, ids } => {
+            FileColumn::Dictionary { texts, ids } => {
                 let row = |id: &u32| texts.get(*id as usize).map(|of_row| text(of_row));
                 (texts.len(), ids.iter().map(row).collect())
             }
-            Column::Plain(rows) => (0, rows.into_iter().map(|row| row.map(text)).collect()),
+            FileColumn::Plain(rows) => (0, rows.into_iter().map(|row| row.map(text)).collect()),
             _ => panic!("texts are a dictionary or plain"),
         }
     }
 
     #[test]
     fn columns_that_took_over_texts_are_one_dictionary_and_so_are_others() {
-        let mut first = TextColumn::new(Kind::Dictionary);
+        let mut first = TextColumn::new(TextColumnEncoding::Dictionary);
         let known = first.intern(b"known");
         first.push_key(1, known);
         let mut second = first.heir().unwrap();
         second.push(0, b"new");
         second.push_key(1, known);
-        let mut other = TextColumn::new(Kind::Dictionary);
+        let mut other = TextColumn::new(TextColumnEncoding::Dictionary);
         other.push(0, b"new");
         other.push(1, b"other");
         let row = |text: &str| Some(text.to_owned());
@@ -252,7 +255,7 @@ mod tests {
         let with_other = [&of_line[..], &[(2, Some(&other))]].concat();
         let expected = [expected, vec![row("new"), row("other")]].concat();
         assert_eq!(of_rows(&with_other), (3, expected.clone()));
-        let mut plain = TextColumn::new(Kind::Plain);
+        let mut plain = TextColumn::new(TextColumnEncoding::Plain);
         plain.push(0, b"new");
         let with_plain = [&with_other[..], &[(1, Some(&plain))]].concat();
         assert_eq!(of_rows(&with_plain), (0, [expected, vec![row("new")]].concat()));

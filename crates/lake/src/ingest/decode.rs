@@ -1,22 +1,22 @@
 //! An entry of the log, back to the rows that it stands for.
 
 use super::handoff::Handoff;
-use crate::by_name::{Places, RowRules, Rows, promoted};
-use crate::entry::{self, Compression, Encoding, Form, Rejected};
+use crate::entry::{self, EntryForm, PayloadCompression, PayloadEncoding, RejectedRecords};
 use crate::inflate::{InflateLimits, inflate};
 use crate::metrics::LakeMetrics;
+use crate::named_rows::{ColumnMapping, NamedRowBuilder, RowRules, promoted};
 use crate::otlp::Signal;
-use crate::otlp::decode::{Arrival, Changed, Decoder, Window};
+use crate::otlp::decode::{ArrivalWindow, DecodeContext, OtlpChangeCounts, OtlpDecoder};
 use crate::otlp::json::{JsonLimits, to_proto};
-use crate::otlp::walk::WalkLimits;
-use crate::rows::chunk::Chunk;
+use crate::otlp::validate::OtlpRecordLimits;
+use crate::rows::chunk::MemtableChunk;
 use crate::tables::{TAGS, TableSpec};
-use crate::tags::{self, Samples};
+use crate::tags::{self, TagRowDecoder};
 
 /// What entries may become.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryLimits {
-    pub window: Window,
+    pub window: ArrivalWindow,
     /// What each partition of messages remembers of their tags; more where the others do not.
     pub remembered_bytes: usize,
 }
@@ -24,18 +24,18 @@ pub struct EntryLimits {
 impl Default for EntryLimits {
     fn default() -> EntryLimits {
         EntryLimits {
-            window: Window::default(),
+            window: ArrivalWindow::default(),
             remembered_bytes: 160 << 20,
         }
     }
 }
 
 pub(crate) struct EntryDecoder {
-    decoder: Decoder,
+    decoder: OtlpDecoder,
     /// Of the table of tags, whose entries are messages.
-    samples: Option<Samples>,
+    samples: Option<TagRowDecoder>,
     /// Of entries that are rows already.
-    rows: Rows,
+    rows: NamedRowBuilder,
     limits: EntryLimits,
     spec: &'static TableSpec,
     metrics: LakeMetrics,
@@ -46,7 +46,7 @@ pub(crate) struct EntryDecoder {
 impl EntryDecoder {
     pub fn new(spec: &'static TableSpec, limits: EntryLimits, metrics: LakeMetrics) -> EntryDecoder {
         EntryDecoder {
-            decoder: Decoder::default(),
+            decoder: OtlpDecoder::default(),
             samples: samples_of(spec.name, &limits),
             rows: rows_of(spec, &limits),
             limits,
@@ -72,18 +72,18 @@ impl EntryDecoder {
 
     /// Bytes of what it knows of earlier entries.
     pub fn remembered_bytes(&self) -> usize {
-        self.samples.as_ref().map_or(0, Samples::remembered_bytes)
+        self.samples.as_ref().map_or(0, TagRowDecoder::remembered_bytes)
     }
 
     /// Adds the rows of an entry. Returns when it arrived. After an error there may be some of them.
-    pub fn decode(&mut self, entry: &[u8], chunk: &mut Chunk) -> Result<i64, String> {
+    pub fn decode(&mut self, entry: &[u8], chunk: &mut MemtableChunk) -> Result<i64, String> {
         if let Some(samples) = &mut self.samples {
             let (arrival, changed) = samples.decode(entry, chunk)?;
             return Ok(self.sampled(arrival, changed));
         }
         let (head, request) = entry::decode(entry).map_err(|error| error.to_string())?;
         let inflated = match head.compression {
-            Compression::None => None,
+            PayloadCompression::None => None,
             // All of it was looked at when it was taken, by the limits of then; what was acknowledged counts whatever they are now.
             compression => {
                 let limits = InflateLimits {
@@ -98,9 +98,9 @@ impl EntryDecoder {
         let arrival = self.arrival(head.signal, head.arrival, head.cut_values_at, head.rejected);
         let mut proto = std::mem::take(&mut self.proto);
         let request = match head.form {
-            Form::Rows => return self.named(request, &arrival, chunk),
-            Form::Request(Encoding::Proto) => request,
-            Form::Request(Encoding::Json) => {
+            EntryForm::Rows => return self.named(request, &arrival, chunk),
+            EntryForm::Request(PayloadEncoding::Proto) => request,
+            EntryForm::Request(PayloadEncoding::Json) => {
                 proto.clear();
                 let limits = JsonLimits::new(usize::MAX, usize::MAX);
                 to_proto(head.signal, request, &limits, &mut proto).map_err(|error| error.to_string())?;
@@ -113,7 +113,7 @@ impl EntryDecoder {
     }
 
     /// The same of an entry that is at hand as it was before it was written.
-    pub fn decode_handed(&mut self, handed: &Handoff, chunk: &mut Chunk) -> Result<i64, String> {
+    pub fn decode_handed(&mut self, handed: &Handoff, chunk: &mut MemtableChunk) -> Result<i64, String> {
         let request = match handed {
             Handoff::Request(request) => request,
             Handoff::Messages(messages) => {
@@ -125,7 +125,7 @@ impl EntryDecoder {
                 return Ok(self.sampled(messages.arrival, changed));
             }
         };
-        let rejected = Rejected::Listed(&request.rejected);
+        let rejected = RejectedRecords::Listed(&request.rejected);
         let arrival = self.arrival(request.signal, request.arrival, request.cut_values_at, rejected);
         match request.is_rows {
             true => self.named(&request.request, &arrival, chunk),
@@ -133,7 +133,7 @@ impl EntryDecoder {
         }
     }
 
-    fn sampled(&self, arrival: i64, changed: tags::Changed) -> i64 {
+    fn sampled(&self, arrival: i64, changed: tags::TagChangeCounts) -> i64 {
         self.count([
             ("time_replaced", changed.times_replaced),
             ("stamp_out_of_range", changed.stamps_out_of_range),
@@ -146,9 +146,9 @@ impl EntryDecoder {
         signal: Signal,
         time: i64,
         cut_values_at: Option<u32>,
-        rejected: Rejected<'a>,
-    ) -> Arrival<'a> {
-        Arrival {
+        rejected: RejectedRecords<'a>,
+    ) -> DecodeContext<'a> {
+        DecodeContext {
             signal,
             time,
             window: self.limits.window,
@@ -158,21 +158,26 @@ impl EntryDecoder {
     }
 
     /// `request` is protobuf.
-    fn requested(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<i64, String> {
+    fn requested(
+        &mut self,
+        request: &[u8],
+        arrival: &DecodeContext<'_>,
+        chunk: &mut MemtableChunk,
+    ) -> Result<i64, String> {
         let decoded = self.decoder.decode(request, arrival, chunk);
         self.tell(&decoded.map_err(|malformed| malformed.to_string())?);
         Ok(arrival.time)
     }
 
     /// `request` is rows, which were looked at when they were taken: limits that have changed since do not count.
-    fn named(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<i64, String> {
-        let limits = WalkLimits {
+    fn named(&mut self, request: &[u8], arrival: &DecodeContext<'_>, chunk: &mut MemtableChunk) -> Result<i64, String> {
+        let limits = OtlpRecordLimits {
             value_bytes: arrival.cut_values_at.unwrap_or(usize::MAX),
             cut_values: arrival.cut_values_at.is_some(),
-            ..WalkLimits::widest()
+            ..OtlpRecordLimits::widest()
         };
         self.rows.arrived(arrival.time, limits);
-        let mut changed = Changed::default();
+        let mut changed = OtlpChangeCounts::default();
         for (index, row) in entry::rows(request).enumerate() {
             let row = row.map_err(|error| error.to_string())?;
             let made = self.rows.object(row, limits.nesting + 1, chunk, &mut changed);
@@ -182,7 +187,7 @@ impl EntryDecoder {
         Ok(arrival.time)
     }
 
-    fn tell(&self, changed: &Changed) {
+    fn tell(&self, changed: &OtlpChangeCounts) {
         self.count([
             ("utf8_replaced", changed.utf8_replaced),
             ("id_wrong", changed.ids_wrong),
@@ -204,23 +209,23 @@ impl EntryDecoder {
 
     /// Whatever it knows may be wrong.
     pub fn reset(&mut self) {
-        self.decoder = Decoder::default();
+        self.decoder = OtlpDecoder::default();
         self.samples = samples_of(self.spec.name, &self.limits);
         self.rows = rows_of(self.spec, &self.limits);
     }
 }
 
-fn samples_of(table: &str, limits: &EntryLimits) -> Option<Samples> {
-    (table == TAGS.name).then(|| Samples::new(limits.window, limits.remembered_bytes))
+fn samples_of(table: &str, limits: &EntryLimits) -> Option<TagRowDecoder> {
+    (table == TAGS.name).then(|| TagRowDecoder::new(limits.window, limits.remembered_bytes))
 }
 
 /// Whatever columns the table has by then, rows are made by those that every one has: an entry alone says what becomes of it.
-fn rows_of(spec: &'static TableSpec, limits: &EntryLimits) -> Rows {
+fn rows_of(spec: &'static TableSpec, limits: &EntryLimits) -> NamedRowBuilder {
     let rules = RowRules {
-        limits: WalkLimits::widest(),
+        limits: OtlpRecordLimits::widest(),
         window: limits.window,
         arrival: 0,
         time_format: None,
     };
-    Rows::new(Places::new(spec, promoted(&(spec.columns)()), Vec::new()), rules)
+    NamedRowBuilder::new(ColumnMapping::new(spec, promoted(&(spec.columns)()), Vec::new()), rules)
 }

@@ -9,26 +9,26 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
-use thalweg_log::{Frame, Log, LogError, Offset, PartitionId, ReadWant};
+use thalweg_log::{Frame, Log, LogError, Offset, PartitionId, ReadOptions};
 use thalweg_record::{Value, json};
 use tokio::runtime::Handle;
 
-use super::ends::{Ends, drop_ends, kept};
-use super::flush::Positions;
-use super::journal::Journal;
-use super::table::{Growing, Table, Watched};
-use super::{Feed, IngestOptions, TableWriter, ends_error};
-use crate::attributes::Promotion;
-use crate::commit::Part;
+use super::event_offsets::EventOffsets;
+use super::flush::OffsetTracking;
+use super::log_ends::{LogEnds, drop_ends, kept};
+use super::table_buffer::{Memtable, TableBuffer, TableGaugeSource};
+use super::{IngestOptions, QueueSource, TableWriter, ends_error};
+use crate::attributes::AttributePromotion;
+use crate::commit::HealthComponent;
 use crate::delta::Snapshot;
 use crate::error::OpenError;
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::{Guess, Source};
-use crate::store::{Site, fault_text};
+use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use crate::rows::chunk::MemtableChunk;
+use crate::store::{LakeStorage, fault_text};
 use crate::tables::{EVENTS, events as table};
 
 /// Bytes read at once.
@@ -78,16 +78,16 @@ pub trait EventStore: Send + Sync {
 impl TableWriter {
     /// As [`TableWriter::open`], for the table `events`, which the partitions of the event store in a log feed.
     pub async fn open_events(
-        site: &Site,
+        site: &LakeStorage,
         log: Arc<dyn Log>,
         events: Arc<dyn EventStore>,
-        promotion: Promotion,
+        promotion: AttributePromotion,
         metrics: LakeMetrics,
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
         let columns = (EVENTS.columns)();
         let (table_log, mut snapshot) = opening::open(site, EVENTS.name, EVENTS.partitions, &columns).await?;
-        let feed = Feed {
+        let feed = QueueSource {
             queue: QUEUE.to_owned(),
             log,
             partitions: Vec::new(),
@@ -101,12 +101,18 @@ impl TableWriter {
         }
         drop_ends(site, &EVENTS).map_err(|source| ends_error(site, &EVENTS, source))?;
         let before = application_prefix(feed.log.as_ref());
-        let (journal, count) = Journal::of(before, snapshot.as_ref());
+        let (journal, count) = EventOffsets::of(before, snapshot.as_ref());
         let journal = Arc::new(journal);
         let (flush_bytes, interval) = (options.flush_bytes, options.flush_interval);
-        let table = Arc::new(Table::new(&EVENTS, &[count], flush_bytes, interval, metrics.clone()));
+        let table = Arc::new(TableBuffer::new(
+            &EVENTS,
+            &[count],
+            flush_bytes,
+            interval,
+            metrics.clone(),
+        ));
         let feed = Arc::new(feed);
-        let watched: Arc<dyn GaugeSource> = Arc::new(Watched {
+        let watched: Arc<dyn GaugeSource> = Arc::new(TableGaugeSource {
             table: table.clone(),
             feed: feed.clone(),
         });
@@ -121,13 +127,13 @@ impl TableWriter {
             events: Some((events.clone(), journal.clone())),
             _watched: watched,
         };
-        writer.spawn_flush(snapshot, promotion, options, Positions::Counted(journal.clone()))?;
-        let lane = EventsLane {
+        writer.spawn_flush(snapshot, promotion, options, OffsetTracking::Counted(journal.clone()))?;
+        let lane = EventConsumer {
             table,
             log: feed.log.clone(),
             events,
             journal,
-            guess: Guess::default(),
+            guess: AttributeColumnHint::default(),
             site: site.clone(),
             runtime: Handle::current(),
         };
@@ -148,11 +154,11 @@ fn application_prefix(log: &dyn Log) -> String {
 /// Where the table has to go back to, because the log has lost messages that the table has; an error, unless that is accepted. What
 /// the log has from there on is new: the store has given the same offsets again, or will. The rows of what is lost stay.
 fn lost(
-    feed: &Feed,
+    feed: &QueueSource,
     events: &dyn EventStore,
     table: &Snapshot,
     options: &IngestOptions,
-    ends: &Ends,
+    ends: &LogEnds,
 ) -> Result<Vec<(String, Offset)>, OpenError> {
     let mut back = Vec::new();
     for partition in events.partitions() {
@@ -188,27 +194,27 @@ fn lost(
 }
 
 /// Whether the table has, or will have with its rows that grow, all that is in the log now.
-pub(super) fn is_taken(log: &dyn Log, events: &dyn EventStore, journal: &Journal) -> bool {
+pub(super) fn is_taken(log: &dyn Log, events: &dyn EventStore, journal: &EventOffsets) -> bool {
     events.partitions().iter().all(|partition| {
         let next = log.bounds(partition.id).map_or(0, |bounds| bounds.next);
         journal.position(partition.number).unwrap_or(0) >= next
     })
 }
 
-struct EventsLane {
-    table: Arc<Table>,
+struct EventConsumer {
+    table: Arc<TableBuffer>,
     log: Arc<dyn Log>,
     events: Arc<dyn EventStore>,
-    journal: Arc<Journal>,
-    guess: Guess,
-    site: Site,
+    journal: Arc<EventOffsets>,
+    guess: AttributeColumnHint,
+    site: LakeStorage,
     runtime: Handle,
 }
 
-impl EventsLane {
+impl EventConsumer {
     /// Runs until the table ends.
     fn run(mut self) {
-        let _end = End(self.table.clone());
+        let _end = EventEndGuard(self.table.clone());
         while self.table.wait_for_room() {
             let mut partitions = self.events.partitions();
             // They have an end, and space is freed by it.
@@ -224,7 +230,7 @@ impl EventsLane {
                         let namespace = &partition.namespace;
                         let text =
                             format!("messages of the namespace {namespace} cannot be read from the log: {error}");
-                        if self.table.health.set_trouble(Part::Log, &text) {
+                        if self.table.health.set_trouble(HealthComponent::Log, &text) {
                             tracing::error!(table = EVENTS.name, "{text}");
                         }
                         are_read = false;
@@ -236,7 +242,7 @@ impl EventsLane {
                     break;
                 }
             }
-            if are_read && self.table.health.clear_trouble(Part::Log) {
+            if are_read && self.table.health.clear_trouble(HealthComponent::Log) {
                 tracing::info!(table = EVENTS.name, "the log can be read again");
             }
             self.let_go(&partitions);
@@ -271,7 +277,7 @@ impl EventsLane {
         if from >= bounds.next {
             return Ok(false);
         }
-        let want = ReadWant {
+        let want = ReadOptions {
             bytes: READ,
             synced: true,
         };
@@ -320,7 +326,7 @@ impl EventsLane {
         let Some(mut growing) = table.lane(0) else { return };
         let base = frame.header.base;
         let mut newest = None;
-        if matches!(frame.header.kind, Kind::Data | Kind::State) {
+        if matches!(frame.header.kind, FrameKind::Data | FrameKind::State) {
             for (index, record) in (0..).zip(records(&frame.body)) {
                 let Ok(record) = record else {
                     self.set_aside(partition, base, &frame.body, "it is no list of records");
@@ -350,7 +356,7 @@ impl EventsLane {
         }
     }
 
-    fn push(&mut self, growing: &mut Growing, namespace: &str, event: &Event<'_>, time_us: i64) {
+    fn push(&mut self, growing: &mut Memtable, namespace: &str, event: &Event<'_>, time_us: i64) {
         let chunk = self.table.chunk(growing);
         let row = chunk.begin_row();
         let nanos = time_us.saturating_mul(1000);
@@ -411,7 +417,7 @@ impl EventsLane {
 }
 
 /// Members of the metadata that are a text, a number, true or false.
-fn put_attributes(chunk: &mut Chunk, row: usize, metadata: &str, guess: &mut Guess) {
+fn put_attributes(chunk: &mut MemtableChunk, row: usize, metadata: &str, guess: &mut AttributeColumnHint) {
     guess.begin();
     let Ok(Value::Object(members)) = json::parse(metadata.as_bytes()) else {
         return;
@@ -422,19 +428,19 @@ fn put_attributes(chunk: &mut Chunk, row: usize, metadata: &str, guess: &mut Gue
             Value::Text(text) => Cow::Borrowed(text.as_str()),
             number => Cow::Owned(json::to_string(number)),
         };
-        match chunk.slots.next(Source::Attr, name, guess) {
+        match chunk.slots.next(AttributeSource::Attr, name, guess) {
             Some(column) => {
                 column.push(row, text.as_bytes());
             }
-            None => chunk.push_extra(row, Source::Attr, name, &text),
+            None => chunk.push_extra(row, AttributeSource::Attr, name, &text),
         }
     }
 }
 
 /// However the thread ends, nobody waits for it.
-struct End(Arc<Table>);
+struct EventEndGuard(Arc<TableBuffer>);
 
-impl Drop for End {
+impl Drop for EventEndGuard {
     fn drop(&mut self) {
         // After an orderly end this changes nothing.
         if !self.0.is_ending() {

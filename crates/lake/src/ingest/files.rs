@@ -10,16 +10,16 @@ use thalweg_record::Ticks;
 
 use super::columns::column;
 use super::order::order;
-use crate::attributes::Bindings;
-use crate::commit::{EncodedFile, Rows, unix_ms};
+use crate::attributes::AttributeBindings;
+use crate::commit::{CommitPayload, EncodedFile, unix_ms};
 use crate::delta::actions::Add;
 use crate::delta::schema::TableSchema;
 use crate::delta::stats::FileStats;
-use crate::file::{self, Column, FileRules};
-use crate::live::overflowing;
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::Source;
-use crate::rows::space::Space;
+use crate::file::{self, FileColumn, FileRules};
+use crate::memtable_view::overflowing;
+use crate::rows::attribute_columns::AttributeSource;
+use crate::rows::chunk::MemtableChunk;
+use crate::rows::memory_usage::MemoryUsage;
 use crate::tables::TableSpec;
 
 const DATE: &str = "date";
@@ -27,21 +27,21 @@ const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 const TICKS_PER_DAY: i64 = 864_000_000_000;
 
 /// The chunks of one commit.
-pub(crate) struct Together<'a> {
+pub(crate) struct ChunkBatch<'a> {
     pub spec: &'static TableSpec,
-    pub chunks: &'a [Arc<Chunk>],
+    pub chunks: &'a [Arc<MemtableChunk>],
     pub rules: &'a FileRules,
 }
 
-impl Rows for Together<'_> {
-    fn names(&self, bindings: &Bindings) -> Vec<(Source, &str)> {
+impl CommitPayload for ChunkBatch<'_> {
+    fn names(&self, bindings: &AttributeBindings) -> Vec<(AttributeSource, &str)> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.slots().all());
         let used = slots.filter(|slot| !slot.column.keys().is_empty());
         let new = used.filter(|slot| bindings.place(slot.source, &slot.name).is_none());
         new.map(|slot| (slot.source, &*slot.name)).collect()
     }
 
-    fn encode(&self, schema: &TableSchema, bindings: &Bindings) -> Result<(Vec<EncodedFile>, u64), String> {
+    fn encode(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
         let failed = |error: ParquetError| {
             let table = self.spec.name;
             format!("lake.encode_failed: rows of {table} cannot be written as Parquet: {error}")
@@ -52,24 +52,24 @@ impl Rows for Together<'_> {
 }
 
 /// Rows of one day, by their places among all.
-struct Day {
+struct DayRows {
     day: i64,
     rows: Vec<u32>,
     arrival_max: i64,
 }
 
-impl Together<'_> {
-    fn files(&self, schema: &TableSchema, bindings: &Bindings) -> Result<Vec<EncodedFile>, ParquetError> {
+impl ChunkBatch<'_> {
+    fn files(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<Vec<EncodedFile>, ParquetError> {
         let rows: usize = self.chunks.iter().map(|chunk| chunk.rows()).sum();
         if rows == 0 {
             return Ok(Vec::new());
         }
         let (arrow, columns) = self.columns(schema, bindings)?;
         let sort = |name: &&str| columns.get(arrow.index_of(name).ok()?);
-        let sort: Vec<&Column<'_>> = self.spec.sort.iter().filter_map(sort).collect();
+        let sort: Vec<&FileColumn<'_>> = self.spec.sort.iter().filter_map(sort).collect();
         let order = order(rows, &sort);
-        let space: Space = self.chunks.iter().map(|chunk| chunk.space()).sum();
-        let all = file::Rows {
+        let space: MemoryUsage = self.chunks.iter().map(|chunk| chunk.space()).sum();
+        let all = file::FileRows {
             schema: arrow,
             columns,
             sort: self.spec.sort,
@@ -80,14 +80,18 @@ impl Together<'_> {
     }
 
     /// Columns as files have them: fixed ones, and those of attributes that some row has.
-    fn columns(&self, schema: &TableSchema, bindings: &Bindings) -> Result<(SchemaRef, Vec<Column<'_>>), ParquetError> {
+    fn columns(
+        &self,
+        schema: &TableSchema,
+        bindings: &AttributeBindings,
+    ) -> Result<(SchemaRef, Vec<FileColumn<'_>>), ParquetError> {
         let (mut fields, mut columns) = (Vec::new(), Vec::new());
         for of_table in schema.columns.iter().filter(|column| column.name != DATE) {
             let Some(kind) = of_table.kind.arrow() else { continue };
             let field = Field::new(&of_table.name, kind, of_table.nullable);
             let made = column(self.spec, self.chunks, of_table, &field, bindings)?;
             let is_fixed = of_table.binding().is_none() || self.spec.sort.contains(&of_table.name.as_str());
-            if is_fixed || !matches!(made, Column::Nothing) {
+            if is_fixed || !matches!(made, FileColumn::Nothing) {
                 fields.push(field);
                 columns.push(made);
             }
@@ -95,7 +99,7 @@ impl Together<'_> {
         Ok((Arc::new(Schema::new(fields)), columns))
     }
 
-    fn days(&self, order: Vec<u32>) -> Vec<Day> {
+    fn days(&self, order: Vec<u32>) -> Vec<DayRows> {
         let chunks = || self.chunks.iter();
         let times: Vec<i64> = chunks()
             .filter_map(|chunk| chunk.times())
@@ -109,17 +113,17 @@ impl Together<'_> {
         let (first, last) = (times.iter().min().copied(), times.iter().max().copied());
         let first = first.map(day_of).unwrap_or_default();
         if last.map(day_of).unwrap_or_default() == first {
-            return vec![Day {
+            return vec![DayRows {
                 day: first,
                 rows: order,
                 arrival_max: arrivals.iter().max().copied().unwrap_or(i64::MIN),
             }];
         }
-        let mut days: BTreeMap<i64, Day> = BTreeMap::new();
+        let mut days: BTreeMap<i64, DayRows> = BTreeMap::new();
         for row in order {
             let at = |numbers: &[i64]| numbers.get(row as usize).copied().unwrap_or_default();
             let day = day_of(at(&times));
-            let found = days.entry(day).or_insert(Day {
+            let found = days.entry(day).or_insert(DayRows {
                 day,
                 rows: Vec::new(),
                 arrival_max: i64::MIN,
@@ -130,7 +134,7 @@ impl Together<'_> {
         days.into_values().collect()
     }
 
-    fn file(&self, schema: &TableSchema, all: &file::Rows<'_>, day: Day) -> Result<EncodedFile, ParquetError> {
+    fn file(&self, schema: &TableSchema, all: &file::FileRows<'_>, day: DayRows) -> Result<EncodedFile, ParquetError> {
         let (bytes, footer) = all.write(&day.rows, self.rules)?;
         let bytes = Bytes::from(bytes);
         let mut date = Ticks(day.day.saturating_mul(TICKS_PER_DAY)).to_string();

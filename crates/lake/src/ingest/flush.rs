@@ -4,41 +4,41 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::feed::Feed;
-use super::files::Together;
-use super::journal::Journal;
-use super::table::{Asked, Committed, Sealed, Table, Work};
-use crate::attributes::Promotion;
-use crate::commit::{Committer, Part, Stop, unix_ms};
+use super::event_offsets::EventOffsets;
+use super::files::ChunkBatch;
+use super::queue_source::QueueSource;
+use super::table_buffer::{CommitTask, CommittedTotals, ReplacementRequest, SealedRows, TableBuffer};
+use crate::attributes::AttributePromotion;
+use crate::commit::{CommitError, Committer, HealthComponent, unix_ms};
 use crate::delta::{DeltaLog, Snapshot};
 use crate::error::AppendError;
 use crate::file::FileRules;
 use crate::opening;
 
 /// How a commit says how far the log was taken.
-pub(super) enum Positions {
+pub(super) enum OffsetTracking {
     /// By the partitions of the queue.
     Partitions,
     /// By a count, and what it stands for.
-    Counted(Arc<Journal>),
+    Counted(Arc<EventOffsets>),
 }
 
-pub(super) struct Flush {
-    pub table: Arc<Table>,
-    pub feed: Arc<Feed>,
+pub(super) struct FlushThread {
+    pub table: Arc<TableBuffer>,
+    pub feed: Arc<QueueSource>,
     pub log: DeltaLog,
-    pub positions: Positions,
-    pub promotion: Promotion,
+    pub positions: OffsetTracking,
+    pub promotion: AttributePromotion,
     pub files: FileRules,
     pub checkpoint_interval: i64,
     pub runtime: Handle,
 }
 
-impl Flush {
+impl FlushThread {
     /// Runs until the table ends and what was made before is committed. Without a `snapshot` the table is made with its first
     /// rows.
     pub fn run(self, snapshot: Option<Snapshot>) {
-        let _end = End(&self.table);
+        let _end = FlushEndGuard(&self.table);
         let mut committer = snapshot.map(|snapshot| self.committer(snapshot));
         if let Some(committer) = &committer {
             self.table.set_bindings(&committer.bindings);
@@ -50,13 +50,13 @@ impl Flush {
             }
             let Some(committer) = &mut committer else { return };
             let stop = match work {
-                Work::Rows(sealed) => self.commit(committer, sealed),
-                Work::Files(asked) => self.replace(committer, &asked),
+                CommitTask::Rows(sealed) => self.commit(committer, sealed),
+                CommitTask::Files(asked) => self.replace(committer, &asked),
             };
             match stop {
                 Ok(()) => {}
-                Err(Stop::Failed(error)) => return self.table.fail(error),
-                Err(Stop::Rows(error)) => {
+                Err(CommitError::Failed(error)) => return self.table.fail(error),
+                Err(CommitError::Rows(error)) => {
                     // They stay in the log, and the next start tries again.
                     let text = format!("{error}; the table {} takes no more rows", self.table.spec.name);
                     tracing::error!(table = self.table.spec.name, "{text}");
@@ -66,15 +66,15 @@ impl Flush {
         }
     }
 
-    fn commit(&self, committer: &mut Committer, sealed: Sealed) -> Result<(), Stop> {
-        let rows = Together {
+    fn commit(&self, committer: &mut Committer, sealed: SealedRows) -> Result<(), CommitError> {
+        let rows = ChunkBatch {
             spec: self.table.spec,
             chunks: &sealed.chunks,
             rules: &self.files,
         };
         let taken = match &self.positions {
-            Positions::Partitions => self.feed.taken_of(&sealed.taken),
-            Positions::Counted(journal) => journal.taken_of(count_of(&sealed)),
+            OffsetTracking::Partitions => self.feed.taken_of(&sealed.taken),
+            OffsetTracking::Counted(journal) => journal.taken_of(count_of(&sealed)),
         };
         committer.commit(&rows, &taken)?;
         self.table.set_bindings(&committer.bindings);
@@ -82,7 +82,7 @@ impl Flush {
         Ok(())
     }
 
-    fn replace(&self, committer: &mut Committer, asked: &Asked) -> Result<(), Stop> {
+    fn replace(&self, committer: &mut Committer, asked: &ReplacementRequest) -> Result<(), CommitError> {
         let is_done = committer.replace(&asked.files)?;
         let last_commit = self.table.committed().last_commit_unix_ms;
         self.table.set_bindings(&committer.bindings);
@@ -112,7 +112,11 @@ impl Flush {
                 Ok(snapshot) => return Some(self.committer(snapshot)),
                 Err(error) => error,
             };
-            if self.table.health.set_trouble(Part::Store, &error.to_string()) {
+            if self
+                .table
+                .health
+                .set_trouble(HealthComponent::Store, &error.to_string())
+            {
                 tracing::error!(table = self.table.spec.name, "{error}");
             }
             if error.is_permanent() {
@@ -126,8 +130,8 @@ impl Flush {
         }
     }
 
-    fn settled(&self, sealed: Sealed, committed: Committed) {
-        if let Positions::Counted(journal) = &self.positions {
+    fn settled(&self, sealed: SealedRows, committed: CommittedTotals) {
+        if let OffsetTracking::Counted(journal) = &self.positions {
             journal.committed(count_of(&sealed));
         }
         for (partition, offset) in (0..).zip(&sealed.taken) {
@@ -138,15 +142,15 @@ impl Flush {
 }
 
 /// Of all that was taken, where one thread takes it.
-fn count_of(sealed: &Sealed) -> u64 {
+fn count_of(sealed: &SealedRows) -> u64 {
     sealed.taken.first().copied().unwrap_or_default()
 }
 
 const MAKING_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
-fn committed(committer: &Committer, last_commit_unix_ms: Option<i64>) -> Committed {
+fn committed(committer: &Committer, last_commit_unix_ms: Option<i64>) -> CommittedTotals {
     let snapshot = &committer.snapshot;
-    Committed {
+    CommittedTotals {
         version: snapshot.version,
         rows: snapshot.rows,
         bytes: snapshot.bytes,
@@ -157,9 +161,9 @@ fn committed(committer: &Committer, last_commit_unix_ms: Option<i64>) -> Committ
 }
 
 /// However the thread ends, nobody waits for it.
-struct End<'a>(&'a Table);
+struct FlushEndGuard<'a>(&'a TableBuffer);
 
-impl Drop for End<'_> {
+impl Drop for FlushEndGuard<'_> {
     fn drop(&mut self) {
         // After an orderly end this changes nothing.
         if !self.0.is_ending() {

@@ -15,19 +15,19 @@ use thalweg_log::Offset;
 use thalweg_record::Message;
 use tokio::sync::Notify;
 
-use crate::entry::{EntryHead, Form, Rejected};
+use crate::entry::{EntryForm, EntryHead, RejectedRecords};
 use crate::otlp::Signal;
 
 /// What an entry stands for.
 #[derive(Clone, Debug)]
 pub enum Handoff {
-    Request(Request),
-    Messages(Messages),
+    Request(RequestHandoff),
+    Messages(MessagesHandoff),
 }
 
 /// A request that was looked over, with all that its entry says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestHandoff {
     pub signal: Signal,
     /// Nanoseconds since 1970.
     pub arrival: i64,
@@ -43,7 +43,7 @@ pub struct Request {
 /// Messages of a flow as they were written. They share their constant metadata with the stages before, so that nobody has
 /// to recognise it again.
 #[derive(Clone, Debug)]
-pub struct Messages {
+pub struct MessagesHandoff {
     /// Of which the entry has a part.
     pub all: Arc<Vec<Message>>,
     pub part: Range<usize>,
@@ -57,7 +57,7 @@ pub struct Messages {
     pub arrival: i64,
 }
 
-impl Messages {
+impl MessagesHandoff {
     /// Memory, that of refused ones included.
     fn bytes(&self) -> usize {
         let part = self.all.get(self.part.clone()).unwrap_or_default();
@@ -79,21 +79,21 @@ impl Messages {
 impl Handoff {
     /// Of an entry that has this head.
     pub fn of(head: &EntryHead<'_>, request: Bytes) -> Handoff {
-        Handoff::Request(Request {
+        Handoff::Request(RequestHandoff {
             signal: head.signal,
             arrival: head.arrival,
             cut_values_at: head.cut_values_at,
             rejected: match head.rejected {
-                Rejected::Listed(places) => places.to_vec(),
+                RejectedRecords::Listed(places) => places.to_vec(),
                 encoded => encoded.iter().collect(),
             },
             request,
-            is_rows: head.form == Form::Rows,
+            is_rows: head.form == EntryForm::Rows,
         })
     }
 
     /// Unless it is messages.
-    pub fn request(&self) -> Option<&Request> {
+    pub fn request(&self) -> Option<&RequestHandoff> {
         match self {
             Handoff::Request(request) => Some(request),
             Handoff::Messages(_) => None,
@@ -111,14 +111,14 @@ impl Handoff {
 
 /// What the requests of all tables may take here.
 #[derive(Debug)]
-pub struct HandoffRoom {
+pub struct HandoffBudget {
     bytes_max: usize,
     used: AtomicUsize,
 }
 
-impl HandoffRoom {
-    pub fn new(bytes_max: usize) -> Arc<HandoffRoom> {
-        Arc::new(HandoffRoom {
+impl HandoffBudget {
+    pub fn new(bytes_max: usize) -> Arc<HandoffBudget> {
+        Arc::new(HandoffBudget {
             bytes_max,
             used: AtomicUsize::new(0),
         })
@@ -128,11 +128,11 @@ impl HandoffRoom {
         self.used.load(Ordering::Relaxed)
     }
 
-    fn keep(self: &Arc<HandoffRoom>, handoff: Handoff) -> Option<Kept> {
+    fn keep(self: &Arc<HandoffBudget>, handoff: Handoff) -> Option<ReservedHandoff> {
         let bytes = handoff.bytes();
         let more = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.bytes_max);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.is_ok().then(|| Kept {
+        taken.is_ok().then(|| ReservedHandoff {
             handoff,
             bytes,
             room: self.clone(),
@@ -142,13 +142,13 @@ impl HandoffRoom {
 
 /// A request that takes its room until it is dropped.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ReservedHandoff {
     pub handoff: Handoff,
     pub bytes: usize,
-    room: Arc<HandoffRoom>,
+    room: Arc<HandoffBudget>,
 }
 
-impl Drop for Kept {
+impl Drop for ReservedHandoff {
     fn drop(&mut self) {
         self.room.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -156,20 +156,20 @@ impl Drop for Kept {
 
 /// The requests of one queue that wait to become rows.
 #[derive(Debug)]
-pub struct Handoffs {
-    room: Arc<HandoffRoom>,
-    partitions: Vec<Partition>,
+pub struct HandoffQueue {
+    room: Arc<HandoffBudget>,
+    partitions: Vec<HandoffPartition>,
 }
 
 #[derive(Debug, Default)]
-struct Partition {
-    waiting: Mutex<Waiting>,
+struct HandoffPartition {
+    waiting: Mutex<PendingHandoffs>,
     reported: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    requests: BTreeMap<Offset, Kept>,
+struct PendingHandoffs {
+    requests: BTreeMap<Offset, ReservedHandoff>,
     /// Nobody reports what is before it any more.
     log_only: Offset,
     /// Before it, what is not here has to be read from the log: it was appended by an earlier process, or found no room.
@@ -177,18 +177,18 @@ struct Waiting {
     is_closed: bool,
 }
 
-impl Handoffs {
+impl HandoffQueue {
     /// `next` is where each partition of the queue ends now: what is before that is in the log alone.
-    pub fn new(room: Arc<HandoffRoom>, next: &[Offset]) -> Arc<Handoffs> {
-        let partition = |next: &Offset| Partition {
-            waiting: Mutex::new(Waiting {
+    pub fn new(room: Arc<HandoffBudget>, next: &[Offset]) -> Arc<HandoffQueue> {
+        let partition = |next: &Offset| HandoffPartition {
+            waiting: Mutex::new(PendingHandoffs {
                 log_only: *next,
                 from_log: *next,
-                ..Waiting::default()
+                ..PendingHandoffs::default()
             }),
             reported: Notify::new(),
         };
-        Arc::new(Handoffs {
+        Arc::new(HandoffQueue {
             room,
             partitions: next.iter().map(partition).collect(),
         })
@@ -212,7 +212,7 @@ impl Handoffs {
     }
 
     /// The request at an offset, if it is here. What is before it is not asked for again, unless from the log.
-    pub(super) fn take(&self, partition: usize, offset: Offset) -> Option<Kept> {
+    pub(super) fn take(&self, partition: usize, offset: Offset) -> Option<ReservedHandoff> {
         let mut waiting = self.partitions.get(partition)?.waiting.lock();
         if offset < waiting.log_only {
             return None;
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     fn handoff(bytes: usize) -> Handoff {
-        Handoff::Request(Request {
+        Handoff::Request(RequestHandoff {
             signal: Signal::Logs,
             arrival: 1,
             cut_values_at: None,
@@ -281,14 +281,14 @@ mod tests {
         })
     }
 
-    fn taken(handoffs: &Handoffs, offset: Offset) -> Option<usize> {
+    fn taken(handoffs: &HandoffQueue, offset: Offset) -> Option<usize> {
         Some(handoffs.take(0, offset)?.handoff.request()?.request.len())
     }
 
     #[test]
     fn messages_are_those_of_the_part_that_are_not_refused() {
         let number = |n: i64| Message::new(Payload::Value(Value::I64(n)), Metadata::default());
-        let messages = Messages {
+        let messages = MessagesHandoff {
             all: Arc::new((0..10).map(number).collect()),
             part: 2..8,
             refused: vec![2, 5, 6],
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn requests_are_reported_in_any_order_and_taken_by_offset() {
-        let handoffs = Handoffs::new(HandoffRoom::new(1 << 20), &[5]);
+        let handoffs = HandoffQueue::new(HandoffBudget::new(1 << 20), &[5]);
         assert!(!handoffs.may_come(0, 4), "an earlier process appended it");
         for offset in [7, 5, 6] {
             handoffs.report(0, offset, handoff(offset as usize));
@@ -324,8 +324,8 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_for_the_log_and_what_comes_later_is_not() {
         let of_one = handoff(1000).bytes();
-        let room = HandoffRoom::new(2 * of_one);
-        let handoffs = Handoffs::new(room.clone(), &[0]);
+        let room = HandoffBudget::new(2 * of_one);
+        let handoffs = HandoffQueue::new(room.clone(), &[0]);
         for offset in 0..3 {
             handoffs.report(0, offset, handoff(1000));
         }
@@ -342,8 +342,8 @@ mod tests {
 
     #[test]
     fn a_partition_that_is_closed_keeps_nothing() {
-        let room = HandoffRoom::new(1 << 20);
-        let handoffs = Handoffs::new(room.clone(), &[0, 0]);
+        let room = HandoffBudget::new(1 << 20);
+        let handoffs = HandoffQueue::new(room.clone(), &[0, 0]);
         handoffs.report(0, 0, handoff(10));
         handoffs.report(1, 0, handoff(10));
         handoffs.close(0);

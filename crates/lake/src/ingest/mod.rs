@@ -11,16 +11,16 @@
 
 mod columns;
 mod decode;
-mod ends;
+mod event_offsets;
 mod events;
-mod feed;
 pub(crate) mod files;
 mod flush;
 mod handoff;
-mod journal;
-mod lane;
+mod log_ends;
 mod order;
-mod table;
+mod partition_consumer;
+mod queue_source;
+mod table_buffer;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -35,29 +35,29 @@ use thalweg_log::{LogError, Offset, PartitionId, raise_next};
 use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
 
-use crate::attributes::Promotion;
-use crate::commit::Replacement;
+use crate::attributes::AttributePromotion;
+use crate::commit::FileReplacement;
 use crate::delta::{DeltaLog, Snapshot};
-use crate::entry::Position;
+use crate::entry::EntryPosition;
 use crate::error::OpenError;
 pub use crate::file::FileRules;
-use crate::live::{LiveRows, WaitError};
+use crate::memtable_view::{MemtableView, VisibilityWaitError};
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
-use crate::store::Site;
+use crate::store::LakeStorage;
 use crate::tables::TableSpec;
 pub(crate) use decode::EntryDecoder;
 pub use decode::EntryLimits;
-use ends::{Ends, drop_ends, kept};
-pub use ends::{keep_ends, keep_event_ends};
+use event_offsets::EventOffsets;
 pub use events::{Event, EventPartition, EventStore};
-use feed::{Begin, Lost};
-pub use feed::{Feed, Told};
-use flush::{Flush, Positions};
-pub use handoff::{Handoff, HandoffRoom, Handoffs, Messages, Request};
-use journal::Journal;
-use lane::Lane;
-use table::{Table, Watched};
+use flush::{FlushThread, OffsetTracking};
+pub use handoff::{Handoff, HandoffBudget, HandoffQueue, MessagesHandoff, RequestHandoff};
+use log_ends::{LogEnds, drop_ends, kept};
+pub use log_ends::{keep_ends, keep_event_ends};
+use partition_consumer::PartitionConsumer;
+pub use queue_source::{OffsetCommitListener, QueueSource};
+use queue_source::{StartOffset, TruncatedLog};
+use table_buffer::{TableBuffer, TableGaugeSource};
 
 /// A commit lag of so many flush intervals means that data does not flow.
 const LAG_INTERVALS_MAX: u32 = 5;
@@ -100,7 +100,7 @@ impl Default for IngestOptions {
 
 /// How far a table has taken a partition of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct PartitionProgress {
     pub queue: String,
     pub partition: usize,
     /// What the table lacks first.
@@ -113,14 +113,14 @@ pub struct Progress {
 
 /// The writer of one table that the log feeds. Stops when it is dropped, and forgets what is not committed: the log has it.
 pub struct TableWriter {
-    table: Arc<Table>,
-    feed: Arc<Feed>,
-    site: Site,
+    table: Arc<TableBuffer>,
+    feed: Arc<QueueSource>,
+    site: LakeStorage,
     log: DeltaLog,
     flush_interval: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// What feeds it instead, and how far that was taken.
-    events: Option<(Arc<dyn EventStore>, Arc<Journal>)>,
+    events: Option<(Arc<dyn EventStore>, Arc<EventOffsets>)>,
     /// Metrics look at it for as long as the writer lives.
     _watched: Arc<dyn GaugeSource>,
 }
@@ -129,17 +129,17 @@ impl TableWriter {
     /// Opens a table of a lake and begins to take what the log has for it. The table itself is made with its first rows. Only one
     /// process may write a folder; the caller sees to that. Must be called on a tokio runtime.
     pub async fn open(
-        site: &Site,
+        site: &LakeStorage,
         spec: &'static TableSpec,
-        feed: Feed,
-        promotion: Promotion,
+        feed: QueueSource,
+        promotion: AttributePromotion,
         metrics: LakeMetrics,
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
         let columns = (spec.columns)();
         let (log, mut snapshot) = opening::open(site, spec.name, spec.partitions, &columns).await?;
         let ends = kept(site, spec).map_err(|source| ends_error(site, spec, source))?;
-        let beginning = Beginning {
+        let beginning = StartOffsetResolver {
             feed: &feed,
             spec,
             log: &log,
@@ -149,7 +149,7 @@ impl TableWriter {
         let from = beginning.begin(&mut snapshot).await?;
         drop_ends(site, spec).map_err(|source| ends_error(site, spec, source))?;
         let offsets: Vec<Offset> = from.iter().map(|(offset, _)| *offset).collect();
-        let table = Table::new(
+        let table = TableBuffer::new(
             spec,
             &offsets,
             options.flush_bytes,
@@ -157,7 +157,7 @@ impl TableWriter {
             metrics.clone(),
         );
         let (table, feed) = (Arc::new(table), Arc::new(feed));
-        let watched: Arc<dyn GaugeSource> = Arc::new(Watched {
+        let watched: Arc<dyn GaugeSource> = Arc::new(TableGaugeSource {
             table: table.clone(),
             feed: feed.clone(),
         });
@@ -185,14 +185,14 @@ impl TableWriter {
     fn spawn(
         &self,
         snapshot: Option<Snapshot>,
-        promotion: Promotion,
+        promotion: AttributePromotion,
         options: &IngestOptions,
     ) -> Result<(), OpenError> {
-        self.spawn_flush(snapshot, promotion, options, Positions::Partitions)?;
+        self.spawn_flush(snapshot, promotion, options, OffsetTracking::Partitions)?;
         let (runtime, feed) = (Handle::current(), &self.feed);
         let path = self.site.path().join(self.table.spec.name);
         for (partition, id) in feed.partitions.iter().enumerate() {
-            let lane = Lane {
+            let lane = PartitionConsumer {
                 table: self.table.clone(),
                 feed: feed.clone(),
                 partition,
@@ -214,11 +214,11 @@ impl TableWriter {
     fn spawn_flush(
         &self,
         snapshot: Option<Snapshot>,
-        promotion: Promotion,
+        promotion: AttributePromotion,
         options: &IngestOptions,
-        positions: Positions,
+        positions: OffsetTracking,
     ) -> Result<(), OpenError> {
-        let flush = Flush {
+        let flush = FlushThread {
             table: self.table.clone(),
             feed: self.feed.clone(),
             log: self.log.clone(),
@@ -290,11 +290,11 @@ impl TableWriter {
     }
 
     /// Asks for files to be replaced. The receiver has nothing if the writer ends before.
-    pub(crate) fn replace(&self, files: Replacement) -> std::sync::mpsc::Receiver<bool> {
+    pub(crate) fn replace(&self, files: FileReplacement) -> std::sync::mpsc::Receiver<bool> {
         self.table.replace(files)
     }
 
-    pub(crate) fn site(&self) -> &Site {
+    pub(crate) fn site(&self) -> &LakeStorage {
         &self.site
     }
 
@@ -307,7 +307,7 @@ impl TableWriter {
     }
 
     /// Rows that are decoded and not committed.
-    pub fn live(&self) -> LiveRows {
+    pub fn live(&self) -> MemtableView {
         self.table.live(&self.feed)
     }
 
@@ -327,8 +327,8 @@ impl TableWriter {
     }
 
     /// Returns when queries see what lies at a position of its queue.
-    pub async fn wait_for(&self, position: &Position, within: Duration) -> Result<(), WaitError> {
-        let Position {
+    pub async fn wait_for(&self, position: &EntryPosition, within: Duration) -> Result<(), VisibilityWaitError> {
+        let EntryPosition {
             queue,
             partition,
             offset,
@@ -336,18 +336,18 @@ impl TableWriter {
         let partition = usize::try_from(*partition).unwrap_or(usize::MAX);
         let Some(id) = self.feed.partitions.get(partition) else {
             let count = self.feed.partitions.len();
-            return Err(WaitError::Unknown(format!(
+            return Err(VisibilityWaitError::Unknown(format!(
                 "{position}: {queue} has {count} partitions, from 0 on"
             )));
         };
         let next = self.feed.log.bounds(*id).map_or(Offset::MAX, |bounds| bounds.next);
         if *offset >= next {
-            return Err(WaitError::Unknown(format!(
+            return Err(VisibilityWaitError::Unknown(format!(
                 "{position}: this partition ends before offset {next}, so no answer has named that position"
             )));
         }
         let seen = tokio::time::timeout(within, self.table.wait_for(partition, *offset));
-        seen.await.map_err(|_| WaitError::Late {
+        seen.await.map_err(|_| VisibilityWaitError::Late {
             position: position.clone(),
             seconds: within.as_secs_f64(),
             cause: self
@@ -364,11 +364,11 @@ impl TableWriter {
     }
 
     /// How far the table has taken each partition of the log.
-    pub fn progress(&self) -> Vec<Progress> {
+    pub fn progress(&self) -> Vec<PartitionProgress> {
         let positions = self.table.positions();
         let of = |((partition, id), position): ((usize, &thalweg_log::PartitionId), Offset)| {
             let end = self.feed.log.bounds(*id).map_or(position, |bounds| bounds.next);
-            Progress {
+            PartitionProgress {
                 queue: self.feed.queue.clone(),
                 partition,
                 position,
@@ -416,7 +416,7 @@ impl StatusSource for TableWriter {
     }
 }
 
-fn ends_error(site: &Site, table: &'static TableSpec, source: std::io::Error) -> OpenError {
+fn ends_error(site: &LakeStorage, table: &'static TableSpec, source: std::io::Error) -> OpenError {
     OpenError::Ends {
         path: site.path().join(table.name),
         source,
@@ -424,15 +424,15 @@ fn ends_error(site: &Site, table: &'static TableSpec, source: std::io::Error) ->
 }
 
 /// Where each partition of a queue is read from, and what keeps it from being read.
-struct Beginning<'b> {
-    feed: &'b Feed,
+struct StartOffsetResolver<'b> {
+    feed: &'b QueueSource,
     spec: &'static TableSpec,
     log: &'b DeltaLog,
     options: &'b IngestOptions,
-    ends: Ends,
+    ends: LogEnds,
 }
 
-impl Beginning<'_> {
+impl StartOffsetResolver<'_> {
     fn unread(&self, source: LogError) -> OpenError {
         OpenError::Log {
             path: self.log.table().to_owned(),
@@ -452,7 +452,7 @@ impl Beginning<'_> {
             ];
             let end = ends.into_iter().flatten().copied().fold(bounds.next, Offset::min);
             let begin = feed.begin(partition, table.as_ref(), bounds.first, end);
-            if let Begin::Lost(Lost { log_end, table_has }) = begin
+            if let StartOffset::Lost(TruncatedLog { log_end, table_has }) = begin
                 && !accepts
             {
                 return Err(OpenError::Lost {
@@ -468,13 +468,13 @@ impl Beginning<'_> {
         let mut from = Vec::with_capacity(begins.len());
         for (partition, (id, begin)) in begins.into_iter().enumerate() {
             from.push(match begin {
-                Begin::At(offset) => (offset, None),
-                Begin::Lost(lost) => (self.go_on(table, partition, id, lost).await?, None),
-                Begin::Missing(missing) if accepts => {
+                StartOffset::At(offset) => (offset, None),
+                StartOffset::Lost(lost) => (self.go_on(table, partition, id, lost).await?, None),
+                StartOffset::Missing(missing) if accepts => {
                     feed.passed_over(spec, partition, missing);
                     (missing.to, None)
                 }
-                Begin::Missing(missing) => (missing.to, Some(feed.gap_text(spec, partition, missing))),
+                StartOffset::Missing(missing) => (missing.to, Some(feed.gap_text(spec, partition, missing))),
             });
         }
         Ok(from)
@@ -487,7 +487,7 @@ impl Beginning<'_> {
         table: &mut Option<Snapshot>,
         partition: usize,
         id: PartitionId,
-        Lost { log_end, table_has }: Lost,
+        TruncatedLog { log_end, table_has }: TruncatedLog,
     ) -> Result<Offset, OpenError> {
         let (queue, log) = (&self.feed.queue, self.feed.log.as_ref());
         tracing::error!(

@@ -1,13 +1,13 @@
 //! The order of rows in a file: by the sort columns of their table, rows without a value first; equal ones stay as they come.
 
-use crate::file::Column;
+use crate::file::FileColumn;
 use crate::rows::text::NULL;
 
 /// More columns than any table is ordered by.
 const COLUMNS_MAX: usize = 4;
 
 /// The places of rows, in order. Columns that have no order are all alike.
-pub(super) fn order(rows: usize, by: &[&Column<'_>]) -> Vec<u32> {
+pub(super) fn order(rows: usize, by: &[&FileColumn<'_>]) -> Vec<u32> {
     match by.len() {
         0 => (0..rows as u32).collect(),
         1 => sorted::<1>(rows, by),
@@ -17,7 +17,7 @@ pub(super) fn order(rows: usize, by: &[&Column<'_>]) -> Vec<u32> {
     }
 }
 
-fn sorted<const N: usize>(rows: usize, by: &[&Column<'_>]) -> Vec<u32> {
+fn sorted<const N: usize>(rows: usize, by: &[&FileColumn<'_>]) -> Vec<u32> {
     let mut keys: Vec<([u64; N], u32)> = (0..rows as u32).map(|row| ([0; N], row)).collect();
     for (at, column) in by.iter().enumerate().take(N) {
         fill(&mut keys, at, column);
@@ -30,16 +30,16 @@ fn sorted<const N: usize>(rows: usize, by: &[&Column<'_>]) -> Vec<u32> {
 }
 
 /// Numbers that are in the order of a column's values; zero is no value.
-fn fill<const N: usize>(keys: &mut [([u64; N], u32)], at: usize, column: &Column<'_>) {
+fn fill<const N: usize>(keys: &mut [([u64; N], u32)], at: usize, column: &FileColumn<'_>) {
     let of_long = |value: i64| (value as u64 ^ 1 << 63).max(1);
     match column {
-        Column::Longs { values, present, .. } => {
+        FileColumn::Longs { values, present, .. } => {
             for ((key, row), value) in keys.iter_mut().zip(values) {
                 let is_present = present.as_ref().is_none_or(|present| present.value(*row as usize));
                 key[at] = if is_present { of_long(*value) } else { 0 };
             }
         }
-        Column::Dictionary { texts, ids } => {
+        FileColumn::Dictionary { texts, ids } => {
             let mut by_text: Vec<u32> = (0..texts.len() as u32).collect();
             by_text.sort_unstable_by_key(|id| texts[*id as usize]);
             let mut ranks = vec![0_u64; texts.len()];
@@ -50,7 +50,7 @@ fn fill<const N: usize>(keys: &mut [([u64; N], u32)], at: usize, column: &Column
                 key[at] = if *id == NULL { 0 } else { ranks[*id as usize] };
             }
         }
-        Column::Plain(rows) => {
+        FileColumn::Plain(rows) => {
             // The first bytes tell most of them apart.
             let head = |text: &[u8]| {
                 let mut head = [0; 16];
@@ -86,21 +86,21 @@ mod tests {
         let texts: [&[u8]; 3] = [b"b", b"a", b"0123456789abcdef-2"];
         let ids = vec![0, 1, NULL, 1, 2, 0];
         let plain: Vec<Option<&[u8]>> = ids.iter().map(|id| texts.get(*id as usize).copied()).collect();
-        let times = Column::Longs {
+        let times = FileColumn::Longs {
             values: vec![5, i64::MAX, 0, -7, 0, 4],
             present: None,
             is_near: true,
         };
-        let dictionary = Column::Dictionary {
+        let dictionary = FileColumn::Dictionary {
             texts: texts.to_vec(),
             ids,
         };
-        for service in [dictionary, Column::Plain(plain)] {
+        for service in [dictionary, FileColumn::Plain(plain)] {
             assert_eq!(order(6, &[&service, &times]), [2, 4, 3, 1, 5, 0]);
             assert_eq!(order(6, &[&service]), [2, 4, 1, 3, 0, 5]);
-            assert_eq!(order(6, &[&times, &Column::Nothing, &service]), [3, 2, 4, 5, 0, 1]);
+            assert_eq!(order(6, &[&times, &FileColumn::Nothing, &service]), [3, 2, 4, 5, 0, 1]);
         }
         let long: [&[u8]; 2] = [b"0123456789abcdef-2", b"0123456789abcdef-1"];
-        assert_eq!(order(2, &[&Column::Plain(long.map(Some).to_vec())]), [1, 0]);
+        assert_eq!(order(2, &[&FileColumn::Plain(long.map(Some).to_vec())]), [1, 0]);
     }
 }

@@ -6,17 +6,17 @@ use arrow::array::AsArray;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
 use tempfile::TempDir;
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 
 use super::*;
 use crate::commit::commit_info;
-use crate::delta::Detail;
+use crate::delta::SnapshotDetail;
 use crate::delta::actions::{Action, Txn};
-use crate::entry::{Compression, Encoding, EntryHead, Form, Rejected};
-use crate::live::LiveRows;
+use crate::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
+use crate::memtable_view::MemtableView;
 use crate::otlp::Signal;
 use crate::store::SyncedStore;
 use crate::store::flaky::left_after;
@@ -45,7 +45,7 @@ fn log_options() -> LogOptions {
 impl World {
     pub async fn new() -> World {
         let options = log_options();
-        let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 0xab, &options).unwrap();
+        let log = EmbeddedLog::open(Arc::new(RamDisk::new(256 << 20)), 0xab, &options).unwrap();
         for id in PARTITIONS {
             log.create(id, thalweg_log::Durability::Fsync).await.unwrap();
         }
@@ -64,9 +64,9 @@ impl World {
         }
     }
 
-    pub fn feed(&self) -> Feed {
+    pub fn feed(&self) -> QueueSource {
         let told = self.told.clone();
-        Feed {
+        QueueSource {
             queue: "lake.logs".to_owned(),
             log: self.log.clone(),
             partitions: PARTITIONS.to_vec(),
@@ -76,10 +76,10 @@ impl World {
     }
 
     /// The same of a queue whose entries are handed over, for which there is so much room.
-    fn feed_with_room(&self, bytes: usize) -> Feed {
+    fn feed_with_room(&self, bytes: usize) -> QueueSource {
         let next = PARTITIONS.map(|id| self.log.bounds(id).unwrap().next);
-        Feed {
-            handoffs: Some(Handoffs::new(HandoffRoom::new(bytes), &next)),
+        QueueSource {
+            handoffs: Some(HandoffQueue::new(HandoffBudget::new(bytes), &next)),
             ..self.feed()
         }
     }
@@ -89,18 +89,18 @@ impl World {
         self.open_with(self.feed(), metrics, options).await
     }
 
-    async fn open_with(&self, feed: Feed, metrics: LakeMetrics, options: &IngestOptions) -> TableWriter {
+    async fn open_with(&self, feed: QueueSource, metrics: LakeMetrics, options: &IngestOptions) -> TableWriter {
         self.try_open_with(feed, metrics, options).await.unwrap()
     }
 
     async fn try_open_with(
         &self,
-        feed: Feed,
+        feed: QueueSource,
         metrics: LakeMetrics,
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
-        let site = Site::folder(self.folder.path(), SyncedStore::new());
-        TableWriter::open(&site, &LOGS, feed, Promotion::default(), metrics, options).await
+        let site = LakeStorage::folder(self.folder.path(), SyncedStore::new());
+        TableWriter::open(&site, &LOGS, feed, AttributePromotion::default(), metrics, options).await
     }
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
@@ -116,7 +116,10 @@ impl World {
     async fn append_bytes(&self, partition: usize, entry: &[u8]) -> u64 {
         let mut records = Records::new();
         records.push(&RecordRef::of(1, entry)).unwrap();
-        let appended = self.log.append(Unit::of(PARTITIONS[partition], records), None).await;
+        let appended = self
+            .log
+            .append(WriteBatch::of(PARTITIONS[partition], records), None)
+            .await;
         appended.unwrap().offsets[0]
     }
 
@@ -138,9 +141,9 @@ impl World {
     }
 }
 
-async fn bodies(table: &Path, feed: &Feed) -> (Vec<String>, Vec<i64>) {
+async fn bodies(table: &Path, feed: &QueueSource) -> (Vec<String>, Vec<i64>) {
     let log = DeltaLog::new(table, SyncedStore::new()).unwrap();
-    let Some(snapshot) = log.load(Detail::Counts).await.unwrap() else {
+    let Some(snapshot) = log.load(SnapshotDetail::Counts).await.unwrap() else {
         return Default::default();
     };
     let mut bodies = Vec::new();
@@ -246,7 +249,7 @@ async fn a_writer_ends_where_another_one_has_taken_a_part_of_its_rows() {
     commit(["a", "b"]).await;
     world.wait_for(2).await;
     let log = DeltaLog::new(&world.folder.path().join("logs"), SyncedStore::new()).unwrap();
-    let version = log.load(Detail::Counts).await.unwrap().unwrap().version;
+    let version = log.load(SnapshotDetail::Counts).await.unwrap().unwrap().version;
     let taken = Txn {
         app_id: world.feed().application(1),
         version: 2,
@@ -301,7 +304,7 @@ async fn a_compressed_request_that_was_taken_becomes_rows_whatever_limits_there_
     std::io::Write::write_all(&mut encoder, &request(&bodies)).unwrap();
     let head = EntryHead {
         records: bodies.len() as u32,
-        compression: Compression::Gzip,
+        compression: PayloadCompression::Gzip,
         ..HEAD
     };
     let mut entry = Vec::new();
@@ -336,7 +339,7 @@ async fn a_table_stops_where_the_log_lacks_what_it_lacks_until_that_is_accepted(
         trouble[0].starts_with("lake.gap: the log does not have the entries 1 to 2 of lake.logs, partition 0"),
         "{trouble:?}"
     );
-    let position = Position {
+    let position = EntryPosition {
         queue: "lake.logs".to_owned(),
         partition: 0,
         offset: 3,
@@ -442,15 +445,23 @@ async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
                 told: Arc::default(),
             };
             let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-            let site = Site::folder(folder.path(), SyncedStore::new());
-            let opened = TableWriter::open(&site, &LOGS, world.feed(), Promotion::default(), metrics, &fast()).await;
+            let site = LakeStorage::folder(folder.path(), SyncedStore::new());
+            let opened = TableWriter::open(
+                &site,
+                &LOGS,
+                world.feed(),
+                AttributePromotion::default(),
+                metrics,
+                &fast(),
+            )
+            .await;
             let writer = opened.unwrap_or_else(|error| panic!("seed {seed}, life {life}: {error}"));
             disk.cut_power_in(random.below(60));
             for number in 0..20 {
                 let mut records = Records::new();
                 let body = format!("{life}-{number}");
                 records.push(&RecordRef::of(1, &entry(&[&body]))).unwrap();
-                let unit = Unit::of(PARTITIONS[random.below(2) as usize], records);
+                let unit = WriteBatch::of(PARTITIONS[random.below(2) as usize], records);
                 if world.log.append(unit, None).await.is_err() {
                     break;
                 }
@@ -514,7 +525,7 @@ async fn a_table_whose_opening_or_waiting_is_left_at_any_await_is_opened_again_a
             drop(opened);
             let writer = world.open(&options).await;
             let offset = world.append(0, &["x"]).await;
-            let position = Position {
+            let position = EntryPosition {
                 queue: "lake.logs".to_owned(),
                 partition: 0,
                 offset,
@@ -586,9 +597,9 @@ async fn rows_are_seen_once_while_they_grow_are_committed_and_after() {
         let until = Instant::now() + SOON;
         loop {
             // First the rows that wait, then the table.
-            let live: LiveRows = writer.live();
+            let live: MemtableView = writer.live();
             let log = DeltaLog::new(&table, SyncedStore::new()).unwrap();
-            let snapshot = log.load(Detail::Counts).await.unwrap();
+            let snapshot = log.load(SnapshotDetail::Counts).await.unwrap();
             let stored = snapshot.as_ref().map_or(0, |snapshot| snapshot.rows);
             let waiting: usize = live.beyond(snapshot.as_ref()).iter().map(|chunk| chunk.rows()).sum();
             let seen = stored + waiting as u64;
@@ -638,14 +649,18 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
         ];
         let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
         let (form, sent, proto) = match n % 4 {
-            0 | 2 => (Form::Request(Encoding::Proto), request(&bodies), request(&bodies)),
+            0 | 2 => (
+                EntryForm::Request(PayloadEncoding::Proto),
+                request(&bodies),
+                request(&bodies),
+            ),
             3 => {
                 let mut rows = Vec::new();
                 for body in &bodies {
                     let row = format!("{{\"message\":\"{body}\",\"n\":{n},\"attr_late\":\"named like a column\"}}");
                     crate::entry::put_row(&mut rows, row.as_bytes());
                 }
-                (Form::Rows, rows.clone(), rows)
+                (EntryForm::Rows, rows.clone(), rows)
             }
             _ => {
                 let record = |body: &&str| format!("{{\"body\":{{\"stringValue\":\"{body}\"}}}}");
@@ -657,19 +672,19 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
                 let mut proto = Vec::new();
                 let limits = crate::otlp::json::JsonLimits::default();
                 crate::otlp::json::to_proto(Signal::Logs, json.as_bytes(), &limits, &mut proto).unwrap();
-                (Form::Request(Encoding::Json), json.into_bytes(), proto)
+                (EntryForm::Request(PayloadEncoding::Json), json.into_bytes(), proto)
             }
         };
         let (compression, sent) = match n % 3 {
-            0 => (Compression::None, sent),
-            1 => (Compression::Zstd, zstd::bulk::compress(&sent, 1).unwrap()),
+            0 => (PayloadCompression::None, sent),
+            1 => (PayloadCompression::Zstd, zstd::bulk::compress(&sent, 1).unwrap()),
             _ => {
                 let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
                 std::io::Write::write_all(&mut gzip, &sent).unwrap();
-                (Compression::Gzip, gzip.finish().unwrap())
+                (PayloadCompression::Gzip, gzip.finish().unwrap())
             }
         };
-        let rejected: &[u32] = if n.is_multiple_of(5) && form != Form::Rows {
+        let rejected: &[u32] = if n.is_multiple_of(5) && form != EntryForm::Rows {
             &[0, 2]
         } else {
             &[]
@@ -680,7 +695,7 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
             arrival: ARRIVAL + n as i64,
             records: bodies.len() as u32,
             cut_values_at: n.is_multiple_of(7).then_some(100),
-            rejected: Rejected::Listed(rejected),
+            rejected: RejectedRecords::Listed(rejected),
             ..HEAD
         };
         let mut entry = Vec::new();
@@ -801,7 +816,7 @@ async fn what_is_handed_over_and_not_synced_waits_for_its_sync() {
 async fn who_waits_for_a_position_sees_its_rows() {
     let world = World::new().await;
     let writer = world.open(&slow()).await;
-    let position = |partition, offset| Position {
+    let position = |partition, offset| EntryPosition {
         queue: "lake.logs".to_owned(),
         partition,
         offset,
@@ -822,11 +837,11 @@ async fn who_waits_for_a_position_sees_its_rows() {
         writer.wait_for(&at, SOON).await.unwrap();
         assert_eq!(seen(&writer), n + 1);
     }
-    let unknown = |at: Position| {
+    let unknown = |at: EntryPosition| {
         let writer = &writer;
         async move {
             match writer.wait_for(&at, SOON).await {
-                Err(WaitError::Unknown(text)) => text,
+                Err(VisibilityWaitError::Unknown(text)) => text,
                 other => panic!("{at}: {other:?}"),
             }
         }
@@ -849,12 +864,12 @@ async fn who_waits_for_a_position_sees_its_rows() {
 const ARRIVAL: i64 = 1_700_000_000_000_000_000;
 const HEAD: EntryHead<'static> = EntryHead {
     signal: Signal::Logs,
-    form: Form::Request(Encoding::Proto),
-    compression: Compression::None,
+    form: EntryForm::Request(PayloadEncoding::Proto),
+    compression: PayloadCompression::None,
     arrival: ARRIVAL,
     records: 1,
     cut_values_at: None,
-    rejected: Rejected::NONE,
+    rejected: RejectedRecords::NONE,
     peer: "",
 };
 

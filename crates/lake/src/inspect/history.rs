@@ -8,17 +8,17 @@ use serde::Serialize;
 use super::summary::millis_text;
 use super::{InspectError, Lake};
 use crate::delta::actions::Action;
-use crate::delta::{Detail, FileEntry, Snapshot, info_of};
+use crate::delta::{FileEntry, Snapshot, SnapshotDetail, info_of};
 
 /// One version of a table, and what came with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Commit {
+pub struct CommitSummary {
     pub version: i64,
     pub time: Option<String>,
     pub operation: String,
     pub engine: Option<String>,
-    pub added: Changed,
-    pub removed: Changed,
+    pub added: FileTotals,
+    pub removed: FileTotals,
     /// Files that came, by how often their rows were merged.
     pub levels: BTreeMap<u32, u64>,
     /// Files that came and are not merged any more.
@@ -28,20 +28,20 @@ pub struct Commit {
     /// How far the table has taken what feeds it, where the commit says so.
     pub positions: BTreeMap<String, i64>,
     /// What the table has afterwards.
-    pub table: Changed,
+    pub table: FileTotals,
 }
 
 /// Files, and what is in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Changed {
+pub struct FileTotals {
     pub files: u64,
     pub rows: u64,
     pub bytes: u64,
 }
 
-impl Changed {
-    fn of<'f>(files: impl Iterator<Item = &'f Arc<FileEntry>>) -> Changed {
-        files.fold(Changed::default(), |sum, file| Changed {
+impl FileTotals {
+    fn of<'f>(files: impl Iterator<Item = &'f Arc<FileEntry>>) -> FileTotals {
+        files.fold(FileTotals::default(), |sum, file| FileTotals {
             files: sum.files + 1,
             rows: sum.rows + file.stats.rows.unwrap_or(0),
             bytes: sum.bytes + file.size,
@@ -50,7 +50,7 @@ impl Changed {
 }
 
 /// The newest commits of a table, as many as are asked for and are still there; the oldest is first.
-pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<Commit>, InspectError> {
+pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<CommitSummary>, InspectError> {
     let log = lake.log(table)?;
     let Some(versions) = log.versions().await? else {
         return Ok(Vec::new());
@@ -59,7 +59,7 @@ pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<Commit>
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     // What came with a version is told by the one before it.
     let mut snapshot = log
-        .load_at(&versions, last.saturating_sub(limit).max(first), Detail::Counts)
+        .load_at(&versions, last.saturating_sub(limit).max(first), SnapshotDetail::Counts)
         .await?;
     let mut commits = Vec::new();
     if first == 0
@@ -67,7 +67,7 @@ pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<Commit>
         && let Some(actions) = log.read_commit(0).await?
     {
         let columns = snapshot.schema.columns.iter().map(|column| column.name.clone());
-        commits.push(commit(&snapshot, &actions, columns.collect(), Changed::default()));
+        commits.push(commit(&snapshot, &actions, columns.collect(), FileTotals::default()));
     }
     while snapshot.version < last {
         let actions = log.next(&snapshot).await?;
@@ -75,7 +75,7 @@ pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<Commit>
             Action::Remove(remove) => snapshot.file(&remove.path),
             _ => None,
         });
-        let (gone, known) = (Changed::of(gone), snapshot.schema.clone());
+        let (gone, known) = (FileTotals::of(gone), snapshot.schema.clone());
         log.advance(&mut snapshot, actions.clone())?;
         let columns = snapshot.schema.columns.iter();
         let new = columns.filter(|column| known.column(&column.name).is_none());
@@ -86,26 +86,26 @@ pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<Commit>
 }
 
 /// `snapshot` is what the table is with it.
-fn commit(snapshot: &Snapshot, actions: &[Action], columns: Vec<String>, removed: Changed) -> Commit {
+fn commit(snapshot: &Snapshot, actions: &[Action], columns: Vec<String>, removed: FileTotals) -> CommitSummary {
     let info = info_of(actions);
     let come = actions.iter().filter_map(|action| match action {
         Action::Add(add) => snapshot.file(&add.path),
         _ => None,
     });
-    let mut made = Commit {
+    let mut made = CommitSummary {
         version: snapshot.version,
         time: info
             .filter(|info| info.timestamp > 0)
             .map(|info| millis_text(info.timestamp)),
         operation: info.map_or_else(|| "unknown".to_owned(), |info| info.operation.clone()),
         engine: info.and_then(|info| info.engine_info.clone()),
-        added: Changed::of(come.clone()),
+        added: FileTotals::of(come.clone()),
         removed,
         levels: BTreeMap::new(),
         sealed: come.clone().filter(|file| file.is_sealed).count() as u64,
         columns,
         positions: BTreeMap::new(),
-        table: Changed {
+        table: FileTotals {
             files: snapshot.files.len() as u64,
             rows: snapshot.rows,
             bytes: snapshot.bytes,

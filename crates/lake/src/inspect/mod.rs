@@ -10,13 +10,13 @@ mod verify;
 
 use std::path::PathBuf;
 
-pub use history::{Commit, history};
+pub use history::{CommitSummary, history};
 pub(crate) use summary::date_of;
 pub use summary::{FileSummary, TableSummary, files, table};
-pub use verify::{Finding, VERIFY_THREAD, Verified, VerifyOptions, verify};
+pub use verify::{Finding, VERIFY_THREAD, VerifyOptions, VerifyReport, verify};
 
-use crate::delta::{DeltaError, DeltaLog, Detail, Snapshot};
-use crate::store::Site;
+use crate::delta::{DeltaError, DeltaLog, Snapshot, SnapshotDetail};
+use crate::store::LakeStorage;
 
 /// Why nothing can be said of a lake.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +41,12 @@ fn tables_text(tables: &[String]) -> String {
 /// A lake, wherever it is.
 #[derive(Clone, Debug)]
 pub struct Lake {
-    site: Site,
+    site: LakeStorage,
     names: Vec<String>,
 }
 
 impl Lake {
-    pub async fn open(site: &Site) -> Result<Lake, InspectError> {
+    pub async fn open(site: &LakeStorage) -> Result<Lake, InspectError> {
         if !site.is_remote() && !site.path().is_dir() {
             return Err(InspectError::NoLake(site.path().to_owned()));
         }
@@ -83,7 +83,7 @@ impl Lake {
     }
 
     /// A table at its newest version.
-    pub async fn newest(&self, table: &str, detail: Detail) -> Result<(DeltaLog, Snapshot), InspectError> {
+    pub async fn newest(&self, table: &str, detail: SnapshotDetail) -> Result<(DeltaLog, Snapshot), InspectError> {
         let log = self.log(table)?;
         match log.load(detail).await? {
             Some(snapshot) => Ok((log, snapshot)),

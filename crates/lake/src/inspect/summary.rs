@@ -6,7 +6,7 @@ use serde::Serialize;
 use thalweg_record::Ticks;
 
 use super::{InspectError, Lake};
-use crate::delta::{Detail, FileEntry, Snapshot};
+use crate::delta::{FileEntry, Snapshot, SnapshotDetail};
 
 const DATE: &str = "date";
 const NANOS_PER_TICK: i64 = 100;
@@ -34,7 +34,7 @@ pub struct TableSummary {
 }
 
 pub async fn table(lake: &Lake, name: &str) -> Result<TableSummary, InspectError> {
-    let (log, snapshot) = lake.newest(name, Detail::Counts).await?;
+    let (log, snapshot) = lake.newest(name, SnapshotDetail::Counts).await?;
     let committed = log.committed_at(snapshot.version).await?;
     let dates = || snapshot.files.values().filter_map(|file| date_of(&snapshot, file));
     let columns = &snapshot.schema.columns;

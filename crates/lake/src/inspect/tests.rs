@@ -10,8 +10,8 @@ use super::*;
 use crate::LakeMetrics;
 use crate::compaction::CompactionOptions;
 use crate::ingest::tests::{World, fast};
-use crate::store::{Site, SyncedStore};
-use crate::upkeep::{ByHand, Did, Task, UpkeepOptions, by_hand_alone};
+use crate::maintenance::{MaintenanceOptions, MaintenanceReport, MaintenanceRequest, MaintenanceTask, by_hand_alone};
+use crate::store::{LakeStorage, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -29,34 +29,34 @@ async fn made(files: usize) -> (World, Lake) {
         }
     }
     writer.close(SOON).await;
-    let site = Site::folder(world.folder.path(), SyncedStore::new());
+    let site = LakeStorage::folder(world.folder.path(), SyncedStore::new());
     let lake = Lake::open(&site).await.unwrap();
     (world, lake)
 }
 
-async fn verified(lake: &Lake, deep: bool) -> Verified {
+async fn verified(lake: &Lake, deep: bool) -> VerifyReport {
     verify(lake, "logs", VerifyOptions { deep }, &mut |_, _| {})
         .await
         .unwrap()
 }
 
-fn problems(verified: &Verified) -> Vec<(&'static str, &str)> {
+fn problems(verified: &VerifyReport) -> Vec<(&'static str, &str)> {
     let findings = verified.findings.iter();
     findings.map(|found| (found.kind, found.problem.as_str())).collect()
 }
 
 async fn paths(lake: &Lake) -> Vec<PathBuf> {
-    let (log, snapshot) = lake.newest("logs", Detail::Counts).await.unwrap();
+    let (log, snapshot) = lake.newest("logs", SnapshotDetail::Counts).await.unwrap();
     snapshot.files.keys().map(|path| log.table().join(&**path)).collect()
 }
 
-async fn by_hand(lake: &Path, asked: ByHand, options: UpkeepOptions) -> Vec<Did> {
+async fn by_hand(lake: &Path, asked: MaintenanceRequest, options: MaintenanceOptions) -> Vec<MaintenanceReport> {
     let (lake, runtime) = (lake.to_owned(), tokio::runtime::Handle::current());
     let run = move || {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let mut did = Vec::new();
         by_hand_alone(
-            &Site::folder(&lake, SyncedStore::new()),
+            &LakeStorage::folder(&lake, SyncedStore::new()),
             &asked,
             &[],
             options,
@@ -72,8 +72,8 @@ async fn by_hand(lake: &Path, asked: ByHand, options: UpkeepOptions) -> Vec<Did>
     tokio::task::spawn_blocking(run).await.unwrap().unwrap()
 }
 
-fn asked(task: Task) -> ByHand {
-    ByHand {
+fn asked(task: MaintenanceTask) -> MaintenanceRequest {
+    MaintenanceRequest {
         task,
         table: Some("logs".to_owned()),
         date: None,
@@ -94,7 +94,7 @@ async fn a_whole_table_has_no_finding_and_its_figures_are_those_of_its_files() {
     assert_eq!((table.rows, table.files, table.sealed), (6, 3, 0));
     assert_eq!(table.levels, [(0, 3)].into());
     assert_eq!(table.first_date, table.last_date);
-    let (_, snapshot) = lake.newest("logs", Detail::Counts).await.unwrap();
+    let (_, snapshot) = lake.newest("logs", SnapshotDetail::Counts).await.unwrap();
     let day = table.first_date.unwrap();
     let files = files(&snapshot, Some(&day));
     assert_eq!(files.len(), 3);
@@ -112,7 +112,7 @@ async fn a_whole_table_has_no_finding_and_its_figures_are_those_of_its_files() {
 async fn a_missing_file_a_short_one_and_a_wrong_count_are_found() {
     let (_world, lake) = made(3).await;
     let log = lake.log("logs").unwrap();
-    let newest = log.load(Detail::Counts).await.unwrap().unwrap().version;
+    let newest = log.load(SnapshotDetail::Counts).await.unwrap().unwrap().version;
     let commit = log.table().join(format!("_delta_log/{newest:020}.json"));
     let text = std::fs::read_to_string(&commit).unwrap();
     // Each file has one fault.
@@ -208,7 +208,12 @@ async fn a_flipped_bit_in_the_index_of_pages_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_history_says_what_each_commit_did() {
     let (world, lake) = made(3).await;
-    let mut done = by_hand(world.folder.path(), asked(Task::Compact), UpkeepOptions::default()).await;
+    let mut done = by_hand(
+        world.folder.path(),
+        asked(MaintenanceTask::Compact),
+        MaintenanceOptions::default(),
+    )
+    .await;
     assert_eq!(done.pop().map(|did| did.files), Some(3));
     let all = history(&lake, "logs", 100).await.unwrap();
     assert_eq!(all[0].operation, "CREATE TABLE");
@@ -235,7 +240,7 @@ async fn the_history_says_what_each_commit_did() {
 async fn what_is_asked_for_by_hand_is_done_alone_or_only_said() {
     let (world, lake) = made(5).await;
     let folder = world.folder.path();
-    let options = UpkeepOptions {
+    let options = MaintenanceOptions {
         compaction: CompactionOptions {
             inputs: 4,
             // The rows are old, and nothing is to be sealed here.
@@ -244,21 +249,21 @@ async fn what_is_asked_for_by_hand_is_done_alone_or_only_said() {
         },
         vacuum_retain: Duration::ZERO,
         retention: vec![("logs", 30)],
-        ..UpkeepOptions::default()
+        ..MaintenanceOptions::default()
     };
-    let dry = |task| ByHand {
+    let dry = |task| MaintenanceRequest {
         dry_run: true,
         ..asked(task)
     };
-    let said = by_hand(folder, dry(Task::Compact), options.clone()).await;
+    let said = by_hand(folder, dry(MaintenanceTask::Compact), options.clone()).await;
     assert_eq!(said.iter().map(|did| did.files).collect::<Vec<_>>(), [4]);
     assert_eq!(paths(&lake).await.len(), 5, "nothing was done");
-    let other_day = ByHand {
+    let other_day = MaintenanceRequest {
         date: Some("1999-01-01".to_owned()),
-        ..asked(Task::Compact)
+        ..asked(MaintenanceTask::Compact)
     };
     assert_eq!(by_hand(folder, other_day, options.clone()).await[0].files, 0);
-    let done = by_hand(folder, asked(Task::Compact), options.clone()).await;
+    let done = by_hand(folder, asked(MaintenanceTask::Compact), options.clone()).await;
     assert_eq!(
         done.iter().map(|did| did.files).collect::<Vec<_>>(),
         [4, 2],
@@ -270,12 +275,15 @@ async fn what_is_asked_for_by_hand_is_done_alone_or_only_said() {
     );
     assert_eq!(paths(&lake).await.len(), 1);
     assert_eq!(problems(&verified(&lake, true).await), []);
-    let said = by_hand(folder, dry(Task::Vacuum), options.clone()).await;
+    let said = by_hand(folder, dry(MaintenanceTask::Vacuum), options.clone()).await;
     assert_eq!(said[0].files, 6);
-    let done = by_hand(folder, asked(Task::Vacuum), options.clone()).await;
+    let done = by_hand(folder, asked(MaintenanceTask::Vacuum), options.clone()).await;
     assert_eq!((done[0].files, done[0].bytes), (6, said[0].bytes));
-    assert_eq!(by_hand(folder, asked(Task::Vacuum), options.clone()).await[0].files, 0);
-    let done = by_hand(folder, asked(Task::Retain), options).await;
+    assert_eq!(
+        by_hand(folder, asked(MaintenanceTask::Vacuum), options.clone()).await[0].files,
+        0
+    );
+    let done = by_hand(folder, asked(MaintenanceTask::Retain), options).await;
     assert_eq!((done[0].files, done[0].rows), (1, 10));
     assert!(paths(&lake).await.is_empty());
 }

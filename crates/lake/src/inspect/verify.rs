@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::{InspectError, Lake};
-use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use crate::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use crate::tables::{TableSpec, spec_of};
 
 /// The name of threads that look at files. What readers panic about in a damaged file is a finding, and nothing to be told twice.
@@ -51,7 +51,7 @@ impl std::fmt::Display for Finding {
 
 /// What was looked at of a table, and what was found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verified {
+pub struct VerifyReport {
     pub table: String,
     pub version: Option<i64>,
     pub files: u64,
@@ -62,7 +62,7 @@ pub struct Verified {
 }
 
 /// What is known of a table while its files are looked at.
-struct Subject<'t> {
+struct VerifyTarget<'t> {
     log: &'t DeltaLog,
     snapshot: &'t Snapshot,
     /// `None` for a table that others write, of whose order nothing is known.
@@ -72,7 +72,7 @@ struct Subject<'t> {
 }
 
 /// What one file has.
-struct Seen {
+struct FileCheck {
     bytes: u64,
     rows: u64,
     findings: Vec<(&'static str, String)>,
@@ -84,8 +84,8 @@ pub async fn verify(
     table: &str,
     options: VerifyOptions,
     progress: &mut (dyn FnMut(u64, u64) + Send),
-) -> Result<Verified, InspectError> {
-    let mut verified = Verified {
+) -> Result<VerifyReport, InspectError> {
+    let mut verified = VerifyReport {
         table: table.to_owned(),
         version: None,
         files: 0,
@@ -93,7 +93,7 @@ pub async fn verify(
         bytes: 0,
         findings: Vec::new(),
     };
-    let (log, snapshot) = match lake.newest(table, Detail::Stats).await {
+    let (log, snapshot) = match lake.newest(table, SnapshotDetail::Stats).await {
         Ok(newest) => newest,
         Err(InspectError::Table(error)) => {
             verified.findings.push(of_log(table, &error));
@@ -103,7 +103,7 @@ pub async fn verify(
     };
     verified.version = Some(snapshot.version);
     verified.findings.extend(commits(&log, &snapshot).await);
-    let subject = Subject {
+    let subject = VerifyTarget {
         log: &log,
         snapshot: &snapshot,
         spec: spec_of(table),
@@ -112,7 +112,7 @@ pub async fn verify(
     };
     let seen = tokio::task::block_in_place(|| look_at_all(&subject, progress));
     // What has left meanwhile may be deleted.
-    let now = match log.load(Detail::Counts).await {
+    let now = match log.load(SnapshotDetail::Counts).await {
         Ok(now) => now.map(|now| now.files.into_keys().collect::<HashSet<_>>()),
         Err(_) => None,
     };
@@ -176,7 +176,10 @@ async fn commits(log: &DeltaLog, snapshot: &Snapshot) -> Vec<Finding> {
     }
 }
 
-fn look_at_all(subject: &Subject<'_>, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Vec<(Arc<FileEntry>, Seen)> {
+fn look_at_all(
+    subject: &VerifyTarget<'_>,
+    progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Vec<(Arc<FileEntry>, FileCheck)> {
     let files: Vec<&Arc<FileEntry>> = subject.snapshot.files.values().collect();
     let all = subject.snapshot.bytes;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

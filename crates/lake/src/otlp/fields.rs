@@ -1,12 +1,12 @@
 //! The fields of OTLP's messages that are read, by their names in its definition.
 
-use super::wire::{Key, bytes, fields, fixed32, fixed64, number};
+use super::wire::{FieldKey, bytes, fields, fixed32, fixed64, number};
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $message:ident { $($name:ident = $kind:ident $number:literal,)* })*) => {
         $($(#[$doc])* pub mod $message {
             use super::*;
-            $(pub const $name: Key = $kind($number);)*
+            $(pub const $name: FieldKey = $kind($number);)*
             /// All of them.
             pub const KNOWN: u64 = fields(&[$($name),*]);
         })*
@@ -77,7 +77,7 @@ messages! {
 pub mod unpacked {
     use super::*;
 
-    pub const BUCKETS: Key = fixed64(6);
-    pub const BOUNDS: Key = fixed64(7);
-    pub const COUNTS: Key = number(2);
+    pub const BUCKETS: FieldKey = fixed64(6);
+    pub const BOUNDS: FieldKey = fixed64(7);
+    pub const COUNTS: FieldKey = number(2);
 }

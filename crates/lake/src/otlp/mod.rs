@@ -6,7 +6,7 @@
 pub mod decode;
 pub mod fields;
 pub mod json;
-pub mod walk;
+pub mod validate;
 pub mod wire;
 
 /// What a request carries.

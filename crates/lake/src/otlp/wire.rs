@@ -7,30 +7,30 @@
 use std::fmt;
 
 /// The key of a field, which says its number and how it lies in the bytes.
-pub type Key = u32;
+pub type FieldKey = u32;
 
 /// Where a message ends.
-pub const END: Key = 0;
+pub const END: FieldKey = 0;
 
-pub const fn number(field: u32) -> Key {
+pub const fn number(field: u32) -> FieldKey {
     field << 3
 }
 
-pub const fn fixed64(field: u32) -> Key {
+pub const fn fixed64(field: u32) -> FieldKey {
     field << 3 | 1
 }
 
 /// A text, bytes, a message, or packed numbers.
-pub const fn bytes(field: u32) -> Key {
+pub const fn bytes(field: u32) -> FieldKey {
     field << 3 | 2
 }
 
-pub const fn fixed32(field: u32) -> Key {
+pub const fn fixed32(field: u32) -> FieldKey {
     field << 3 | 5
 }
 
 /// The fields that a message has, whatever their types, as bits.
-pub const fn fields(keys: &[Key]) -> u64 {
+pub const fn fields(keys: &[FieldKey]) -> u64 {
     let (mut all, mut at) = (0, 0);
     while at < keys.len() {
         all |= 1 << (keys[at] >> 3);
@@ -41,33 +41,33 @@ pub const fn fields(keys: &[Key]) -> u64 {
 
 /// What cannot be read, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct WireError {
     /// From the beginning of the request.
     pub offset: usize,
     pub what: &'static str,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "byte {}: {}", self.offset, self.what)
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for WireError {}
 
-pub type Result<T> = std::result::Result<T, Malformed>;
+pub type WireResult<T> = std::result::Result<T, WireError>;
 
 /// A place in a message, which ends where its bytes end.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor<'a> {
+pub struct WireCursor<'a> {
     /// Of the request, up to the end of the message.
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
-    pub fn new(request: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes: request, at: 0 }
+impl<'a> WireCursor<'a> {
+    pub fn new(request: &'a [u8]) -> WireCursor<'a> {
+        WireCursor { bytes: request, at: 0 }
     }
 
     /// Bytes that are left.
@@ -85,17 +85,17 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    pub fn malformed(&self, what: &'static str) -> Malformed {
-        Malformed { offset: self.at, what }
+    pub fn malformed(&self, what: &'static str) -> WireError {
+        WireError { offset: self.at, what }
     }
 
     /// The key of the next field, or [`END`].
     #[inline(always)]
-    pub fn key(&mut self) -> Result<Key> {
+    pub fn key(&mut self) -> WireResult<FieldKey> {
         match self.bytes.get(self.at) {
             Some(&byte) if (8..0x80).contains(&byte) => {
                 self.at += 1;
-                Ok(Key::from(byte))
+                Ok(FieldKey::from(byte))
             }
             Some(_) => self.long_key(),
             None => Ok(END),
@@ -103,16 +103,16 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    fn long_key(&mut self) -> Result<Key> {
+    fn long_key(&mut self) -> WireResult<FieldKey> {
         let begin = *self;
-        match Key::try_from(self.number()?) {
+        match FieldKey::try_from(self.number()?) {
             Ok(key) if key >= 8 => Ok(key),
             _ => Err(begin.malformed("a field has a number that cannot be")),
         }
     }
 
     /// Passes over a field that is not in a message of these fields.
-    pub fn skip(&mut self, key: Key, known: u64) -> Result<()> {
+    pub fn skip(&mut self, key: FieldKey, known: u64) -> WireResult<()> {
         if key >> 3 < 64 && known >> (key >> 3) & 1 == 1 {
             return Err(self.malformed("a field has another type than OTLP gives it"));
         }
@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub fn number(&mut self) -> Result<u64> {
+    pub fn number(&mut self) -> WireResult<u64> {
         match self.bytes.get(self.at..) {
             Some(&[byte, ..]) if byte < 0x80 => {
                 self.at += 1;
@@ -142,7 +142,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(never)]
-    fn long_varint(&mut self) -> Result<u64> {
+    fn long_varint(&mut self) -> WireResult<u64> {
         let mut number = 0;
         for (index, &byte) in self.rest().iter().take(10).enumerate() {
             if index == 9 && byte > 1 {
@@ -161,7 +161,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub fn fixed64(&mut self) -> Result<u64> {
+    pub fn fixed64(&mut self) -> WireResult<u64> {
         match self.rest().first_chunk::<8>() {
             Some(bytes) => {
                 self.at += 8;
@@ -172,7 +172,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub fn fixed32(&mut self) -> Result<u32> {
+    pub fn fixed32(&mut self) -> WireResult<u32> {
         match self.rest().first_chunk::<4>() {
             Some(bytes) => {
                 self.at += 4;
@@ -184,19 +184,19 @@ impl<'a> Cursor<'a> {
 
     /// A text, or bytes.
     #[inline(always)]
-    pub fn bytes(&mut self) -> Result<&'a [u8]> {
+    pub fn bytes(&mut self) -> WireResult<&'a [u8]> {
         self.message().map(|message| message.rest())
     }
 
     /// The fields of an embedded message.
     #[inline(always)]
-    pub fn message(&mut self) -> Result<Cursor<'a>> {
+    pub fn message(&mut self) -> WireResult<WireCursor<'a>> {
         let len = self.number()?;
         // No length that overflows is within the bytes.
         let end = usize::try_from(len).ok().and_then(|len| self.at.checked_add(len));
         match end.and_then(|end| self.bytes.get(..end)) {
             Some(bytes) => {
-                let message = Cursor { bytes, at: self.at };
+                let message = WireCursor { bytes, at: self.at };
                 self.at = bytes.len();
                 Ok(message)
             }
@@ -206,7 +206,7 @@ impl<'a> Cursor<'a> {
 
     /// Shows packed numbers of eight bytes.
     #[inline(always)]
-    pub fn packed_fixed64(&mut self, mut show: impl FnMut(u64)) -> Result<()> {
+    pub fn packed_fixed64(&mut self, mut show: impl FnMut(u64)) -> WireResult<()> {
         let packed = self.message()?;
         let (numbers, rest) = packed.rest().as_chunks::<8>();
         if !rest.is_empty() {
@@ -218,7 +218,7 @@ impl<'a> Cursor<'a> {
 
     /// Shows packed numbers of any length.
     #[inline(always)]
-    pub fn packed_numbers(&mut self, mut show: impl FnMut(u64)) -> Result<()> {
+    pub fn packed_numbers(&mut self, mut show: impl FnMut(u64)) -> WireResult<()> {
         let mut packed = self.message()?;
         while !packed.is_empty() {
             show(packed.number()?);
@@ -229,7 +229,7 @@ impl<'a> Cursor<'a> {
 
 /// A message or a choice that can be given once.
 #[inline(always)]
-pub fn once<'a>(kept: &mut Option<Cursor<'a>>, given: Cursor<'a>) -> Result<()> {
+pub fn once<'a>(kept: &mut Option<WireCursor<'a>>, given: WireCursor<'a>) -> WireResult<()> {
     match kept.replace(given) {
         None => Ok(()),
         Some(_) => Err(given.malformed("a field is given twice that can be given once")),
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn keys_are_read_with_their_types() {
-        let first = |bytes: &[u8]| Cursor::new(bytes).key();
+        let first = |bytes: &[u8]| WireCursor::new(bytes).key();
         for (given, expected) in [
             (&[0x08, 1][..], number(1)),
             (&[0x11], fixed64(2)),
@@ -273,7 +273,7 @@ mod tests {
     fn unknown_fields_are_passed_over_and_known_ones_of_another_type_are_not() {
         let known = fields(&[number(1), bytes(63)]);
         let skip = |key, given: &[u8]| {
-            let mut at = Cursor::new(given);
+            let mut at = WireCursor::new(given);
             at.skip(key, known).map(|()| at.len())
         };
         assert_eq!(skip(number(2), &[0x80, 0x01, 9]), Ok(1));
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn numbers_have_up_to_64_bits() {
-        let number = |bytes: &[u8]| Cursor::new(bytes).number();
+        let number = |bytes: &[u8]| WireCursor::new(bytes).number();
         for (bytes, expected) in [
             (&[0][..], 0),
             (&[0x7f], 127),
@@ -316,7 +316,7 @@ mod tests {
     fn a_message_lies_within_what_it_is_in_and_places_are_those_of_the_request() {
         // Field 1 of three bytes, in which field 2 says that it has five.
         let given = [0x0a, 3, 0x12, 5, 0];
-        let mut outer = Cursor::new(&given);
+        let mut outer = WireCursor::new(&given);
         assert_eq!(outer.key(), Ok(bytes(1)));
         let mut inner = outer.message().unwrap();
         assert_eq!((inner.len(), inner.key()), (3, Ok(bytes(2))));
@@ -324,8 +324,8 @@ mod tests {
         assert_eq!(error.to_string(), "byte 4: a field is longer than what it is in");
         assert_eq!(outer.key(), Ok(END));
         let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
-        assert!(Cursor::new(&huge).message().is_err());
-        let twice = Cursor::new(&given);
+        assert!(WireCursor::new(&huge).message().is_err());
+        let twice = WireCursor::new(&given);
         let mut kept = None;
         assert!(once(&mut kept, twice).is_ok() && once(&mut kept, twice).is_err());
     }
@@ -334,15 +334,17 @@ mod tests {
     fn packed_numbers_are_shown_one_by_one() {
         let mut found = Vec::new();
         let packed = [16, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
-        Cursor::new(&packed)
+        WireCursor::new(&packed)
             .packed_fixed64(|number| found.push(number))
             .unwrap();
         assert_eq!(found, [1, 2]);
-        assert!(Cursor::new(&[3, 1, 2, 3]).packed_fixed64(|_| {}).is_err());
+        assert!(WireCursor::new(&[3, 1, 2, 3]).packed_fixed64(|_| {}).is_err());
         let mut found = Vec::new();
         let mut show = |number| found.push(zigzag(number));
-        Cursor::new(&[4, 1, 2, 0x80, 0x01]).packed_numbers(&mut show).unwrap();
-        assert!(Cursor::new(&[1, 0x80]).packed_numbers(&mut show).is_err());
+        WireCursor::new(&[4, 1, 2, 0x80, 0x01])
+            .packed_numbers(&mut show)
+            .unwrap();
+        assert!(WireCursor::new(&[1, 0x80]).packed_numbers(&mut show).is_err());
         assert_eq!(found, [-1, 1, 64]);
     }
 }

@@ -16,20 +16,22 @@ use tokio::runtime::Handle;
 use late::join;
 
 use super::Resolution;
-use super::last::LastPoints;
-use super::pass::{Pass, Touched, since};
-use super::write::{File, Made, Taken};
-use crate::attributes::{Bindings, Place, Promotion};
-use crate::commit::{Committer, EncodedFile, Health, Replacement, Rows, Stop, Taken as Position, unix_ms};
+use super::file_writer::{IdentityColumn, RollupFileSpec, RollupFileWriter};
+use super::last_points::LastPointCache;
+use super::pass::{RollupPass, SeriesTimeRanges, since};
+use crate::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
+use crate::commit::{
+    CommitError, CommitPayload, CommittedOffset, Committer, EncodedFile, FileReplacement, TableHealth, unix_ms,
+};
 use crate::compaction::MergeError;
 use crate::delta::schema::TableSchema;
-use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use crate::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use crate::error::{AppendError, OpenError};
 use crate::file::FileRules;
 use crate::metrics::LakeMetrics;
 use crate::opening;
-use crate::rows::slots::Source;
-use crate::store::{LocalFile, Site};
+use crate::rows::attribute_columns::AttributeSource;
+use crate::store::{LakeStorage, LocalFile};
 use crate::tables::TableSpec;
 
 const NANOS_PER_S: i64 = 1_000_000_000;
@@ -82,17 +84,17 @@ pub(crate) enum RollupError {
     Commit(#[from] AppendError),
 }
 
-impl From<Stop> for RollupError {
-    fn from(stop: Stop) -> RollupError {
+impl From<CommitError> for RollupError {
+    fn from(stop: CommitError) -> RollupError {
         match stop {
-            Stop::Failed(error) | Stop::Rows(error) => RollupError::Commit(error),
+            CommitError::Failed(error) | CommitError::Rows(error) => RollupError::Commit(error),
         }
     }
 }
 
 /// What a resolution has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
+struct RollupWatermark {
     /// The windows that are made end here, in nanoseconds; `None` before the first.
     until: Option<i64>,
     /// Late rows of the source's versions up to this one are in them.
@@ -100,7 +102,7 @@ struct State {
 }
 
 /// Makes the rollup of one table. Its calls block.
-pub(crate) struct Rollups {
+pub(crate) struct RollupBuilder {
     source: DeltaLog,
     source_spec: &'static TableSpec,
     spec: &'static TableSpec,
@@ -110,32 +112,32 @@ pub(crate) struct Rollups {
     snapshot: Option<Snapshot>,
     /// The version of the source up to which late rows were looked for.
     looked_until: Option<i64>,
-    states: [State; 5],
-    late: [Touched; 5],
+    states: [RollupWatermark; 5],
+    late: [SeriesTimeRanges; 5],
     late_since: Option<Instant>,
-    last: LastPoints,
+    last: LastPointCache,
     options: RollupOptions,
     rules: FileRules,
-    health: Arc<Health>,
+    health: Arc<TableHealth>,
     metrics: LakeMetrics,
     runtime: Handle,
 }
 
-impl Rollups {
+impl RollupBuilder {
     /// The rollup of a table, which lies beside it.
     pub fn open(
-        site: &Site,
+        site: &LakeStorage,
         source: DeltaLog,
         source_spec: &'static TableSpec,
         spec: &'static TableSpec,
         options: RollupOptions,
         metrics: LakeMetrics,
         runtime: Handle,
-    ) -> Result<Rollups, RollupError> {
+    ) -> Result<RollupBuilder, RollupError> {
         let columns = (spec.columns)();
         let opened = runtime.block_on(opening::open(site, spec.name, spec.partitions, &columns));
         let (log, found) = opened?;
-        let mut rollups = Rollups {
+        let mut rollups = RollupBuilder {
             source,
             source_spec,
             spec,
@@ -146,7 +148,7 @@ impl Rollups {
             states: Default::default(),
             late: Default::default(),
             late_since: None,
-            last: LastPoints::new(options.memory),
+            last: LastPointCache::new(options.memory),
             options,
             rules: FileRules::default(),
             health: Arc::default(),
@@ -164,7 +166,7 @@ impl Rollups {
     }
 
     /// What it waits for, and whether that has any use.
-    pub fn health(&self) -> &Arc<Health> {
+    pub fn health(&self) -> &Arc<TableHealth> {
         &self.health
     }
 
@@ -176,13 +178,13 @@ impl Rollups {
                     .get(&application(self.source_spec, resolution, what))
                     .copied()
             };
-            *state = State {
+            *state = RollupWatermark {
                 until: value("until").map(|seconds| seconds.saturating_mul(NANOS_PER_S)),
                 late: value("late").unwrap_or(-1),
             };
         }
         // What has a column in the source has one here.
-        let mut promotion = Promotion::default();
+        let mut promotion = AttributePromotion::default();
         promotion.max_promoted = usize::MAX;
         self.committer = Some(Committer::new(
             self.log.clone(),
@@ -196,7 +198,7 @@ impl Rollups {
     }
 
     /// Puts files of the rollup in the place of others. `false`: these are not there any more; `None`: nobody knows.
-    pub fn replace(&mut self, files: &Replacement) -> Option<bool> {
+    pub fn replace(&mut self, files: &FileReplacement) -> Option<bool> {
         let done = self.committer.as_mut()?.replace(files).map_err(RollupError::from);
         if let Err(error) = &done {
             tracing::error!(table = self.spec.name, "files were not replaced: {error}");
@@ -251,7 +253,7 @@ impl Rollups {
                 refreshed?;
                 Ok(Some(snapshot))
             }
-            None => Ok(self.runtime.block_on(self.source.load(Detail::Counts))?),
+            None => Ok(self.runtime.block_on(self.source.load(SnapshotDetail::Counts))?),
         }
     }
 
@@ -259,7 +261,7 @@ impl Rollups {
         self.committer.as_ref().map(|committer| &committer.snapshot)
     }
 
-    fn state(&self, at: usize) -> State {
+    fn state(&self, at: usize) -> RollupWatermark {
         self.states.get(at).copied().unwrap_or_default()
     }
 
@@ -269,10 +271,10 @@ impl Rollups {
             return Ok(());
         };
         let names = attributes(&source.schema).filter(|(of, name)| committer.bindings.place(*of, name).is_none());
-        let names: Vec<(Source, String)> = names.map(|(of, name)| (of, name.to_owned())).collect();
+        let names: Vec<(AttributeSource, String)> = names.map(|(of, name)| (of, name.to_owned())).collect();
         if !names.is_empty() {
             committer.commit(
-                &Ready {
+                &RollupCommitPayload {
                     names,
                     files: Vec::new(),
                 },
@@ -320,7 +322,7 @@ impl Rollups {
                 source,
                 at,
                 resolution,
-                Span {
+                RollupTimeRange {
                     from,
                     to,
                     since: needed,
@@ -423,7 +425,7 @@ impl Rollups {
         if let (Some(first), Some(last)) = (first, last) {
             // The difference behind a late point is another one now.
             let behind = last
-                .saturating_add(super::points::LOOKBACK_NANOS)
+                .saturating_add(super::windows::LOOKBACK_NANOS)
                 .saturating_add(resolution.nanos());
             let (first, end) = (resolution.window_of(first), behind.min(until));
             let mut done = Ok(());
@@ -456,14 +458,14 @@ impl Rollups {
         at: usize,
         resolution: Resolution,
         (from, to): (i64, i64),
-        touched: &Touched,
+        touched: &SeriesTimeRanges,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), RollupError> {
         let files = self.files_before(source, at);
         if from >= to || !files.iter().any(|file| overlaps(file, from, to)) {
             return Ok(());
         }
-        let span = Span {
+        let span = RollupTimeRange {
             from,
             to,
             since: since(from, self.source_of(at)),
@@ -474,7 +476,7 @@ impl Rollups {
 
     /// Commits windows of a resolution, and remembers those that are late for the next: windows made for late rows, but also new
     /// ones, since a pause makes the windows of each resolution that it lies in, the long ones beyond the end of the short ones.
-    fn commit_windows(&mut self, source: &Snapshot, at: usize, made: MadeFile) -> Result<(), RollupError> {
+    fn commit_windows(&mut self, source: &Snapshot, at: usize, made: RollupOutput) -> Result<(), RollupError> {
         let remade = self.commit(source, made)?;
         if let Some(late) = self.late.get_mut(at + 1) {
             join(late, remade);
@@ -487,14 +489,14 @@ impl Rollups {
         source: &Snapshot,
         at: usize,
         resolution: Resolution,
-        span: Span,
-        touched: Option<&Touched>,
+        span: RollupTimeRange,
+        touched: Option<&SeriesTimeRanges>,
         is_stopped: &dyn Fn() -> bool,
-    ) -> Result<MadeFile, RollupError> {
+    ) -> Result<RollupOutput, RollupError> {
         let start = Instant::now();
         let mut last = self.last.take();
         let (Some(own), Some(committer)) = (self.own(), &self.committer) else {
-            return Ok(MadeFile::default());
+            return Ok(RollupOutput::default());
         };
         let files = self.files_before(source, at);
         let mut files: Vec<&&Arc<FileEntry>> = files
@@ -516,7 +518,7 @@ impl Rollups {
         let taken = taken(self.spec, schema, &committer.bindings);
         let (own_schema, rules) = (own.schema.clone(), self.rules.clone());
         let arrival = files.iter().filter_map(|file| file.arrival_max).max();
-        let mut made = Made::new(File {
+        let mut made = RollupFileWriter::new(RollupFileSpec {
             spec: self.spec,
             schema: &own_schema,
             taken: &taken,
@@ -529,7 +531,7 @@ impl Rollups {
             arrival: arrival.unwrap_or_else(|| unix_ms().saturating_mul(1_000_000)),
             rules: &rules,
         });
-        let pass = Pass {
+        let pass = RollupPass {
             source: self.source_of(at),
             schema,
             inputs: &inputs,
@@ -562,22 +564,22 @@ impl Rollups {
             seconds = start.elapsed().as_secs_f64(),
             "windows were made"
         );
-        Ok(MadeFile {
+        Ok(RollupOutput {
             file,
             remade: seen.remade,
         })
     }
 
     /// Commits a file, and how far the rollup is with it. What the next resolution is to make again.
-    fn commit(&mut self, source: &Snapshot, made: MadeFile) -> Result<Touched, RollupError> {
+    fn commit(&mut self, source: &Snapshot, made: RollupOutput) -> Result<SeriesTimeRanges, RollupError> {
         let (Some(committer), Some(file)) = (&mut self.committer, made.file) else {
-            return Ok(Touched::new());
+            return Ok(SeriesTimeRanges::new());
         };
         // Rows that wait for their windows are looked for again from where they were.
         let mut positions = Vec::new();
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             let Some(state) = self.states.get_mut(at) else { continue };
-            if self.late.get(at).is_none_or(Touched::is_empty) {
+            if self.late.get(at).is_none_or(SeriesTimeRanges::is_empty) {
                 state.late = if at == 0 {
                     source.version
                 } else {
@@ -586,14 +588,14 @@ impl Rollups {
             }
             let Some(until) = state.until else { continue };
             for (what, value) in [("until", until / NANOS_PER_S), ("late", state.late)] {
-                positions.push(Position {
+                positions.push(CommittedOffset {
                     application: application(self.source_spec, resolution, what),
                     offset: value,
                     is_last: false,
                 });
             }
         }
-        let ready = Ready {
+        let ready = RollupCommitPayload {
             names: Vec::new(),
             files: vec![file],
         };
@@ -604,33 +606,33 @@ impl Rollups {
 
 /// Of time, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct RollupTimeRange {
     from: i64,
     to: i64,
     since: i64,
 }
 
 #[derive(Default)]
-struct MadeFile {
+struct RollupOutput {
     file: Option<EncodedFile>,
-    remade: Touched,
+    remade: SeriesTimeRanges,
 }
 
 /// Files that are made already, or names of attributes.
-struct Ready {
-    names: Vec<(Source, String)>,
+struct RollupCommitPayload {
+    names: Vec<(AttributeSource, String)>,
     files: Vec<EncodedFile>,
 }
 
-impl Rows for Ready {
-    fn names(&self, _: &Bindings) -> Vec<(Source, &str)> {
+impl CommitPayload for RollupCommitPayload {
+    fn names(&self, _: &AttributeBindings) -> Vec<(AttributeSource, &str)> {
         self.names
             .iter()
             .map(|(source, name)| (*source, name.as_str()))
             .collect()
     }
 
-    fn encode(&self, _: &TableSchema, _: &Bindings) -> Result<(Vec<EncodedFile>, u64), String> {
+    fn encode(&self, _: &TableSchema, _: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
         Ok((self.files.clone(), 0))
     }
 }
@@ -639,27 +641,27 @@ fn application(table: &TableSpec, resolution: Resolution, what: &str) -> String 
     format!("thalweg/rollup/{}/{}/{what}", table.name, resolution.seconds())
 }
 
-fn attributes(schema: &TableSchema) -> impl Iterator<Item = (Source, &str)> {
+fn attributes(schema: &TableSchema) -> impl Iterator<Item = (AttributeSource, &str)> {
     let bound = schema.columns.iter().filter_map(|column| column.binding());
-    bound.filter_map(|(source, name)| Some((Source::of_name(source)?, name)))
+    bound.filter_map(|(source, name)| Some((AttributeSource::of_name(source)?, name)))
 }
 
 /// The columns of a source that identify series, as the rollup calls them.
-fn taken(table: &TableSpec, source: &TableSchema, bindings: &Bindings) -> Vec<Taken> {
+fn taken(table: &TableSpec, source: &TableSchema, bindings: &AttributeBindings) -> Vec<IdentityColumn> {
     let identity = table.series.map_or(&[][..], |series| series.identity);
     let fixed = identity.iter().map(|name| (*name).to_owned());
-    let fixed = fixed.map(|name| Taken {
+    let fixed = fixed.map(|name| IdentityColumn {
         source: name.clone(),
         name,
     });
     let bound = source.columns.iter().filter_map(|column| {
         let (of, name) = column.binding()?;
-        match bindings.place(Source::of_name(of)?, name)? {
-            Place::Column(at) => Some(Taken {
+        match bindings.place(AttributeSource::of_name(of)?, name)? {
+            AttributeTarget::Column(at) => Some(IdentityColumn {
                 source: column.name.clone(),
                 name: bindings.columns().get(usize::from(at))?.clone(),
             }),
-            Place::Overflow => None,
+            AttributeTarget::Overflow => None,
         }
     });
     fixed.chain(bound).collect()

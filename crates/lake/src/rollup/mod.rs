@@ -1,13 +1,13 @@
 //! Rollups: of each series one row per window of 10 s, 1 min, 5 min, 20 min and 1 h, each made from those of the resolution before.
 
+mod file_writer;
+mod input;
 pub mod job;
-mod last;
+mod last_points;
 mod pass;
-pub mod points;
-mod read;
 #[cfg(test)]
 mod tests;
-mod write;
+pub mod windows;
 
 const NANOS_PER_S: i64 = 1_000_000_000;
 

@@ -9,19 +9,21 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::Resolution;
-use super::last::LastPoints;
-use super::points::{Data, Kind, LOOKBACK_NANOS, Window, Windows};
-use super::read::{Rows, TIME};
-use super::write::Made;
-use crate::compaction::{Input, Keys, MergeError, Newest, Piece, Reading, Run, Sorted};
+use super::file_writer::RollupFileWriter;
+use super::input::{RollupInputRows, TIME};
+use super::last_points::LastPointCache;
+use super::windows::{LOOKBACK_NANOS, PointData, PointKind, RollupWindow, RollupWindowBuilder};
+use crate::compaction::{
+    KeyedBatch, MergeError, MergeInput, MergeIterator, MergeReadOptions, RevisionFilter, RowRun, SortKeys,
+};
 use crate::delta::schema::TableSchema;
 use crate::tables::TableSpec;
 
 /// Of series that have late rows: the times of the first and the last of them.
-pub(super) type Touched = HashMap<i64, (i64, i64)>;
+pub(super) type SeriesTimeRanges = HashMap<i64, (i64, i64)>;
 
 /// What is read, and for which windows.
-pub(super) struct Pass<'a> {
+pub(super) struct RollupPass<'a> {
     pub source: &'static TableSpec,
     pub schema: &'a TableSchema,
     /// In the order of the log.
@@ -33,7 +35,7 @@ pub(super) struct Pass<'a> {
     /// Rows from here on are looked at.
     pub since: i64,
     /// Only these series and times, and the window that follows: its first difference is another one now.
-    pub touched: Option<&'a Touched>,
+    pub touched: Option<&'a SeriesTimeRanges>,
     /// Windows of the next resolution that are made end here.
     pub next_until: i64,
     pub is_stopped: &'a dyn Fn() -> bool,
@@ -41,53 +43,57 @@ pub(super) struct Pass<'a> {
 
 /// What a pass came upon.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct RollupPassReport {
     /// Rows that no window could take.
     pub left_out: u64,
     /// Windows within those of the next resolution that are made already, by series: the beginnings of the first and the last.
-    pub remade: Touched,
+    pub remade: SeriesTimeRanges,
 }
 
 /// The series whose rows come now.
-struct Series {
+struct RollupSeries {
     id: i64,
-    kind: Kind,
+    kind: PointKind,
     /// A row that says what it is.
-    of: (Arc<Piece>, usize),
+    of: (Arc<KeyedBatch>, usize),
     /// The last row that differences are made to.
-    last: Option<(Arc<Piece>, usize)>,
+    last: Option<(Arc<KeyedBatch>, usize)>,
     touched: Option<(i64, i64)>,
     /// A window behind the touched ones was made.
     is_past: bool,
 }
 
-impl Pass<'_> {
-    pub fn run(&self, last: Option<&mut LastPoints>, made: &mut Made<'_>) -> Result<Seen, MergeError> {
+impl RollupPass<'_> {
+    pub fn run(
+        &self,
+        last: Option<&mut LastPointCache>,
+        made: &mut RollupFileWriter<'_>,
+    ) -> Result<RollupPassReport, MergeError> {
         let series = self.source.series.ok_or(MergeError::NoKey)?;
-        let reading = Reading {
+        let reading = MergeReadOptions {
             left_out: series.left_out,
             as_dictionaries: true,
         };
-        let open = |(number, path)| Input::open(path, number, self.source, self.schema, reading);
-        let inputs: Vec<Input<'_>> = self
+        let open = |(number, path)| MergeInput::open(path, number, self.source, self.schema, reading);
+        let inputs: Vec<MergeInput<'_>> = self
             .inputs
             .iter()
             .map(PathBuf::as_path)
             .enumerate()
             .map(open)
             .collect::<Result<_, _>>()?;
-        let mut running = Running {
+        let mut running = RollupPassRun {
             pass: self,
-            windows: Windows::new(self.resolution),
+            windows: RollupWindowBuilder::new(self.resolution),
             rows: inputs.iter().map(|_| None).collect(),
             series: None,
             skipped: None,
             last,
             made,
-            seen: Seen::default(),
+            seen: RollupPassReport::default(),
         };
-        let mut sorted = Sorted::new(inputs, Keys::new(self.source));
-        let mut newest = Newest::default();
+        let mut sorted = MergeIterator::new(inputs, SortKeys::new(self.source));
+        let mut newest = RevisionFilter::default();
         while let Some(run) = sorted.next()? {
             if (self.is_stopped)() {
                 return Err(MergeError::Stopped);
@@ -105,25 +111,25 @@ impl Pass<'_> {
     }
 }
 
-struct Running<'r, 'm> {
-    pass: &'r Pass<'r>,
-    windows: Windows,
+struct RollupPassRun<'r, 'm> {
+    pass: &'r RollupPass<'r>,
+    windows: RollupWindowBuilder,
     /// Of each input, the piece that it is at.
-    rows: Vec<Option<Rows>>,
-    series: Option<Series>,
+    rows: Vec<Option<RollupInputRows>>,
+    series: Option<RollupSeries>,
     /// One that has no windows, or is not asked for.
     skipped: Option<i64>,
-    last: Option<&'r mut LastPoints>,
-    made: &'r mut Made<'m>,
-    seen: Seen,
+    last: Option<&'r mut LastPointCache>,
+    made: &'r mut RollupFileWriter<'m>,
+    seen: RollupPassReport,
 }
 
-impl Running<'_, '_> {
-    fn take(&mut self, run: &Run) -> Result<(), MergeError> {
+impl RollupPassRun<'_, '_> {
+    fn take(&mut self, run: &RowRun) -> Result<(), MergeError> {
         let place = self.rows.get_mut(run.piece.input).ok_or(MergeError::NoKey)?;
         let rows = match place.take() {
             Some(rows) if Arc::ptr_eq(&rows.piece, &run.piece) => rows,
-            _ => Rows::new(run.piece.clone(), self.pass.source)?,
+            _ => RollupInputRows::new(run.piece.clone(), self.pass.source)?,
         };
         for row in run.begin..run.begin + run.len {
             self.take_row(&rows, row)?;
@@ -134,7 +140,7 @@ impl Running<'_, '_> {
         Ok(())
     }
 
-    fn take_row(&mut self, rows: &Rows, row: usize) -> Result<(), MergeError> {
+    fn take_row(&mut self, rows: &RollupInputRows, row: usize) -> Result<(), MergeError> {
         let (id, time) = (rows.series(row), rows.time(row));
         if self.skipped == Some(id) {
             return Ok(());
@@ -154,7 +160,7 @@ impl Running<'_, '_> {
             }
         } else {
             let point = rows.point(series.kind, row);
-            if is_compared(series.kind) && !matches!(point.data, Data::Nothing) {
+            if is_compared(series.kind) && !matches!(point.data, PointData::Nothing) {
                 series.last = Some((rows.piece.clone(), row));
             }
             self.windows.push(&point)
@@ -170,7 +176,7 @@ impl Running<'_, '_> {
         }
     }
 
-    fn begin_series(&mut self, rows: &Rows, row: usize, id: i64) {
+    fn begin_series(&mut self, rows: &RollupInputRows, row: usize, id: i64) {
         let touched = match self.pass.touched {
             Some(touched) => touched.get(&id).copied(),
             None => Some((self.pass.from, self.pass.to)),
@@ -188,7 +194,7 @@ impl Running<'_, '_> {
                 self.seen.left_out += 1;
             }
         }
-        self.series = Some(Series {
+        self.series = Some(RollupSeries {
             id,
             kind,
             of: (rows.piece.clone(), row),
@@ -212,7 +218,7 @@ impl Running<'_, '_> {
         match known.filter(|rows| Arc::ptr_eq(&rows.piece, piece)) {
             Some(rows) => last.put(series.id, series.kind, &rows.point(series.kind, *row)),
             None => {
-                let rows = Rows::new(piece.clone(), self.pass.source)?;
+                let rows = RollupInputRows::new(piece.clone(), self.pass.source)?;
                 last.put(series.id, series.kind, &rows.point(series.kind, *row));
             }
         }
@@ -222,11 +228,11 @@ impl Running<'_, '_> {
 
 /// Writes a window, if it is asked for.
 fn keep(
-    pass: &Pass<'_>,
-    series: &mut Series,
-    window: &Window<'_>,
-    made: &mut Made<'_>,
-    remade: &mut Touched,
+    pass: &RollupPass<'_>,
+    series: &mut RollupSeries,
+    window: &RollupWindow<'_>,
+    made: &mut RollupFileWriter<'_>,
+    remade: &mut SeriesTimeRanges,
 ) -> Result<(), MergeError> {
     if let Some((_, last)) = series.touched {
         // Of what is behind the late rows only the first has another difference.
@@ -242,10 +248,12 @@ fn keep(
     made.push(window, &series.of)
 }
 
-fn is_compared(kind: Kind) -> bool {
+fn is_compared(kind: PointKind) -> bool {
     matches!(
         kind,
-        Kind::Counter | Kind::Histogram { is_cumulative: true } | Kind::Exponential { is_cumulative: true }
+        PointKind::Counter
+            | PointKind::Histogram { is_cumulative: true }
+            | PointKind::Exponential { is_cumulative: true }
     )
 }
 
@@ -259,7 +267,12 @@ pub(super) fn since(from: i64, source: &TableSpec) -> i64 {
 }
 
 /// Adds the rows of a file of a table that are of a time before.
-pub(super) fn touch(table: &TableSpec, path: &Path, before: i64, touched: &mut Touched) -> Result<(), MergeError> {
+pub(super) fn touch(
+    table: &TableSpec,
+    path: &Path,
+    before: i64,
+    touched: &mut SeriesTimeRanges,
+) -> Result<(), MergeError> {
     let of_table = table.series.ok_or(MergeError::NoKey)?;
     let broken = |error: &dyn std::fmt::Display| MergeError::Input {
         path: path.to_owned(),
@@ -271,7 +284,7 @@ pub(super) fn touch(table: &TableSpec, path: &Path, before: i64, touched: &mut T
     let reader = builder.with_projection(mask).build().map_err(|error| broken(&error))?;
     for rows in reader {
         let rows = rows.map_err(|error| broken(&error))?;
-        let (series, times) = super::read::series_and_times(&rows, of_table).ok_or(MergeError::NoKey)?;
+        let (series, times) = super::input::series_and_times(&rows, of_table).ok_or(MergeError::NoKey)?;
         for (series, time) in series.values().iter().zip(times.values()) {
             if *time < before {
                 let span = touched.entry(*series).or_insert((*time, *time));

@@ -8,27 +8,27 @@ use arrow::array::AsArray;
 use prometheus::Registry;
 use prost::Message as _;
 use tempfile::TempDir;
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_telemetry::StatusSource as _;
 use tokio::runtime::Handle;
 
 use super::Resolution;
-use super::job::{RollupOptions, Rollups};
-use super::points::{self, Kind, Point, Windows};
-use super::read::Rows;
+use super::input::RollupInputRows;
+use super::job::{RollupBuilder, RollupOptions};
+use super::windows::{self, PointKind, RollupPoint, RollupWindowBuilder};
 use crate::LakeMetrics;
-use crate::attributes::Promotion;
-use crate::compaction::{CompactionOptions, Input, Keys, Reading, Sorted};
-use crate::delta::{DeltaLog, Detail, Snapshot};
-use crate::entry::{Compression, Encoding, EntryHead, Form, Rejected};
-use crate::ingest::{Feed, IngestOptions, TableWriter};
+use crate::attributes::AttributePromotion;
+use crate::compaction::{CompactionOptions, MergeInput, MergeIterator, MergeReadOptions, SortKeys};
+use crate::delta::{DeltaLog, Snapshot, SnapshotDetail};
+use crate::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
+use crate::ingest::{IngestOptions, QueueSource, TableWriter};
+use crate::maintenance::{MaintenanceOptions, MaintenanceThread};
 use crate::otlp::Signal;
 use crate::otlp::json::tests::proto;
-use crate::store::{Site, SyncedStore};
+use crate::store::{LakeStorage, SyncedStore};
 use crate::tables::{METRICS, METRICS_ROLLUP};
-use crate::upkeep::{Upkeep, UpkeepOptions};
 
 const S: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * S;
@@ -47,13 +47,13 @@ struct Sent {
 }
 
 /// By series: what kind it is.
-const SERIES: [Kind; 6] = [
-    Kind::Value,
-    Kind::Counter,
-    Kind::Counter,
-    Kind::Delta,
-    Kind::Histogram { is_cumulative: true },
-    Kind::Histogram { is_cumulative: false },
+const SERIES: [PointKind; 6] = [
+    PointKind::Value,
+    PointKind::Counter,
+    PointKind::Counter,
+    PointKind::Delta,
+    PointKind::Histogram { is_cumulative: true },
+    PointKind::Histogram { is_cumulative: false },
 ];
 
 struct Dice(u64);
@@ -90,10 +90,10 @@ fn metric(sent: &Sent) -> proto::Metric {
         is_monotonic: true,
     };
     let data = match SERIES[sent.series] {
-        Kind::Value => proto::Data::Gauge(proto::Gauge { points: number() }),
-        Kind::Counter => proto::Data::Sum(sum(2)),
-        Kind::Delta => proto::Data::Sum(sum(1)),
-        Kind::Histogram { is_cumulative } => proto::Data::Histogram(proto::Histogram {
+        PointKind::Value => proto::Data::Gauge(proto::Gauge { points: number() }),
+        PointKind::Counter => proto::Data::Sum(sum(2)),
+        PointKind::Delta => proto::Data::Sum(sum(1)),
+        PointKind::Histogram { is_cumulative } => proto::Data::Histogram(proto::Histogram {
             points: vec![proto::HistogramPoint {
                 attributes: attributes.clone(),
                 time: sent.time as u64,
@@ -105,7 +105,7 @@ fn metric(sent: &Sent) -> proto::Metric {
             }],
             temporality: if is_cumulative { 2 } else { 1 },
         }),
-        Kind::Exponential { .. } => unreachable!(),
+        PointKind::Exponential { .. } => unreachable!(),
     };
     proto::Metric {
         name: format!("metric {}", sent.series % 2),
@@ -129,10 +129,10 @@ impl World {
             min_free_bytes: Some(0),
             ..LogOptions::default()
         };
-        let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(1 << 30)), 0xab, &options).unwrap());
+        let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(1 << 30)), 0xab, &options).unwrap());
         log.create(PARTITION, Durability::Fsync).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let feed = Feed {
+        let feed = QueueSource {
             handoffs: None,
             queue: "lake.metrics".to_owned(),
             log: log.clone(),
@@ -144,8 +144,8 @@ impl World {
             ..IngestOptions::default()
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let site = Site::folder(folder.path(), SyncedStore::new());
-        let writer = TableWriter::open(&site, &METRICS, feed, Promotion::default(), metrics, &options);
+        let site = LakeStorage::folder(folder.path(), SyncedStore::new());
+        let writer = TableWriter::open(&site, &METRICS, feed, AttributePromotion::default(), metrics, &options);
         World {
             writer: Arc::new(writer.await.unwrap()),
             log,
@@ -166,12 +166,12 @@ impl World {
         };
         let head = EntryHead {
             signal: Signal::Metrics,
-            form: Form::Request(Encoding::Proto),
-            compression: Compression::None,
+            form: EntryForm::Request(PayloadEncoding::Proto),
+            compression: PayloadCompression::None,
             arrival,
             records: points.len() as u32,
             cut_values_at: None,
-            rejected: Rejected::NONE,
+            rejected: RejectedRecords::NONE,
             peer: "",
         };
         let mut entry = Vec::new();
@@ -179,7 +179,7 @@ impl World {
         entry.extend(proto::Metrics { groups: vec![group] }.encode_to_vec());
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
-        self.log.append(Unit::of(PARTITION, records), None).await.unwrap();
+        self.log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();
         self.rows += points.len() as u64;
         let until = Instant::now() + Duration::from_secs(20);
         while self.writer.tables()[0].rows < self.rows {
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    async fn rollups(&self, memory: usize) -> Rollups {
+    async fn rollups(&self, memory: usize) -> RollupBuilder {
         let options = RollupOptions {
             memory,
             late_every: Duration::ZERO,
@@ -198,7 +198,7 @@ impl World {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let (site, source) = (self.writer.site().clone(), self.writer.log().clone());
         let runtime = Handle::current();
-        let open = move || Rollups::open(&site, source, &METRICS, &METRICS_ROLLUP, options, metrics, runtime);
+        let open = move || RollupBuilder::open(&site, source, &METRICS, &METRICS_ROLLUP, options, metrics, runtime);
         tokio::task::spawn_blocking(open).await.unwrap().unwrap()
     }
 
@@ -208,7 +208,7 @@ impl World {
 
     async fn table_called(&self, name: &str) -> Snapshot {
         let log = DeltaLog::new(&self.folder.path().join(name), SyncedStore::new()).unwrap();
-        log.load(Detail::Counts).await.unwrap().unwrap()
+        log.load(SnapshotDetail::Counts).await.unwrap().unwrap()
     }
 
     /// As vacuum does, but at once.
@@ -236,14 +236,14 @@ impl World {
         let mut newest: BTreeMap<_, (i64, String)> = BTreeMap::new();
         for file in table.files.values() {
             let path = self.folder.path().join("metrics_rollup").join(&*file.path);
-            let reading = Reading {
+            let reading = MergeReadOptions {
                 left_out: &[],
                 as_dictionaries: true,
             };
-            let input = Input::open(&path, 0, &METRICS_ROLLUP, &table.schema, reading).unwrap();
-            let mut sorted = Sorted::new(vec![input], Keys::new(&METRICS_ROLLUP));
+            let input = MergeInput::open(&path, 0, &METRICS_ROLLUP, &table.schema, reading).unwrap();
+            let mut sorted = MergeIterator::new(vec![input], SortKeys::new(&METRICS_ROLLUP));
             while let Some(run) = sorted.next().unwrap() {
-                let rows = Rows::new(run.piece.clone(), &METRICS_ROLLUP).unwrap();
+                let rows = RollupInputRows::new(run.piece.clone(), &METRICS_ROLLUP).unwrap();
                 let hosts = run.piece.rows.column_by_name("attr_host").unwrap();
                 let hosts = hosts.as_dictionary::<arrow::datatypes::Int32Type>();
                 let texts = hosts.values().as_string::<i32>();
@@ -266,8 +266,8 @@ impl World {
 }
 
 /// Sums of numbers in another order differ in their last digits.
-fn shown(window: &points::Window<'_>) -> String {
-    let points::Window {
+fn shown(window: &windows::RollupWindow<'_>) -> String {
+    let windows::RollupWindow {
         count,
         sum,
         min,
@@ -299,17 +299,17 @@ fn expected(sent: &[Sent]) -> BTreeMap<(String, String, i64), String> {
         for (series, kind) in SERIES.into_iter().enumerate() {
             let mut of_series: Vec<&Sent> = sent.iter().filter(|sent| sent.series == series).collect();
             of_series.sort_by_key(|sent| sent.time);
-            let mut put = |window: Option<points::Window<'_>>| {
+            let mut put = |window: Option<windows::RollupWindow<'_>>| {
                 if let Some(window) = window {
                     let key = (resolution.seconds().to_string(), format!("node {series}"), window.start);
                     all.insert(key, shown(&window));
                 }
             };
-            let mut windows = Windows::new(resolution);
+            let mut windows = RollupWindowBuilder::new(resolution);
             windows.begin(kind, i64::MIN);
             for sent in of_series {
                 let data = match kind {
-                    Kind::Histogram { .. } => points::Data::Histogram(points::Histogram {
+                    PointKind::Histogram { .. } => windows::PointData::Histogram(windows::HistogramData {
                         count: sent.counts.iter().sum(),
                         sum: Some(sent.value),
                         min: None,
@@ -317,9 +317,9 @@ fn expected(sent: &[Sent]) -> BTreeMap<(String, String, i64), String> {
                         bounds: &BOUNDS,
                         counts: &sent.counts,
                     }),
-                    _ => points::Data::Number(sent.value),
+                    _ => windows::PointData::Number(sent.value),
                 };
-                let point = Point {
+                let point = RollupPoint {
                     time: sent.time,
                     start: None,
                     data,
@@ -412,7 +412,7 @@ async fn grown(seed: u64, memory: usize, compacts: bool) {
 
 /// Merges until nothing is left to be merged.
 async fn compact(world: &World) {
-    let options = UpkeepOptions {
+    let options = MaintenanceOptions {
         compaction: CompactionOptions {
             inputs: 4,
             seal_after: Duration::ZERO,
@@ -426,10 +426,10 @@ async fn compact(world: &World) {
             quiet: Duration::from_secs(1 << 33),
             ..RollupOptions::default()
         },
-        ..UpkeepOptions::default()
+        ..MaintenanceOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let upkeep = Upkeep::start(options, metrics).unwrap();
+    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
     upkeep.keep(world.writer.clone());
     let until = Instant::now() + Duration::from_secs(30);
     while !world.table().await.files.values().all(|file| file.is_sealed) {

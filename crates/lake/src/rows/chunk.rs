@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::data::Data;
-use super::extras::{Extra, Extras};
-use super::nested::{Lists, Structs, TextMaps};
-use super::numbers::Numbers;
-use super::slots::{Slots, Source};
-use super::space::Space;
+use super::attribute_columns::{AttributeColumns, AttributeSource};
+use super::column_data::ColumnData;
+use super::column_view::ColumnView;
+use super::extra_attributes::{ExtraAttribute, ExtraAttributes};
+use super::memory_usage::MemoryUsage;
+use super::nested::{ListColumn, StructColumn, TextMapColumn};
+use super::numbers::NumberColumn;
 use super::text::TextColumn;
-use super::values::Values;
 use crate::delta::schema::TableSchema;
 use crate::tables::TableSpec;
 
@@ -27,28 +27,28 @@ const OWN_FOR_SHARED: usize = 2;
 const BYTES_MAX: usize = 128 << 20;
 
 /// Rows that grow. Whoever adds them says which columns each has; all others are null.
-pub struct Chunk {
+pub struct MemtableChunk {
     spec: &'static TableSpec,
     /// Rows that have the same took over texts and names from each other, the later ones all from the earlier ones.
     line: u64,
     schema: TableSchema,
     rows: usize,
     /// By the place of their column in the table.
-    data: Vec<Data>,
+    data: Vec<ColumnData>,
     time: usize,
-    pub(crate) slots: Slots,
-    extras: Extras,
+    pub(crate) slots: AttributeColumns,
+    extras: ExtraAttributes,
     weight: usize,
 }
 
-impl Chunk {
-    pub fn new(spec: &'static TableSpec) -> Chunk {
+impl MemtableChunk {
+    pub fn new(spec: &'static TableSpec) -> MemtableChunk {
         let schema = (spec.columns)();
         let data = schema.columns.iter().map(|column| match column.binding() {
-            Some(_) => Data::Derived,
-            None => Data::new(&column.kind, spec.plain.contains(&column.name.as_str())),
+            Some(_) => ColumnData::Derived,
+            None => ColumnData::new(&column.kind, spec.plain.contains(&column.name.as_str())),
         });
-        Chunk {
+        MemtableChunk {
             spec,
             line: next_line(),
             rows: 0,
@@ -59,8 +59,8 @@ impl Chunk {
                 .position(|column| column.name == TIME_NANOS)
                 .unwrap_or_default(),
             schema,
-            slots: Slots::default(),
-            extras: Extras::default(),
+            slots: AttributeColumns::default(),
+            extras: ExtraAttributes::default(),
             weight: 0,
         }
     }
@@ -86,17 +86,17 @@ impl Chunk {
     }
 
     /// In nanoseconds, of every row.
-    pub fn times(&self) -> Option<&Numbers<i64>> {
+    pub fn times(&self) -> Option<&NumberColumn<i64>> {
         match self.data.get(self.time) {
-            Some(Data::Longs(times)) => Some(times),
+            Some(ColumnData::Longs(times)) => Some(times),
             _ => None,
         }
     }
 
     /// The same of when each row arrived.
-    pub fn arrivals(&self) -> Option<&Numbers<i64>> {
+    pub fn arrivals(&self) -> Option<&NumberColumn<i64>> {
         match self.data.get(self.place(ARRIVAL)?) {
-            Some(Data::Longs(times)) => Some(times),
+            Some(ColumnData::Longs(times)) => Some(times),
             _ => None,
         }
     }
@@ -104,13 +104,13 @@ impl Chunk {
     /// Whether a fixed column has what is no number.
     pub fn has_nan(&self, name: &str) -> bool {
         match self.place(name).and_then(|at| self.data.get(at)) {
-            Some(Data::Doubles(column)) => column.values().iter().any(|value| value.is_nan()),
+            Some(ColumnData::Doubles(column)) => column.values().iter().any(|value| value.is_nan()),
             _ => false,
         }
     }
 
     /// The column at a place, of whatever type it is.
-    pub(crate) fn data(&mut self, column: usize) -> Option<&mut Data> {
+    pub(crate) fn data(&mut self, column: usize) -> Option<&mut ColumnData> {
         self.data.get_mut(column)
     }
 
@@ -119,9 +119,9 @@ impl Chunk {
     }
 
     /// A fixed column, but for those that are made of others: the date, and the overflow map.
-    pub fn fixed(&self, name: &str) -> Option<Values<'_>> {
+    pub fn fixed(&self, name: &str) -> Option<ColumnView<'_>> {
         if name == TIME {
-            return self.times().map(Values::Nanos);
+            return self.times().map(ColumnView::Nanos);
         }
         if name == OVERFLOW {
             return None;
@@ -130,22 +130,22 @@ impl Chunk {
     }
 
     /// Attributes that have a column here.
-    pub fn slots(&self) -> &Slots {
+    pub fn slots(&self) -> &AttributeColumns {
         &self.slots
     }
 
     /// Attributes of names beyond those, in the order of rows.
-    pub fn extras(&self) -> &[Extra] {
+    pub fn extras(&self) -> &[ExtraAttribute] {
         self.extras.all()
     }
 
     /// The values of an attribute, whether its name has a column here or came when there was none left.
-    pub fn attribute(&self, source: Source, name: &str) -> Option<&TextColumn> {
+    pub fn attribute(&self, source: AttributeSource, name: &str) -> Option<&TextColumn> {
         let slot = self.slots.get(source, name).map(|slot| &slot.column);
         slot.or_else(|| self.extras.column(source, name))
     }
 
-    pub(crate) fn push_extra(&mut self, row: usize, source: Source, name: &str, text: &str) {
+    pub(crate) fn push_extra(&mut self, row: usize, source: AttributeSource, name: &str, text: &str) {
         self.extras.push(row, source, name, text);
     }
 
@@ -159,11 +159,11 @@ impl Chunk {
         self.extras.sort();
     }
 
-    pub fn space(&self) -> Space {
-        let rows = self.data.iter().map(Data::space).sum::<Space>();
-        let weight = Space {
+    pub fn space(&self) -> MemoryUsage {
+        let rows = self.data.iter().map(ColumnData::space).sum::<MemoryUsage>();
+        let weight = MemoryUsage {
             used: self.weight,
-            ..Space::default()
+            ..MemoryUsage::default()
         };
         rows + self.slots.space() + self.extras.space() + weight
     }
@@ -177,15 +177,15 @@ impl Chunk {
 
     /// A chunk without rows that begins with the same texts, if the rows behind these had better: somebody knows keys of them, and rows
     /// use most of them.
-    pub(crate) fn heir(&self) -> Option<Chunk> {
-        let are_stale = |data: &Data| matches!(data, Data::Texts(column) if column.is_stale());
+    pub(crate) fn heir(&self) -> Option<MemtableChunk> {
+        let are_stale = |data: &ColumnData| matches!(data, ColumnData::Texts(column) if column.is_stale());
         if self.space().shared == 0 || self.slots.are_stale() || self.data.iter().any(are_stale) {
             return None;
         }
-        let mut heir = Chunk::new(self.spec);
+        let mut heir = MemtableChunk::new(self.spec);
         heir.line = self.line;
         for (data, ended) in heir.data.iter_mut().zip(&self.data) {
-            if let (Data::Texts(column), Data::Texts(ended)) = (data, ended)
+            if let (ColumnData::Texts(column), ColumnData::Texts(ended)) = (data, ended)
                 && let Some(texts) = ended.heir()
             {
                 *column = texts;
@@ -196,10 +196,10 @@ impl Chunk {
     }
 
     /// Begins with the texts of an heir, in its own room. It is empty.
-    pub(crate) fn take_over(&mut self, heir: Chunk) {
+    pub(crate) fn take_over(&mut self, heir: MemtableChunk) {
         self.line = heir.line;
         for (data, heir) in self.data.iter_mut().zip(heir.data) {
-            if let (Data::Texts(column), Data::Texts(heir)) = (data, heir) {
+            if let (ColumnData::Texts(column), ColumnData::Texts(heir)) = (data, heir) {
                 column.take_over(heir);
             }
         }
@@ -210,9 +210,9 @@ impl Chunk {
     pub fn clear(&mut self) {
         self.line = next_line();
         self.rows = 0;
-        self.data.iter_mut().for_each(Data::clear);
+        self.data.iter_mut().for_each(ColumnData::clear);
         self.slots.clear();
-        (self.extras, self.weight) = (Extras::default(), 0);
+        (self.extras, self.weight) = (ExtraAttributes::default(), 0);
     }
 }
 
@@ -226,11 +226,11 @@ const OVERFLOW: &str = "overflow";
 /// Columns by their place in the table, which is a constant of its module.
 macro_rules! columns {
     ($($name:ident: $variant:ident -> $type:ty,)*) => {
-        impl Chunk {
+        impl MemtableChunk {
             $(#[inline(always)]
             pub(crate) fn $name(&mut self, column: usize) -> &mut $type {
                 match self.data.get_mut(column) {
-                    Some(Data::$variant(data)) => data,
+                    Some(ColumnData::$variant(data)) => data,
                     other => wrong(column, other.is_some()),
                 }
             })*
@@ -239,12 +239,12 @@ macro_rules! columns {
 }
 
 columns! {
-    longs: Longs -> Numbers<i64>,
-    integers: Integers -> Numbers<i32>,
-    doubles: Doubles -> Numbers<f64>,
-    booleans: Booleans -> Numbers<bool>,
+    longs: Longs -> NumberColumn<i64>,
+    integers: Integers -> NumberColumn<i32>,
+    doubles: Doubles -> NumberColumn<f64>,
+    booleans: Booleans -> NumberColumn<bool>,
     texts: Texts -> TextColumn,
-    lists: Lists -> Lists,
+    lists: Lists -> ListColumn,
 }
 
 /// The constants of a table do not fit its columns, which its tests look at.
@@ -253,47 +253,47 @@ fn wrong(column: usize, is_there: bool) -> ! {
     panic!("column {column} has another type (there: {is_there})")
 }
 
-impl Data {
+impl ColumnData {
     pub(crate) fn push_integer(&mut self, row: usize, value: i32) {
-        if let Data::Integers(column) = self {
+        if let ColumnData::Integers(column) = self {
             column.push(row, value);
         }
     }
 
     pub(crate) fn push_boolean(&mut self, row: usize, value: bool) {
-        if let Data::Booleans(column) = self {
+        if let ColumnData::Booleans(column) = self {
             column.push(row, value);
         }
     }
 
     pub(crate) fn push_long(&mut self, row: usize, value: i64) {
-        if let Data::Longs(column) = self {
+        if let ColumnData::Longs(column) = self {
             column.push(row, value);
         }
     }
 
     pub(crate) fn push_double(&mut self, row: usize, value: f64) {
-        if let Data::Doubles(column) = self {
+        if let ColumnData::Doubles(column) = self {
             column.push(row, value);
         }
     }
 
     pub(crate) fn push_text(&mut self, row: usize, text: &str) {
-        if let Data::Texts(column) = self {
+        if let ColumnData::Texts(column) = self {
             column.push(row, text.as_bytes());
         }
     }
 
-    pub(crate) fn map(&mut self) -> Option<&mut TextMaps> {
+    pub(crate) fn map(&mut self) -> Option<&mut TextMapColumn> {
         match self {
-            Data::Maps(maps) => Some(maps),
+            ColumnData::Maps(maps) => Some(maps),
             _ => None,
         }
     }
 
-    pub(crate) fn members(&mut self) -> Option<&mut Structs> {
+    pub(crate) fn members(&mut self) -> Option<&mut StructColumn> {
         match self {
-            Data::Structs(structs) => Some(structs),
+            ColumnData::Structs(structs) => Some(structs),
             _ => None,
         }
     }

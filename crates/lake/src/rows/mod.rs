@@ -3,12 +3,12 @@
 //! A column knows only the rows that have a value; rows that were passed over are null. So a row costs what it has, however
 //! many columns its table has.
 
+pub mod attribute_columns;
 pub mod chunk;
-pub mod data;
-pub mod extras;
+pub mod column_data;
+pub mod column_view;
+pub mod extra_attributes;
+pub mod memory_usage;
 pub mod nested;
 pub mod numbers;
-pub mod slots;
-pub mod space;
 pub mod text;
-pub mod values;

@@ -7,29 +7,29 @@ use arrow::buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Fields};
 use arrow::error::ArrowError;
 
-use super::data::Data;
-use super::numbers::Numbers;
-use super::space::Space;
-use super::text::Texts;
-use crate::delta::schema::{Column, ColumnType, text_map_type};
+use super::column_data::ColumnData;
+use super::memory_usage::MemoryUsage;
+use super::numbers::NumberColumn;
+use super::text::TextBuffer;
+use crate::delta::schema::{ColumnType, TableColumn, text_map_type};
 
 /// A list for each row, or none. Its items are the rows of a column of their own.
 #[derive(Debug)]
-pub struct Lists {
+pub struct ListColumn {
     /// Of the items of a row.
-    ends: Numbers<u32>,
-    items: Box<Data>,
+    ends: NumberColumn<u32>,
+    items: Box<ColumnData>,
     len: u32,
     /// Of them, those that belong to a row.
     closed: u32,
     element: DataType,
 }
 
-impl Lists {
-    pub fn new(element: &ColumnType) -> Lists {
-        Lists {
-            ends: Numbers::new(),
-            items: Box::new(Data::new(element, false)),
+impl ListColumn {
+    pub fn new(element: &ColumnType) -> ListColumn {
+        ListColumn {
+            ends: NumberColumn::new(),
+            items: Box::new(ColumnData::new(element, false)),
             len: 0,
             closed: 0,
             element: element.arrow().unwrap_or(DataType::Null),
@@ -37,7 +37,7 @@ impl Lists {
     }
 
     /// The items, and the row of theirs that is next.
-    pub fn next_item(&mut self) -> (&mut Data, usize) {
+    pub fn next_item(&mut self) -> (&mut ColumnData, usize) {
         let row = self.len as usize;
         self.len += 1;
         (&mut self.items, row)
@@ -69,26 +69,29 @@ impl Lists {
         (self.len, self.closed) = (0, 0);
     }
 
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> MemoryUsage {
         self.ends.space() + self.items.space()
     }
 }
 
 /// A struct for each row: its members are columns with as many rows.
 #[derive(Debug)]
-pub struct Structs {
-    pub members: Vec<Data>,
+pub struct StructColumn {
+    pub members: Vec<ColumnData>,
     fields: Fields,
 }
 
-impl Structs {
-    pub fn new(members: &[Column]) -> Structs {
-        let field = |member: &Column| {
+impl StructColumn {
+    pub fn new(members: &[TableColumn]) -> StructColumn {
+        let field = |member: &TableColumn| {
             let kind = member.kind.arrow().unwrap_or(DataType::Null);
             Field::new(&member.name, kind, member.nullable)
         };
-        Structs {
-            members: members.iter().map(|member| Data::new(&member.kind, false)).collect(),
+        StructColumn {
+            members: members
+                .iter()
+                .map(|member| ColumnData::new(&member.kind, false))
+                .collect(),
             fields: members.iter().map(field).collect(),
         }
     }
@@ -103,15 +106,15 @@ impl Structs {
 
 /// A map of texts for each row, or none.
 #[derive(Debug, Default)]
-pub struct TextMaps {
-    ends: Numbers<u32>,
-    keys: Texts,
-    values: Texts,
+pub struct TextMapColumn {
+    ends: NumberColumn<u32>,
+    keys: TextBuffer,
+    values: TextBuffer,
     /// Entries that belong to a row.
     closed: usize,
 }
 
-impl TextMaps {
+impl TextMapColumn {
     /// Adds to the map of the row that is closed next.
     pub fn push(&mut self, key: &str, value: &str) {
         self.keys.push(key.as_bytes());
@@ -132,7 +135,7 @@ impl TextMaps {
 
     pub fn array(&self, rows: usize) -> Result<ArrayRef, ArrowError> {
         let (offsets, nulls) = offsets(&self.ends, rows);
-        let texts = |texts: &Texts| -> ArrayRef {
+        let texts = |texts: &TextBuffer| -> ArrayRef {
             let text = |at| std::str::from_utf8(texts.get(at)).unwrap_or_default();
             Arc::new(StringArray::from_iter_values((0..texts.len()).map(text)))
         };
@@ -159,13 +162,13 @@ impl TextMaps {
         self.closed = 0;
     }
 
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> MemoryUsage {
         self.ends.space() + self.keys.space() + self.values.space()
     }
 }
 
 /// Where the items of each row begin and end; rows that were passed over have none.
-fn offsets(ends: &Numbers<u32>, rows: usize) -> (OffsetBuffer<i32>, Option<NullBuffer>) {
+fn offsets(ends: &NumberColumn<u32>, rows: usize) -> (OffsetBuffer<i32>, Option<NullBuffer>) {
     let mut last = 0;
     let mut offsets = Vec::with_capacity(rows + 1);
     offsets.push(0);

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use super::space::Space;
+use super::memory_usage::MemoryUsage;
 
 /// Rows that have a number, and its zero for those that have none.
 #[derive(Debug, Default)]
-pub struct Numbers<T> {
+pub struct NumberColumn<T> {
     values: Vec<T>,
     /// A bit for each of them, once one was passed over.
     present: Vec<u64>,
     nulls: usize,
 }
 
-impl<T: Copy + Default> Numbers<T> {
-    pub fn new() -> Numbers<T> {
-        Numbers::default()
+impl<T: Copy + Default> NumberColumn<T> {
+    pub fn new() -> NumberColumn<T> {
+        NumberColumn::default()
     }
 
     /// One for each row up to the last that has a number.
@@ -92,8 +92,8 @@ impl<T: Copy + Default> Numbers<T> {
         self.nulls = 0;
     }
 
-    pub fn space(&self) -> Space {
-        Space::of(&self.values) + Space::of(&self.present)
+    pub fn space(&self) -> MemoryUsage {
+        MemoryUsage::of(&self.values) + MemoryUsage::of(&self.present)
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_passed_over_are_null_and_the_last_number_of_a_row_counts() {
-        let mut column = Numbers::new();
+        let mut column = NumberColumn::new();
         column.push(0, 7_i64);
         column.push(0, 8);
         assert_eq!((column.nulls(), column.get(0), column.get(1)), (0, Some(8), None));

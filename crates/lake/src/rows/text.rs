@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::space::{PLACE, Space};
+use super::memory_usage::{MemoryUsage, PLACE};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -27,13 +27,13 @@ const FEW_BYTES: usize = 64 << 10;
 
 /// Texts one behind the other.
 #[derive(Clone, Debug, Default)]
-pub struct Texts {
+pub struct TextBuffer {
     bytes: Vec<u8>,
     /// Where each ends.
     ends: Vec<u32>,
 }
 
-impl Texts {
+impl TextBuffer {
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -65,19 +65,19 @@ impl Texts {
         self.ends.clear();
     }
 
-    pub(super) fn space(&self) -> Space {
-        Space::of(&self.bytes) + Space::of(&self.ends)
+    pub(super) fn space(&self) -> MemoryUsage {
+        MemoryUsage::of(&self.bytes) + MemoryUsage::of(&self.ends)
     }
 }
 
 /// A column of up to [`u32::MAX`] bytes of text, which whoever fills it sees to.
 #[derive(Debug)]
 pub struct TextColumn {
-    kind: Kind,
-    first: Kind,
+    kind: TextColumnEncoding,
+    first: TextColumnEncoding,
     /// Rows that have a key, or are passed over.
     keys: Vec<u32>,
-    texts: Texts,
+    texts: TextBuffer,
     /// Keys by their texts.
     index: HashTable<u32>,
     /// Texts whose keys somebody knows, and gives to many rows.
@@ -89,7 +89,7 @@ pub struct TextColumn {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TextColumnEncoding {
     /// Each text is there once.
     Dictionary,
     /// Each row has its own.
@@ -97,12 +97,12 @@ pub enum Kind {
 }
 
 impl TextColumn {
-    pub fn new(kind: Kind) -> TextColumn {
+    pub fn new(kind: TextColumnEncoding) -> TextColumn {
         TextColumn {
             kind,
             first: kind,
             keys: Vec::new(),
-            texts: Texts::default(),
+            texts: TextBuffer::default(),
             index: HashTable::new(),
             interned: 0,
             interned_bytes: 0,
@@ -112,12 +112,12 @@ impl TextColumn {
     }
 
     /// What it was made as.
-    pub fn first_kind(&self) -> Kind {
+    pub fn first_kind(&self) -> TextColumnEncoding {
         self.first
     }
 
     /// Of a dictionary, where each text is once. In a plain column each row has its own, but for those that were given a key.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TextColumnEncoding {
         self.kind
     }
 
@@ -131,7 +131,7 @@ impl TextColumn {
         &self.keys
     }
 
-    pub fn texts(&self) -> &Texts {
+    pub fn texts(&self) -> &TextBuffer {
         &self.texts
     }
 
@@ -164,13 +164,13 @@ impl TextColumn {
             self.keys.resize(rows.start, NULL);
         }
         match self.kind {
-            Kind::Dictionary => {
+            TextColumnEncoding::Dictionary => {
                 let key = self.key_of(text);
                 self.keys.resize(rows.end, key);
                 self.may_give_up();
             }
             // They may have one text all the same.
-            Kind::Plain => {
+            TextColumnEncoding::Plain => {
                 self.texts.push(text);
                 self.keys.resize(rows.end, self.texts.len() as u32 - 1);
             }
@@ -201,7 +201,7 @@ impl TextColumn {
 
     #[inline]
     fn key_of(&mut self, text: &[u8]) -> u32 {
-        if self.kind == Kind::Plain {
+        if self.kind == TextColumnEncoding::Plain {
             self.texts.push(text);
             return self.texts.len() as u32 - 1;
         }
@@ -243,7 +243,7 @@ impl TextColumn {
     fn may_give_up(&mut self) {
         let (texts, rows) = (self.texts.len() - self.interned, self.keys.len());
         let is_poor = rows >= TRIED_ROWS && texts > rows / 2;
-        if self.kind == Kind::Dictionary && (is_poor || self.texts.bytes.len() > TEXT_BYTES_MAX) {
+        if self.kind == TextColumnEncoding::Dictionary && (is_poor || self.texts.bytes.len() > TEXT_BYTES_MAX) {
             self.give_up();
         }
     }
@@ -251,12 +251,12 @@ impl TextColumn {
     /// Rows keep the keys that they have: a key of a plain column is the place of a text, too.
     #[cold]
     fn give_up(&mut self) {
-        self.kind = Kind::Plain;
+        self.kind = TextColumnEncoding::Plain;
         self.index = HashTable::new();
     }
 
     /// Empties it and keeps its room, for rows that are like those that it had.
-    pub fn clear(&mut self, kind: Kind) {
+    pub fn clear(&mut self, kind: TextColumnEncoding) {
         self.kind = kind;
         self.keys.clear();
         self.texts.clear();
@@ -271,8 +271,8 @@ impl TextColumn {
             return false;
         }
         let (texts, bytes) = (self.texts.len(), self.texts.bytes.len());
-        if self.kind == Kind::Plain || (texts < FEW_TEXTS && bytes < FEW_BYTES) {
-            return self.kind == Kind::Plain;
+        if self.kind == TextColumnEncoding::Plain || (texts < FEW_TEXTS && bytes < FEW_BYTES) {
+            return self.kind == TextColumnEncoding::Plain;
         }
         let mut is_used = vec![false; texts];
         for key in &self.keys {
@@ -314,13 +314,13 @@ impl TextColumn {
         *self = TextColumn { keys, ..heir };
     }
 
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> MemoryUsage {
         let place = match self.kind {
-            Kind::Dictionary => PLACE,
-            Kind::Plain => 0,
+            TextColumnEncoding::Dictionary => PLACE,
+            TextColumnEncoding::Plain => 0,
         };
-        let of_all = Space::of(&self.keys) + self.texts.space() + Space::of_index(&self.index);
-        Space {
+        let of_all = MemoryUsage::of(&self.keys) + self.texts.space() + MemoryUsage::of_index(&self.index);
+        MemoryUsage {
             shared: self.interned_bytes + self.interned * (size_of::<u32>() + place),
             ..of_all
         }
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_passed_over_are_null() {
-        for kind in [Kind::Dictionary, Kind::Plain] {
+        for kind in [TextColumnEncoding::Dictionary, TextColumnEncoding::Plain] {
             let mut column = TextColumn::new(kind);
             column.push(1, b"a");
             column.push(2, b"");
@@ -383,13 +383,16 @@ mod tests {
                 expected.map(|text| text.map(str::to_owned)),
                 "{kind:?}"
             );
-            assert_eq!(column.texts().len(), if kind == Kind::Plain { 4 } else { 3 });
+            assert_eq!(
+                column.texts().len(),
+                if kind == TextColumnEncoding::Plain { 4 } else { 3 }
+            );
         }
     }
 
     #[test]
     fn of_two_texts_of_a_row_the_last_counts() {
-        for kind in [Kind::Dictionary, Kind::Plain] {
+        for kind in [TextColumnEncoding::Dictionary, TextColumnEncoding::Plain] {
             let mut column = TextColumn::new(kind);
             column.push(0, b"first");
             assert!(!column.push(1, b"a longer one"));
@@ -402,19 +405,19 @@ mod tests {
 
     #[test]
     fn a_dictionary_of_which_most_is_new_is_given_up_and_loses_nothing() {
-        let mut column = TextColumn::new(Kind::Dictionary);
+        let mut column = TextColumn::new(TextColumnEncoding::Dictionary);
         let text = |row: usize| format!("{}", row - row % 3 / 2);
         for row in 0..10_000 {
             column.push(row, text(row).as_bytes());
         }
-        assert_eq!(column.kind(), Kind::Plain);
+        assert_eq!(column.kind(), TextColumnEncoding::Plain);
         assert!((0..10_000).all(|row| column.text_of(row) == Some(text(row).as_bytes())));
-        let mut few = TextColumn::new(Kind::Dictionary);
+        let mut few = TextColumn::new(TextColumnEncoding::Dictionary);
         for row in 0..10_000 {
             few.push(row, (row % 7).to_string().as_bytes());
         }
-        assert_eq!((few.kind(), few.texts().len()), (Kind::Dictionary, 7));
-        few.clear(Kind::Dictionary);
+        assert_eq!((few.kind(), few.texts().len()), (TextColumnEncoding::Dictionary, 7));
+        few.clear(TextColumnEncoding::Dictionary);
         assert_eq!((few.keys().len(), few.texts().len(), few.text_of(0)), (0, 0, None));
         few.push(0, b"6");
         assert_eq!(few.text_of(0), Some(&b"6"[..]));
@@ -425,7 +428,7 @@ mod tests {
         const ROWS: usize = 20_000;
         // Every row of `one_in` brings a text; the others have keys of many texts, each of which comes again.
         let filled = |one_in: usize| {
-            let mut column = TextColumn::new(Kind::Dictionary);
+            let mut column = TextColumn::new(TextColumnEncoding::Dictionary);
             let known: Vec<u32> = (0..6_000)
                 .map(|n| column.intern(format!("known {n}").as_bytes()))
                 .collect();
@@ -443,25 +446,25 @@ mod tests {
             column
         };
         let mut few = filled(10);
-        assert_eq!(few.kind(), Kind::Dictionary);
-        assert_eq!(filled(1).kind(), Kind::Plain, "most is new");
+        assert_eq!(few.kind(), TextColumnEncoding::Dictionary);
+        assert_eq!(filled(1).kind(), TextColumnEncoding::Plain, "most is new");
         // Each known text with its end and its place in the index.
         let known: usize = (0..6_000).map(|n| format!("known {n}").len() + 4 + 5).sum();
         assert_eq!(few.space().shared, known);
         assert!(few.space().own() >= ROWS * 4);
-        few.clear(Kind::Dictionary);
+        few.clear(TextColumnEncoding::Dictionary);
         assert_eq!((few.interned, few.space().shared), (0, 0));
     }
 
     #[test]
     fn a_column_begins_with_the_texts_of_one_that_has_ended_if_somebody_knows_their_keys() {
-        let mut ended = TextColumn::new(Kind::Dictionary);
+        let mut ended = TextColumn::new(TextColumnEncoding::Dictionary);
         ended.push(0, b"of a row");
         let known = ended.intern(b"known");
         ended.push_key(1, known);
-        let mut next = TextColumn::new(Kind::Dictionary);
+        let mut next = TextColumn::new(TextColumnEncoding::Dictionary);
         next.push(0, b"of another time");
-        next.clear(Kind::Dictionary);
+        next.clear(TextColumnEncoding::Dictionary);
         next.take_over(ended.heir().unwrap());
         assert_eq!((next.line(), next.keys()), (ended.line(), &[][..]));
         assert!(next.is_idle() && !ended.is_idle());
@@ -471,7 +474,7 @@ mod tests {
         let expected = [None, None, Some("known"), Some("of a row"), Some("new")].map(|text| text.map(str::to_owned));
         assert_eq!(all(&next, 5), expected);
         assert_eq!((next.texts().len(), ended.texts().len()), (3, 2));
-        next.clear(Kind::Dictionary);
+        next.clear(TextColumnEncoding::Dictionary);
         assert_ne!(next.line(), ended.line());
         next.push(0, b"of a row");
         assert!(next.heir().is_none());
@@ -479,7 +482,7 @@ mod tests {
 
     #[test]
     fn the_key_of_a_text_that_a_row_brought_before_is_known_all_the_same() {
-        let mut ended = TextColumn::new(Kind::Dictionary);
+        let mut ended = TextColumn::new(TextColumnEncoding::Dictionary);
         ended.push(0, b"a");
         ended.push(1, b"b");
         let known = ended.intern(b"b");
@@ -491,7 +494,7 @@ mod tests {
     #[test]
     fn texts_of_which_rows_have_few_are_stale() {
         let with = |texts: usize, rows: usize| {
-            let mut column = TextColumn::new(Kind::Dictionary);
+            let mut column = TextColumn::new(TextColumnEncoding::Dictionary);
             let keys: Vec<u32> = (0..texts)
                 .map(|n| column.intern(format!("{n:04}").as_bytes()))
                 .collect();
@@ -511,6 +514,6 @@ mod tests {
         let mut given_up = with(1, 1);
         given_up.give_up();
         assert!(given_up.is_stale());
-        assert!(!TextColumn::new(Kind::Plain).is_stale());
+        assert!(!TextColumn::new(TextColumnEncoding::Plain).is_stale());
     }
 }

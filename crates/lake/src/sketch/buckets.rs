@@ -12,7 +12,7 @@ const SCALE_MAX: i32 = 64;
 
 /// Buckets of an exponential histogram that follow each other: bucket `i` ends at `base^(i+1)`, of values without their sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Run<'a> {
+pub struct SketchBucketRun<'a> {
     /// The number of the first.
     pub offset: i32,
     pub counts: &'a [i64],
@@ -46,7 +46,13 @@ impl Sketch {
     }
 
     /// Counts the values of an exponential histogram, whose base is `2^(2^-scale)`.
-    pub fn add_exponential(&mut self, scale: i32, zeros: i64, positive: Run<'_>, negative: Run<'_>) {
+    pub fn add_exponential(
+        &mut self,
+        scale: i32,
+        zeros: i64,
+        positive: SketchBucketRun<'_>,
+        negative: SketchBucketRun<'_>,
+    ) {
         self.add_count(0.0, zeros as f64);
         let width = BINS_PER_OCTAVE * f64::from(-scale.clamp(-SCALE_MAX, SCALE_MAX)).exp2();
         for (run, is_negative) in [(positive, false), (negative, true)] {

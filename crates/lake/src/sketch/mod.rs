@@ -18,29 +18,29 @@ mod store;
 mod tests;
 mod wire;
 
-pub use buckets::Run;
+pub use buckets::SketchBucketRun;
 pub use mapping::GAMMA;
 pub use store::BINS_MAX;
-pub use wire::Encoded;
+pub use wire::EncodedSketch;
 
-use crate::otlp::wire::Malformed;
+use crate::otlp::wire::WireError;
 use mapping::{VALUE_MIN, bin_at, place, value_of};
-use store::Store;
+use store::SketchBinStore;
 
 /// Counts of values, and room for more: one that is cleared and filled again allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sketch {
-    positive: Store,
+    positive: SketchBinStore,
     /// Of the values without their sign.
-    negative: Store,
+    negative: SketchBinStore,
     zeros: f64,
 }
 
 /// Why bytes cannot be merged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum NotASketch {
+pub enum SketchError {
     #[error("not a sketch: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] WireError),
     #[error("not a sketch: it does not say how its bins are made")]
     NoMapping,
     #[error(
@@ -81,14 +81,14 @@ impl Sketch {
     }
 
     /// Adds what another sketch has counted.
-    pub fn merge(&mut self, other: &Encoded<'_>) {
+    pub fn merge(&mut self, other: &EncodedSketch<'_>) {
         other.add_to(&mut self.positive, &mut self.negative);
         self.zeros += other.zeros;
     }
 
     /// Adds what an encoded sketch has counted; nothing of it if it is none.
-    pub fn merge_bytes(&mut self, sketch: &[u8]) -> Result<(), NotASketch> {
-        self.merge(&Encoded::read(sketch)?);
+    pub fn merge_bytes(&mut self, sketch: &[u8]) -> Result<(), SketchError> {
+        self.merge(&EncodedSketch::read(sketch)?);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ const SPAN_MAX: i32 = BINS_MAX as i32 - 1;
 const ROOM: usize = 64;
 
 #[derive(Clone, Debug)]
-pub(super) struct Store {
+pub(super) struct SketchBinStore {
     /// Never more than [`BINS_MAX`], so none of them has to be collapsed when another of them gets a count.
     bins: Vec<f64>,
     /// Of the first of `bins`.
@@ -23,9 +23,9 @@ pub(super) struct Store {
     high: i32,
 }
 
-impl Default for Store {
-    fn default() -> Store {
-        Store {
+impl Default for SketchBinStore {
+    fn default() -> SketchBinStore {
+        SketchBinStore {
             bins: Vec::new(),
             first: 0,
             low: i32::MAX,
@@ -35,18 +35,18 @@ impl Default for Store {
 }
 
 /// Room does not count.
-impl PartialEq for Store {
-    fn eq(&self, other: &Store) -> bool {
+impl PartialEq for SketchBinStore {
+    fn eq(&self, other: &SketchBinStore) -> bool {
         self.low == other.low && self.counts() == other.counts()
     }
 }
 
-impl Store {
+impl SketchBinStore {
     pub fn is_empty(&self) -> bool {
         self.low > self.high
     }
 
-    /// The index of the first of [`Store::counts`].
+    /// The index of the first of [`SketchBinStore::counts`].
     pub fn low(&self) -> i32 {
         self.low
     }
@@ -213,15 +213,15 @@ fn position(index: i32, first: i32) -> usize {
 mod tests {
     use super::*;
 
-    fn contents(store: &Store) -> Vec<(i32, f64)> {
+    fn contents(store: &SketchBinStore) -> Vec<(i32, f64)> {
         let counts = store.counts().iter().enumerate().filter(|(_, count)| **count > 0.0);
         counts.map(|(at, count)| (store.low() + at as i32, *count)).collect()
     }
 
     #[test]
     fn the_lowest_bins_are_collapsed_whichever_comes_first() {
-        let mut rising = Store::default();
-        let mut falling = Store::default();
+        let mut rising = SketchBinStore::default();
+        let mut falling = SketchBinStore::default();
         let indexes = [-3000, -10, 0, 5, 2000, 2040, 2041];
         for index in indexes {
             rising.add(index, 1.0);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn room_is_kept_and_what_is_cleared_is_gone() {
-        let mut store = Store::default();
+        let mut store = SketchBinStore::default();
         (0..1000).for_each(|index| store.add(index, 1.0));
         let room = store.allocated_bytes();
         for shift in [-30_000, 0, 30_000, 500] {
@@ -260,7 +260,7 @@ mod tests {
         for before in [vec![], vec![0], vec![-5000], vec![2500], vec![10, 4000]] {
             for counts in [vec![1.0], vec![1.0, 0.0, 3.0], vec![2.0; 3000]] {
                 for low in [-2000, 0, 1900] {
-                    let (mut run, mut single) = (Store::default(), Store::default());
+                    let (mut run, mut single) = (SketchBinStore::default(), SketchBinStore::default());
                     for index in &before {
                         run.add(*index, 1.0);
                         single.add(*index, 1.0);

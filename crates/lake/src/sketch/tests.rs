@@ -64,7 +64,7 @@ fn bytes(sketch: &Sketch) -> Vec<u8> {
     bytes
 }
 
-fn read(bytes: &[u8]) -> Result<Sketch, NotASketch> {
+fn read(bytes: &[u8]) -> Result<Sketch, SketchError> {
     let mut sketch = Sketch::default();
     sketch.merge_bytes(bytes).map(|()| sketch)
 }
@@ -255,13 +255,13 @@ fn the_outermost_buckets_end_at_the_least_and_the_greatest_value() {
 
 #[test]
 fn exponential_buckets_are_bins_of_their_own() {
-    let entered = |scale, zeros, positive: Run<'_>, negative: Run<'_>| {
+    let entered = |scale, zeros, positive: SketchBucketRun<'_>, negative: SketchBucketRun<'_>| {
         let mut sketch = Sketch::default();
         sketch.add_exponential(scale, zeros, positive, negative);
         sketch
     };
-    let run = |offset, counts: &'static [i64]| Run { offset, counts };
-    let none = Run::default();
+    let run = |offset, counts: &'static [i64]| SketchBucketRun { offset, counts };
+    let none = SketchBucketRun::default();
     // From 2 to 4, and from -16 to -8.
     let some = entered(0, 5, run(1, &[1]), run(3, &[1]));
     assert_eq!(some, of(&[0.0, 0.0, 0.0, 0.0, 0.0, 8_f64.sqrt(), -(128_f64.sqrt())]));

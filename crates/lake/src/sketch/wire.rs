@@ -10,9 +10,9 @@
 //! other is smaller where few bins do: not every public implementation reads it, and one that does not takes the sketch for empty.
 
 use super::mapping::{GAMMA, INDEX_MAX, INDEX_MIN};
-use super::store::Store;
-use super::{NotASketch, Sketch};
-use crate::otlp::wire::{Cursor, END, Key, Result, bytes, fixed64, number, once, zigzag};
+use super::store::SketchBinStore;
+use super::{Sketch, SketchError};
+use crate::otlp::wire::{END, FieldKey, WireCursor, WireResult, bytes, fixed64, number, once, zigzag};
 
 /// Of a double: its lowest bits differ from one way to compute it to the next.
 const GAMMA_TOLERANCE: f64 = 1e-12;
@@ -21,51 +21,51 @@ const COUNT_MAX: f64 = 1e30;
 
 mod sketch {
     use super::*;
-    pub const MAPPING: Key = bytes(1);
-    pub const POSITIVE: Key = bytes(2);
-    pub const NEGATIVE: Key = bytes(3);
-    pub const ZEROS: Key = fixed64(4);
+    pub const MAPPING: FieldKey = bytes(1);
+    pub const POSITIVE: FieldKey = bytes(2);
+    pub const NEGATIVE: FieldKey = bytes(3);
+    pub const ZEROS: FieldKey = fixed64(4);
 }
 mod mapping {
     use super::*;
-    pub const GAMMA: Key = fixed64(1);
-    pub const OFFSET: Key = fixed64(2);
-    pub const INTERPOLATION: Key = number(3);
+    pub const GAMMA: FieldKey = fixed64(1);
+    pub const OFFSET: FieldKey = fixed64(2);
+    pub const INTERPOLATION: FieldKey = number(3);
 }
 mod store {
     use super::*;
-    pub const SPARSE: Key = bytes(1);
-    pub const RUN: Key = bytes(2);
-    pub const RUN_UNPACKED: Key = fixed64(2);
-    pub const FIRST: Key = number(3);
+    pub const SPARSE: FieldKey = bytes(1);
+    pub const RUN: FieldKey = bytes(2);
+    pub const RUN_UNPACKED: FieldKey = fixed64(2);
+    pub const FIRST: FieldKey = number(3);
 }
 mod entry {
     use super::*;
-    pub const INDEX: Key = number(1);
-    pub const COUNT: Key = fixed64(2);
+    pub const INDEX: FieldKey = number(1);
+    pub const COUNT: FieldKey = fixed64(2);
 }
 
 /// Bytes that are known to be a sketch, which can be merged where they lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Encoded<'a> {
-    positive: Bins<'a>,
-    negative: Bins<'a>,
+pub struct EncodedSketch<'a> {
+    positive: EncodedBins<'a>,
+    negative: EncodedBins<'a>,
     pub(super) zeros: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Bins<'a> {
-    message: Option<Cursor<'a>>,
+struct EncodedBins<'a> {
+    message: Option<WireCursor<'a>>,
     /// Of the first contiguous bin.
     first: i64,
     /// The outermost that have a count.
     range: Option<(i32, i32)>,
 }
 
-impl<'a> Encoded<'a> {
+impl<'a> EncodedSketch<'a> {
     /// Looks at every byte. No bytes at all are a sketch without values, as protobuf has it.
-    pub fn read(sketch: &'a [u8]) -> std::result::Result<Encoded<'a>, NotASketch> {
-        let mut at = Cursor::new(sketch);
+    pub fn read(sketch: &'a [u8]) -> std::result::Result<EncodedSketch<'a>, SketchError> {
+        let mut at = WireCursor::new(sketch);
         let (mut mapping, mut positive, mut negative, mut zeros) = (None, None, None, 0.0);
         loop {
             match at.key()? {
@@ -77,15 +77,15 @@ impl<'a> Encoded<'a> {
                 key => pass_over(&mut at, key, 4)?,
             }
         }
-        let encoded = Encoded {
-            positive: Bins::read(positive)?,
-            negative: Bins::read(negative)?,
+        let encoded = EncodedSketch {
+            positive: EncodedBins::read(positive)?,
+            negative: EncodedBins::read(negative)?,
             zeros,
         };
         match mapping {
             Some(mapping) => check_mapping(mapping)?,
             None if encoded.is_empty() => {}
-            None => return Err(NotASketch::NoMapping),
+            None => return Err(SketchError::NoMapping),
         }
         Ok(encoded)
     }
@@ -94,13 +94,13 @@ impl<'a> Encoded<'a> {
         self.zeros == 0.0 && self.positive.range.is_none() && self.negative.range.is_none()
     }
 
-    pub(super) fn add_to(&self, positive: &mut Store, negative: &mut Store) {
+    pub(super) fn add_to(&self, positive: &mut SketchBinStore, negative: &mut SketchBinStore) {
         self.positive.add_to(positive);
         self.negative.add_to(negative);
     }
 }
 
-fn check_mapping(mut at: Cursor<'_>) -> std::result::Result<(), NotASketch> {
+fn check_mapping(mut at: WireCursor<'_>) -> std::result::Result<(), SketchError> {
     let (mut gamma, mut offset, mut interpolation) = (0.0, 0.0, 0);
     loop {
         match at.key()? {
@@ -114,7 +114,7 @@ fn check_mapping(mut at: Cursor<'_>) -> std::result::Result<(), NotASketch> {
     let is_ours = (gamma - GAMMA).abs() <= GAMMA_TOLERANCE && offset == 0.0 && interpolation == 0;
     match is_ours {
         true => Ok(()),
-        false => Err(NotASketch::OtherMapping {
+        false => Err(SketchError::OtherMapping {
             gamma,
             offset,
             interpolation,
@@ -122,10 +122,10 @@ fn check_mapping(mut at: Cursor<'_>) -> std::result::Result<(), NotASketch> {
     }
 }
 
-impl<'a> Bins<'a> {
-    fn read(message: Option<Cursor<'a>>) -> Result<Bins<'a>> {
+impl<'a> EncodedBins<'a> {
+    fn read(message: Option<WireCursor<'a>>) -> WireResult<EncodedBins<'a>> {
         let Some(message) = message else {
-            return Ok(Bins::default());
+            return Ok(EncodedBins::default());
         };
         let (mut at, mut first) = (message, 0);
         loop {
@@ -135,7 +135,7 @@ impl<'a> Bins<'a> {
                 key => at.skip(key, 0)?,
             }
         }
-        let mut bins = Bins {
+        let mut bins = EncodedBins {
             message: Some(message),
             first,
             range: None,
@@ -165,10 +165,10 @@ impl<'a> Bins<'a> {
     }
 
     /// Shows bins that follow each other: the index of the first of them, and their counts.
-    fn visit(&self, mut show: impl FnMut(i64, &[[u8; 8]]) -> Result<()>) -> Result<()> {
+    fn visit(&self, mut show: impl FnMut(i64, &[[u8; 8]]) -> WireResult<()>) -> WireResult<()> {
         let Some(mut at) = self.message else { return Ok(()) };
         let mut next = self.first;
-        let mut show_run = |at: &Cursor<'_>, counts: &[[u8; 8]]| {
+        let mut show_run = |at: &WireCursor<'_>, counts: &[[u8; 8]]| {
             let from = next;
             let len = i64::try_from(counts.len()).unwrap_or(i64::MAX);
             next = next
@@ -199,7 +199,7 @@ impl<'a> Bins<'a> {
         self.visit_sparse(show)
     }
 
-    fn visit_sparse(&self, mut show: impl FnMut(i64, &[[u8; 8]]) -> Result<()>) -> Result<()> {
+    fn visit_sparse(&self, mut show: impl FnMut(i64, &[[u8; 8]]) -> WireResult<()>) -> WireResult<()> {
         let Some(mut at) = self.message else { return Ok(()) };
         loop {
             match at.key()? {
@@ -221,7 +221,7 @@ impl<'a> Bins<'a> {
         }
     }
 
-    fn add_to(&self, store: &mut Store) {
+    fn add_to(&self, store: &mut SketchBinStore) {
         let Some((low, high)) = self.range else { return };
         store.make_room(low, high);
         let shown = self.visit(|from, counts| {
@@ -251,7 +251,7 @@ fn is_count(count: f64) -> bool {
     (0.0..=COUNT_MAX).contains(&count)
 }
 
-fn count(at: &mut Cursor<'_>) -> Result<f64> {
+fn count(at: &mut WireCursor<'_>) -> WireResult<f64> {
     let count = f64::from_bits(at.fixed64()?);
     match is_count(count) {
         true => Ok(count),
@@ -260,7 +260,7 @@ fn count(at: &mut Cursor<'_>) -> Result<f64> {
 }
 
 /// Passes over a field of a message whose fields have the numbers up to `known`.
-fn pass_over(at: &mut Cursor<'_>, key: Key, known: u32) -> Result<()> {
+fn pass_over(at: &mut WireCursor<'_>, key: FieldKey, known: u32) -> WireResult<()> {
     match key >> 3 <= known {
         true => Err(at.malformed("a field has another type than it has in a sketch")),
         false => at.skip(key, 0),
@@ -291,7 +291,7 @@ impl Sketch {
     }
 }
 
-impl Store {
+impl SketchBinStore {
     fn encoded_len(&self) -> usize {
         let counts = size_of_val(self.counts());
         let first = if self.low() == 0 {
@@ -321,11 +321,11 @@ impl Store {
 }
 
 /// Keys of a sketch are below 128.
-fn put_key(key: Key, out: &mut Vec<u8>) {
+fn put_key(key: FieldKey, out: &mut Vec<u8>) {
     out.extend(u8::try_from(key));
 }
 
-fn put_double(key: Key, number: f64, out: &mut Vec<u8>) {
+fn put_double(key: FieldKey, number: f64, out: &mut Vec<u8>) {
     put_key(key, out);
     out.extend_from_slice(&number.to_le_bytes());
 }

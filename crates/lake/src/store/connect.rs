@@ -16,7 +16,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ObjectStore, ObjectStoreExt as _, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
-use super::{Scratch, Site, StorePath, SyncedStore, fault_text};
+use super::{LakeStorage, ScratchOptions, StorePath, SyncedStore, fault_text};
 
 /// A lake's place as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,14 +101,14 @@ impl std::fmt::Display for LakeUrl {
     }
 }
 
-impl Site {
+impl LakeStorage {
     /// Where a URL says; nothing is asked yet. Settings are pairs of the names above and their values.
-    pub fn at(url: &LakeUrl, settings: &[(String, String)], scratch: &Scratch) -> Result<Site, String> {
+    pub fn at(url: &LakeUrl, settings: &[(String, String)], scratch: &ScratchOptions) -> Result<LakeStorage, String> {
         match url {
-            LakeUrl::Folder(path) => Ok(Site::folder(path, SyncedStore::new())),
+            LakeUrl::Folder(path) => Ok(LakeStorage::folder(path, SyncedStore::new())),
             LakeUrl::Store(store) => {
                 let (store, prefix) = connect(store, settings)?;
-                Ok(Site::remote(&url.to_string(), store, prefix, scratch))
+                Ok(LakeStorage::remote(&url.to_string(), store, prefix, scratch))
             }
         }
     }
@@ -242,14 +242,14 @@ mod tests {
             let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
             pairs.iter().map(owned).collect()
         };
-        let scratch = Scratch {
+        let scratch = ScratchOptions {
             folder: std::env::temp_dir(),
             spool_bytes: 0,
             free_min: 0,
             bytes_per_second: 0,
         };
         let url = LakeUrl::parse("s3://bucket/lake").unwrap();
-        let at = |settings: &[(&str, &str)]| Site::at(&url, &pairs(settings), &scratch);
+        let at = |settings: &[(&str, &str)]| LakeStorage::at(&url, &pairs(settings), &scratch);
         let plain = at(&[("endpoint", "http://127.0.0.1:9000"), ("region", "eu-north-1")]).unwrap_err();
         assert!(plain.contains("set lake.storage.allow_http: true"), "{plain}");
         let other = at(&[("account_name", "x")]).unwrap_err();

@@ -30,7 +30,7 @@ const PROBE: &str = "probe-";
 
 /// Who holds a lease, as its object says it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Holder {
+pub struct LeaseHolder {
     /// Of a data folder, for as long as there is one.
     pub id: String,
     pub host: String,
@@ -42,7 +42,7 @@ pub struct Holder {
     pub is_released: bool,
 }
 
-impl std::fmt::Display for Holder {
+impl std::fmt::Display for LeaseHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "process {} on {} ({})", self.process, self.host, self.data_dir)
     }
@@ -50,7 +50,7 @@ impl std::fmt::Display for Holder {
 
 /// Why a lake cannot be written.
 #[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
+pub enum LeaseError {
     #[error(
         "lake.no_conditional_put: {lake} takes the same name twice, so two writers could undo each other's commits; use an \
          object store that has conditional put (If-None-Match), or turn it on there"
@@ -61,16 +61,20 @@ pub enum ClaimError {
          the lake is free {} s after its last word",
         HELD_FOR.as_secs()
     )]
-    Held { lake: String, holder: Holder, seconds: u64 },
+    Held {
+        lake: String,
+        holder: LeaseHolder,
+        seconds: u64,
+    },
     #[error("{lake} cannot be used: {}", fault_text(.source))]
     Store { lake: String, source: object_store::Error },
 }
 
-impl ClaimError {
+impl LeaseError {
     pub fn kind(&self) -> FaultKind {
         match self {
-            ClaimError::Store { source, .. } => fault_kind(source),
-            ClaimError::NoConditionalPut { .. } | ClaimError::Held { .. } => FaultKind::Held,
+            LeaseError::Store { source, .. } => fault_kind(source),
+            LeaseError::NoConditionalPut { .. } | LeaseError::Held { .. } => FaultKind::Held,
         }
     }
 }
@@ -82,16 +86,16 @@ pub(crate) struct Lease {
     store: Arc<dyn ObjectStore>,
     folder: StorePath,
     /// Who this process is; found out when it matters, since that leaves a file behind.
-    own: LazyLock<Holder, Box<dyn FnOnce() -> Holder + Send>>,
+    own: LazyLock<LeaseHolder, Box<dyn FnOnce() -> LeaseHolder + Send>>,
     /// How long a lease lasts, and how often it is renewed.
     times: (Duration, Duration),
     /// One at a time changes what the store has: what is given back is not renewed by somebody who began to before.
     changing: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<LeaseState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LeaseState {
     number: Option<u64>,
     /// When what the store has now was sent there.
     renewed: Option<Instant>,
@@ -112,7 +116,7 @@ impl Lease {
         lake: &str,
         store: Arc<dyn ObjectStore>,
         prefix: &StorePath,
-        own: impl FnOnce() -> Holder + Send + 'static,
+        own: impl FnOnce() -> LeaseHolder + Send + 'static,
     ) -> Arc<Lease> {
         Lease::with_times(lake, store, prefix, own, (HELD_FOR, RENEWED_EVERY))
     }
@@ -121,7 +125,7 @@ impl Lease {
         lake: &str,
         store: Arc<dyn ObjectStore>,
         prefix: &StorePath,
-        own: impl FnOnce() -> Holder + Send + 'static,
+        own: impl FnOnce() -> LeaseHolder + Send + 'static,
         times: (Duration, Duration),
     ) -> Arc<Lease> {
         Arc::new(Lease {
@@ -136,7 +140,7 @@ impl Lease {
     }
 
     /// Takes the lease, if this process has not, and renews it from then on, for as long as somebody has this.
-    pub async fn claim(self: &Arc<Lease>) -> Result<(), ClaimError> {
+    pub async fn claim(self: &Arc<Lease>) -> Result<(), LeaseError> {
         if self.state.lock().number.is_some() {
             // Whoever renews it just now is not waited for.
             return Ok(());
@@ -175,10 +179,10 @@ impl Lease {
             }
             Err(error) => return Err(failed(error)),
         }
-        *self.state.lock() = State {
+        *self.state.lock() = LeaseState {
             number: Some(number),
             renewed: Some(sent),
-            ..State::default()
+            ..LeaseState::default()
         };
         // At once: whoever claims may leave at any await, and what is held is renewed.
         tokio::spawn(renew(Arc::downgrade(self), self.times.1));
@@ -227,7 +231,7 @@ impl Lease {
     }
 
     /// Who holds the lake now, and for how many seconds it has said nothing, by this machine's clock.
-    pub async fn holder(&self) -> object_store::Result<Option<(Holder, u64)>> {
+    pub async fn holder(&self) -> object_store::Result<Option<(LeaseHolder, u64)>> {
         let Some((number, _)) = self.list().await?.newest else {
             return Ok(None);
         };
@@ -239,8 +243,8 @@ impl Lease {
     }
 
     /// The name must be new; a store that takes it twice replaces commits, too.
-    async fn look_for_conditional_put(&self, probe: &StorePath) -> Result<(), ClaimError> {
-        let no = || ClaimError::NoConditionalPut {
+    async fn look_for_conditional_put(&self, probe: &StorePath) -> Result<(), LeaseError> {
+        let no = || LeaseError::NoConditionalPut {
             lake: self.lake.clone(),
         };
         let options = || PutOptions::from(PutMode::Create);
@@ -312,8 +316,8 @@ impl Lease {
         }
     }
 
-    async fn list(&self) -> object_store::Result<Found> {
-        let mut found = Found::default();
+    async fn list(&self) -> object_store::Result<LeaseListing> {
+        let mut found = LeaseListing::default();
         let mut objects = self.store.list(Some(&self.folder));
         while let Some(object) = objects.try_next().await? {
             let name = object.location.filename().unwrap_or_default();
@@ -335,7 +339,7 @@ impl Lease {
     }
 
     /// What others left is of no use any more.
-    async fn forget(&self, found: Found, number: u64) {
+    async fn forget(&self, found: LeaseListing, number: u64) {
         let newest = found.others.values().max().copied().unwrap_or_default();
         let is_old = |at: &i64| Duration::from_millis((newest - at).max(0).unsigned_abs()) >= self.times.0;
         let probes = found.others.into_iter().filter(|(_, at)| is_old(at));
@@ -346,7 +350,7 @@ impl Lease {
         }
     }
 
-    async fn read(&self, number: u64) -> object_store::Result<Option<Holder>> {
+    async fn read(&self, number: u64) -> object_store::Result<Option<LeaseHolder>> {
         match self.store.get(&self.path(number)).await {
             Ok(found) => {
                 let bytes = found.bytes().await?;
@@ -363,8 +367,8 @@ impl Lease {
         self.store.put_opts(&path, document(&own), mode.into()).await.map(drop)
     }
 
-    fn own_since(&self, renewed_unix_ms: i64) -> Holder {
-        Holder {
+    fn own_since(&self, renewed_unix_ms: i64) -> LeaseHolder {
+        LeaseHolder {
             renewed_unix_ms,
             ..(*self.own).clone()
         }
@@ -374,16 +378,16 @@ impl Lease {
         self.folder.clone().join(format!("{number:0DIGITS$}.json"))
     }
 
-    fn held(&self, holder: Holder, age: Duration) -> ClaimError {
-        ClaimError::Held {
+    fn held(&self, holder: LeaseHolder, age: Duration) -> LeaseError {
+        LeaseError::Held {
             lake: self.lake.clone(),
             holder,
             seconds: age.as_secs(),
         }
     }
 
-    fn failed(&self, source: object_store::Error) -> ClaimError {
-        ClaimError::Store {
+    fn failed(&self, source: object_store::Error) -> LeaseError {
+        LeaseError::Store {
             lake: self.lake.clone(),
             source,
         }
@@ -391,7 +395,7 @@ impl Lease {
 }
 
 #[derive(Default)]
-struct Found {
+struct LeaseListing {
     /// Its number, and when the store took it at last, in milliseconds since 1970.
     newest: Option<(u64, i64)>,
     older: Vec<StorePath>,
@@ -399,8 +403,8 @@ struct Found {
 }
 
 /// Whoever has left something that cannot be read: a version that does not say who it is.
-fn unknown() -> Holder {
-    Holder {
+fn unknown() -> LeaseHolder {
+    LeaseHolder {
         id: String::new(),
         host: "another machine".to_owned(),
         process: 0,
@@ -410,7 +414,7 @@ fn unknown() -> Holder {
     }
 }
 
-fn document(holder: &Holder) -> PutPayload {
+fn document(holder: &LeaseHolder) -> PutPayload {
     // A few texts and numbers are always JSON.
     Bytes::from(serde_json::to_vec(holder).unwrap_or_default()).into()
 }

@@ -8,9 +8,9 @@
 mod connect;
 mod disk;
 mod fault;
+mod lake_storage;
 mod lease;
-mod pace;
-mod site;
+mod rate_limiter;
 mod spool;
 mod upload;
 
@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
+use object_store::path::Path as StorePath;
 use object_store::{
     CopyMode, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
@@ -32,13 +33,11 @@ pub use disk::{Disk, RealDisk};
 pub(crate) use fault::fault_text;
 use fault::generic;
 pub use fault::{DiskFault, FaultKind, fault_kind};
-pub use lease::{ClaimError, Holder};
-pub(crate) use pace::Pace;
-pub(crate) use site::Remote;
-pub use site::{Scratch, Site};
-pub(crate) use spool::{Growing, LocalFile, PART_BYTES};
-
-type StorePath = object_store::path::Path;
+pub(crate) use lake_storage::RemoteStorage;
+pub use lake_storage::{LakeStorage, ScratchOptions};
+pub use lease::{LeaseError, LeaseHolder};
+pub(crate) use rate_limiter::RateLimiter;
+pub(crate) use spool::{LocalFile, PART_BYTES, SpoolWriter};
 
 /// The name under which errors of this store appear.
 const NAME: &str = "local disk";
@@ -46,10 +45,10 @@ const NAME: &str = "local disk";
 /// See the module. Paths are those of the whole file system. Clones share the state "a sync has failed".
 #[derive(Clone)]
 pub struct SyncedStore {
-    inner: Arc<Inner>,
+    inner: Arc<SyncedStoreInner>,
 }
 
-struct Inner {
+struct SyncedStoreInner {
     disk: Arc<dyn Disk>,
     reads: LocalFileSystem,
     /// Set by the first sync that failed.
@@ -63,7 +62,7 @@ impl SyncedStore {
 
     pub fn with_disk(disk: Arc<dyn Disk>) -> SyncedStore {
         SyncedStore {
-            inner: Arc::new(Inner {
+            inner: Arc::new(SyncedStoreInner {
                 disk,
                 reads: LocalFileSystem::new(),
                 poisoned: OnceLock::new(),
@@ -103,13 +102,13 @@ impl Display for SyncedStore {
 
 /// How a finished temporary file gets its name.
 #[derive(Clone, Copy)]
-enum Placing {
+enum StagedFilePublish {
     /// Fails if the name is taken.
     New,
     Replace,
 }
 
-impl Inner {
+impl SyncedStoreInner {
     fn check(&self) -> Result<(), DiskFault> {
         match self.poisoned.get() {
             Some(why) => Err(DiskFault::Poisoned(why.clone())),
@@ -117,7 +116,7 @@ impl Inner {
         }
     }
 
-    fn put(&self, path: &Path, payload: &PutPayload, placing: Placing) -> Result<(), PutFault> {
+    fn put(&self, path: &Path, payload: &PutPayload, placing: StagedFilePublish) -> Result<(), StorePutFault> {
         self.check()?;
         let (mut file, staged) = self.stage(path)?;
         let written = payload
@@ -149,21 +148,27 @@ impl Inner {
     }
 
     /// Syncs a written temporary file and gives it its name, durably.
-    fn finish(&self, file: &std::fs::File, staged: &Path, path: &Path, placing: Placing) -> Result<(), PutFault> {
+    fn finish(
+        &self,
+        file: &std::fs::File,
+        staged: &Path,
+        path: &Path,
+        placing: StagedFilePublish,
+    ) -> Result<(), StorePutFault> {
         if let Err(e) = self.disk.sync_file(file, staged) {
             let _ = self.disk.remove_file(staged);
             return Err(self.poison(DiskFault::sync(path, e)).into());
         }
         let placed = match placing {
-            Placing::New => self.disk.link(staged, path),
-            Placing::Replace => self.disk.rename(staged, path),
+            StagedFilePublish::New => self.disk.link(staged, path),
+            StagedFilePublish::Replace => self.disk.rename(staged, path),
         };
-        if matches!(placing, Placing::New) || placed.is_err() {
+        if matches!(placing, StagedFilePublish::New) || placed.is_err() {
             let _ = self.disk.remove_file(staged);
         }
         match placed {
             Ok(()) => Ok(self.sync_parent(path)?),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(PutFault::Exists(path.to_owned(), e)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(StorePutFault::Exists(path.to_owned(), e)),
             Err(e) => Err(DiskFault::io("name", path, e).into()),
         }
     }
@@ -199,7 +204,7 @@ impl Inner {
         }
     }
 
-    fn copy(&self, from: &Path, to: &Path, placing: Placing) -> Result<(), PutFault> {
+    fn copy(&self, from: &Path, to: &Path, placing: StagedFilePublish) -> Result<(), StorePutFault> {
         let bytes = std::fs::read(from).map_err(|e| DiskFault::io("read", from, e))?;
         self.put(to, &PutPayload::from(bytes), placing)
     }
@@ -219,25 +224,25 @@ pub(crate) fn is_staged(name: &str) -> bool {
         .is_some_and(|(_, digits)| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
-enum PutFault {
+enum StorePutFault {
     Exists(PathBuf, io::Error),
     Disk(DiskFault),
 }
 
-impl From<DiskFault> for PutFault {
-    fn from(fault: DiskFault) -> PutFault {
-        PutFault::Disk(fault)
+impl From<DiskFault> for StorePutFault {
+    fn from(fault: DiskFault) -> StorePutFault {
+        StorePutFault::Disk(fault)
     }
 }
 
-impl From<PutFault> for object_store::Error {
-    fn from(fault: PutFault) -> object_store::Error {
+impl From<StorePutFault> for object_store::Error {
+    fn from(fault: StorePutFault) -> object_store::Error {
         match fault {
-            PutFault::Exists(path, source) => object_store::Error::AlreadyExists {
+            StorePutFault::Exists(path, source) => object_store::Error::AlreadyExists {
                 path: path.display().to_string(),
                 source: Box::new(source),
             },
-            PutFault::Disk(fault) => generic(fault),
+            StorePutFault::Disk(fault) => generic(fault),
         }
     }
 }
@@ -246,7 +251,7 @@ impl SyncedStore {
     /// Runs a step that blocks where blocking does no harm.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, PutFault> + Send + 'static,
+        work: impl FnOnce(&SyncedStoreInner) -> Result<T, StorePutFault> + Send + 'static,
     ) -> Result<T> {
         let inner = self.inner.clone();
         let done = tokio::task::spawn_blocking(move || work(&inner)).await;
@@ -264,8 +269,8 @@ impl ObjectStore for SyncedStore {
     async fn put_opts(&self, location: &StorePath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         let path = self.file(location)?;
         let placing = match options.mode {
-            PutMode::Create => Placing::New,
-            PutMode::Overwrite => Placing::Replace,
+            PutMode::Create => StagedFilePublish::New,
+            PutMode::Overwrite => StagedFilePublish::Replace,
             PutMode::Update(_) => {
                 let operation = "a conditional replacement".to_owned();
                 return Err(object_store::Error::NotImplemented {
@@ -296,7 +301,7 @@ impl ObjectStore for SyncedStore {
                 }
             })
             .await?;
-        Ok(Box::new(upload::Upload::new(self.clone(), file, staged, path)))
+        Ok(Box::new(upload::SyncedUpload::new(self.clone(), file, staged, path)))
     }
 
     async fn get_opts(&self, location: &StorePath, options: GetOptions) -> Result<GetResult> {
@@ -349,8 +354,8 @@ impl ObjectStore for SyncedStore {
     async fn copy_opts(&self, from: &StorePath, to: &StorePath, options: CopyOptions) -> Result<()> {
         let (from, to) = (self.file(from)?, self.file(to)?);
         let placing = match options.mode {
-            CopyMode::Overwrite => Placing::Replace,
-            CopyMode::Create => Placing::New,
+            CopyMode::Overwrite => StagedFilePublish::Replace,
+            CopyMode::Create => StagedFilePublish::New,
         };
         self.blocking(move |inner| inner.copy(&from, &to, placing)).await
     }
@@ -368,7 +373,7 @@ impl ObjectStore for SyncedStore {
             };
             match named {
                 Ok(()) => Ok(inner.sync_parent(&to)?),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(PutFault::Exists(to, e)),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(StorePutFault::Exists(to, e)),
                 Err(e) => Err(DiskFault::io("rename", &from, e).into()),
             }
         })

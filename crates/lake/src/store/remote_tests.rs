@@ -13,15 +13,15 @@ use thalweg_telemetry::StatusSource as _;
 
 use super::flaky::{Faults, Flaky};
 use super::*;
-use crate::attributes::Promotion;
+use crate::attributes::AttributePromotion;
 use crate::compaction::CompactionOptions;
-use crate::delta::{Detail, Snapshot};
+use crate::delta::{Snapshot, SnapshotDetail};
 use crate::error::OpenError;
 use crate::ingest::tests::{World, accepting};
 use crate::ingest::{IngestOptions, TableWriter, keep_ends};
+use crate::maintenance::{MaintenanceOptions, MaintenanceThread};
 use crate::metrics::LakeMetrics;
 use crate::tables::LOGS;
-use crate::upkeep::{Upkeep, UpkeepOptions};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -38,14 +38,14 @@ impl Remotely {
         }
     }
 
-    fn site(&self) -> Site {
-        let scratch = Scratch {
+    fn site(&self) -> LakeStorage {
+        let scratch = ScratchOptions {
             folder: self.world.folder.path().join("lake/_thalweg"),
             spool_bytes: 1 << 20,
             free_min: 0,
             bytes_per_second: 0,
         };
-        Site::remote(
+        LakeStorage::remote(
             "s3://bucket/lake",
             Arc::new(self.store.clone()),
             "lake".into(),
@@ -55,7 +55,7 @@ impl Remotely {
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let promotion = Promotion::default();
+        let promotion = AttributePromotion::default();
         TableWriter::open(&self.site(), &LOGS, self.world.feed(), promotion, metrics, options).await
     }
 
@@ -77,14 +77,14 @@ impl Remotely {
             store: self.store.clone(),
         };
         let truth = self.store.truth();
-        let scratch = Scratch {
+        let scratch = ScratchOptions {
             folder: site.world.folder.path().to_owned(),
             spool_bytes: 0,
             free_min: 0,
             bytes_per_second: 0,
         };
-        let site = Site::remote("s3://bucket/lake", truth, "lake".into(), &scratch);
-        site.log("logs").unwrap().load(Detail::Counts).await.unwrap()
+        let site = LakeStorage::remote("s3://bucket/lake", truth, "lake".into(), &scratch);
+        site.log("logs").unwrap().load(SnapshotDetail::Counts).await.unwrap()
     }
 
     /// The bodies of all rows, sorted.
@@ -240,7 +240,7 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
         eventually(async || writer.tables()[0].rows == bodies.len() as u64).await;
     }
     lake.store.set(Faults::OneOf(50));
-    let options = UpkeepOptions {
+    let options = MaintenanceOptions {
         compaction: CompactionOptions {
             target: 1 << 20,
             inputs: 4,
@@ -248,10 +248,10 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
             ..CompactionOptions::default()
         },
         look_every: Duration::from_millis(5),
-        ..UpkeepOptions::default()
+        ..MaintenanceOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let upkeep = Upkeep::start(options.clone(), metrics.clone()).unwrap();
+    let upkeep = MaintenanceThread::start(options.clone(), metrics.clone()).unwrap();
     upkeep.keep(writer.clone());
     eventually(async || lake.table().await.unwrap().files.len() <= 5).await;
     tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
@@ -264,11 +264,11 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
         lake.objects().await > lake.table().await.unwrap().files.len(),
         "readers may have an older version"
     );
-    let options = UpkeepOptions {
+    let options = MaintenanceOptions {
         vacuum_retain: Duration::ZERO,
         ..options
     };
-    let upkeep = Upkeep::start(options, metrics).unwrap();
+    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
     upkeep.keep(writer.clone());
     eventually(async || lake.objects().await == lake.table().await.unwrap().files.len()).await;
     tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();

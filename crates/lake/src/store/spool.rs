@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use thalweg_kit::{WorkFolder, files};
 
 use super::fault::generic;
-use super::pace::Pace;
+use super::rate_limiter::RateLimiter;
 use super::{DiskFault, StorePath};
 
 /// Read and written at once; the least that object stores take as a part of a file.
@@ -35,20 +35,20 @@ pub(crate) struct Spool {
     limit: u64,
     /// Stays free on the disk, in bytes.
     free_min: u64,
-    state: Mutex<State>,
+    state: Mutex<SpoolState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SpoolState {
     /// By their path in the folder.
-    files: HashMap<String, Copy>,
+    files: HashMap<String, SpooledFile>,
     /// With those that are being made.
     used: u64,
     clock: u64,
 }
 
 #[derive(Debug)]
-struct Copy {
+struct SpooledFile {
     bytes: u64,
     last_used: u64,
     readers: usize,
@@ -59,7 +59,7 @@ struct Copy {
 pub(crate) struct LocalFile {
     path: PathBuf,
     /// The copy's.
-    _reader: Option<Reader>,
+    _reader: Option<SpoolPin>,
 }
 
 impl LocalFile {
@@ -75,12 +75,12 @@ impl LocalFile {
 
 /// Keeps a copy where it is.
 #[derive(Debug)]
-struct Reader {
+struct SpoolPin {
     spool: Arc<Spool>,
     name: String,
 }
 
-impl Drop for Reader {
+impl Drop for SpoolPin {
     fn drop(&mut self) {
         if let Some(copy) = self.spool.state.lock().files.get_mut(&self.name) {
             copy.readers = copy.readers.saturating_sub(1);
@@ -89,13 +89,13 @@ impl Drop for Reader {
 }
 
 /// Room that a copy takes which is not whole yet; its file goes with it.
-struct Reserved<'a> {
+struct SpoolReservation<'a> {
     spool: &'a Spool,
     bytes: u64,
     staged: PathBuf,
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for SpoolReservation<'_> {
     fn drop(&mut self) {
         self.spool.state.lock().used -= self.bytes;
         // Renamed, it is not there any more.
@@ -145,7 +145,7 @@ impl Spool {
         from: &StorePath,
         name: &str,
         bytes: u64,
-        pace: &Pace,
+        pace: &RateLimiter,
     ) -> object_store::Result<LocalFile> {
         if let Some(known) = self.known(name) {
             return Ok(known);
@@ -171,11 +171,11 @@ impl Spool {
     }
 
     /// A file that is made here before it goes to the store, and stays as its copy.
-    pub fn begin(self: &Arc<Spool>, name: &str) -> object_store::Result<Growing> {
+    pub fn begin(self: &Arc<Spool>, name: &str) -> object_store::Result<SpoolWriter> {
         let path = self.own_folder()?.join(name);
         self.reserve(&path, 0)?;
         let file = create(&path).map_err(|error| generic(DiskFault::io("create", &path, error)))?;
-        Ok(Growing {
+        Ok(SpoolWriter {
             local: self.add(name, 0),
             spool: self.clone(),
             name: name.to_owned(),
@@ -199,7 +199,7 @@ impl Spool {
         let mut state = self.state.lock();
         state.clock += 1;
         state.used += bytes;
-        let copy = Copy {
+        let copy = SpooledFile {
             bytes,
             last_used: state.clock,
             readers: 1,
@@ -212,14 +212,14 @@ impl Spool {
     fn read(self: &Arc<Spool>, name: &str) -> LocalFile {
         LocalFile {
             path: self.folder().join(name),
-            _reader: Some(Reader {
+            _reader: Some(SpoolPin {
                 spool: self.clone(),
                 name: name.to_owned(),
             }),
         }
     }
 
-    fn reserve(&self, path: &Path, bytes: u64) -> object_store::Result<Reserved<'_>> {
+    fn reserve(&self, path: &Path, bytes: u64) -> object_store::Result<SpoolReservation<'_>> {
         let mut state = self.state.lock();
         let has_room = self.make_room(&mut state, bytes);
         let free = free_bytes(self.folder());
@@ -233,7 +233,7 @@ impl Spool {
         state.used += bytes;
         let mut staged = path.as_os_str().to_owned();
         staged.push(".part");
-        Ok(Reserved {
+        Ok(SpoolReservation {
             spool: self,
             bytes,
             staged: staged.into(),
@@ -241,7 +241,7 @@ impl Spool {
     }
 
     /// Removes the copies that nobody reads, those first that were not read for long. Returns whether that is enough.
-    fn make_room(&self, state: &mut State, bytes: u64) -> bool {
+    fn make_room(&self, state: &mut SpoolState, bytes: u64) -> bool {
         while state.used.saturating_add(bytes) > self.limit {
             let unread = state.files.iter().filter(|(_, copy)| copy.readers == 0);
             let Some(oldest) = unread
@@ -279,7 +279,7 @@ impl Spool {
 
 /// See [`Spool::begin`]. Dropped before it is kept, it is removed.
 #[derive(Debug)]
-pub(crate) struct Growing {
+pub(crate) struct SpoolWriter {
     local: LocalFile,
     spool: Arc<Spool>,
     name: String,
@@ -287,7 +287,7 @@ pub(crate) struct Growing {
     is_kept: bool,
 }
 
-impl Drop for Growing {
+impl Drop for SpoolWriter {
     fn drop(&mut self) {
         if !self.is_kept {
             self.spool.forget(&self.name);
@@ -295,7 +295,7 @@ impl Drop for Growing {
     }
 }
 
-impl Growing {
+impl SpoolWriter {
     pub fn write(&mut self, bytes: &[u8]) -> object_store::Result<()> {
         self.spool.grew(&self.name, bytes.len() as u64);
         let written = self.file.write_all(bytes);

@@ -9,14 +9,14 @@ use futures::FutureExt as _;
 use object_store::{MultipartUpload, PutPayload, PutResult, Result, UploadPart};
 use parking_lot::Mutex;
 
-use super::{DiskFault, Placing, PutFault, SyncedStore};
+use super::{DiskFault, StagedFilePublish, StorePutFault, SyncedStore};
 
 const SYNC_BYTES: usize = 8 << 20;
 
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(super) struct SyncedUpload {
     store: SyncedStore,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SyncedUploadState>>,
     staged: PathBuf,
     path: PathBuf,
     parts: usize,
@@ -25,7 +25,7 @@ pub(super) struct Upload {
 
 /// Parts may be polled in any order; they are written in the order in which they were put.
 #[derive(Debug)]
-struct State {
+struct SyncedUploadState {
     file: File,
     next: usize,
     /// Bytes since the last sync.
@@ -33,15 +33,15 @@ struct State {
     early: std::collections::BTreeMap<usize, PutPayload>,
 }
 
-impl Upload {
-    pub(super) fn new(store: SyncedStore, file: File, staged: PathBuf, path: PathBuf) -> Upload {
-        let state = State {
+impl SyncedUpload {
+    pub(super) fn new(store: SyncedStore, file: File, staged: PathBuf, path: PathBuf) -> SyncedUpload {
+        let state = SyncedUploadState {
             file,
             next: 0,
             unsynced: 0,
             early: Default::default(),
         };
-        Upload {
+        SyncedUpload {
             store,
             state: Arc::new(Mutex::new(state)),
             staged,
@@ -53,7 +53,7 @@ impl Upload {
 }
 
 #[async_trait]
-impl MultipartUpload for Upload {
+impl MultipartUpload for SyncedUpload {
     fn put_part(&mut self, payload: PutPayload) -> UploadPart {
         let part = self.parts;
         self.parts += 1;
@@ -94,9 +94,9 @@ impl MultipartUpload for Upload {
                 if state.next != parts {
                     let _ = inner.disk.remove_file(&staged);
                     let missing = std::io::Error::other("a part was not written");
-                    return Err(PutFault::Disk(DiskFault::io("complete", &path, missing)));
+                    return Err(StorePutFault::Disk(DiskFault::io("complete", &path, missing)));
                 }
-                inner.finish(&state.file, &staged, &path, Placing::Replace)
+                inner.finish(&state.file, &staged, &path, StagedFilePublish::Replace)
             })
             .await?;
         Ok(PutResult {
@@ -119,7 +119,7 @@ impl MultipartUpload for Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for SyncedUpload {
     fn drop(&mut self) {
         if !self.ended {
             let _ = self.store.inner.disk.remove_file(&self.staged);

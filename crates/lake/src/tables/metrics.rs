@@ -1,6 +1,6 @@
 //! The table `metrics`: one row for each data point, as it was sent.
 
-use super::{Series, TableSpec, fixed, list, structs};
+use super::{SeriesSpec, TableSpec, fixed, list, structs};
 
 pub static METRICS: TableSpec = TableSpec {
     name: "metrics",
@@ -14,7 +14,7 @@ pub static METRICS: TableSpec = TableSpec {
     near: &["time_unix_nano", "time", "arrival_unix_nano", "start_time_unix_nano"],
 };
 
-pub(super) static SERIES_OF_METRICS: Series = Series {
+pub(super) static SERIES_OF_METRICS: SeriesSpec = SeriesSpec {
     id: "series_id",
     identity: &[
         "metric_name",

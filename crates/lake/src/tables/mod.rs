@@ -9,13 +9,13 @@ pub mod tags;
 mod tags_rollup;
 pub mod traces;
 
-use crate::delta::schema::{Column, ColumnType, TableSchema};
+use crate::delta::schema::{ColumnType, TableColumn, TableSchema};
 
 pub use events::EVENTS;
 pub use logs::LOGS;
 pub use metrics::METRICS;
 pub use metrics_rollup::METRICS_ROLLUP;
-pub use spec::{Series, TableSpec};
+pub use spec::{SeriesSpec, TableSpec};
 pub use tags::TAGS;
 pub use tags_rollup::TAGS_ROLLUP;
 pub use traces::TRACES;
@@ -24,10 +24,10 @@ pub use traces::TRACES;
 macro_rules! fixed {
     ($($(#[$doc:meta])* $constant:ident $name:literal: $kind:expr,)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "they are the constants below")]
-        enum Place {
+        enum FixedColumn {
             $($constant,)*
         }
-        $($(#[$doc])* pub const $constant: usize = Place::$constant as usize;)*
+        $($(#[$doc])* pub const $constant: usize = FixedColumn::$constant as usize;)*
 
         fn columns() -> $crate::delta::schema::TableSchema {
             use $crate::delta::schema::ColumnType::*;
@@ -50,9 +50,9 @@ const SERVICE: (&str, &str, &str) = ("resource_service_name", "resource", "servi
 
 fn schema<const N: usize>(columns: [(&str, ColumnType); N]) -> TableSchema {
     let column = |(name, kind): (&str, ColumnType)| match name {
-        name if name == SERVICE.0 => Column::attribute(name.to_owned(), SERVICE.1, SERVICE.2),
-        name if REQUIRED.contains(&name) => Column::required(name, kind),
-        name => Column::new(name, kind),
+        name if name == SERVICE.0 => TableColumn::attribute(name.to_owned(), SERVICE.1, SERVICE.2),
+        name if REQUIRED.contains(&name) => TableColumn::required(name, kind),
+        name => TableColumn::new(name, kind),
     };
     TableSchema {
         columns: columns.into_iter().map(column).collect(),
@@ -61,7 +61,7 @@ fn schema<const N: usize>(columns: [(&str, ColumnType); N]) -> TableSchema {
 
 /// A list of structs of these members.
 fn structs<const N: usize>(members: [(&str, ColumnType); N]) -> ColumnType {
-    let members = members.into_iter().map(|(name, kind)| Column::new(name, kind));
+    let members = members.into_iter().map(|(name, kind)| TableColumn::new(name, kind));
     ColumnType::Array(Box::new(ColumnType::Struct(members.collect())))
 }
 
@@ -100,7 +100,7 @@ mod tests {
             for name in REQUIRED {
                 assert!(!of(name).nullable);
             }
-            let nested = |column: &Column| matches!(column.kind, ColumnType::Array(_) | ColumnType::TextMap);
+            let nested = |column: &TableColumn| matches!(column.kind, ColumnType::Array(_) | ColumnType::TextMap);
             let first = schema.columns.iter().position(nested).unwrap();
             assert!(schema.columns[first..].iter().all(nested), "what is nested comes last");
         }

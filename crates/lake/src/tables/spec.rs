@@ -1,7 +1,7 @@
 //! What is fixed of a table.
 
 use crate::delta::schema::TableSchema;
-use crate::rows::slots::Source;
+use crate::rows::attribute_columns::AttributeSource;
 
 /// A table of the lake before it has columns for attributes.
 pub struct TableSpec {
@@ -10,7 +10,7 @@ pub struct TableSpec {
     /// columns that have statistics in the log are the useful ones.
     pub columns: fn() -> TableSchema,
     /// What its series are, if it or its rollup has any.
-    pub series: Option<&'static Series>,
+    pub series: Option<&'static SeriesSpec>,
     /// The table of its windows.
     pub rollup: Option<&'static TableSpec>,
     /// By which columns files are told apart: each has one value of them.
@@ -18,7 +18,7 @@ pub struct TableSpec {
     /// By which columns the rows of a file are ordered. Equal ones keep the order of the log.
     pub sort: &'static [&'static str],
     /// Attributes that have a column from the beginning.
-    pub bound: &'static [(Source, &'static str)],
+    pub bound: &'static [(AttributeSource, &'static str)],
     /// Columns of text that say something new in most rows: written without a dictionary.
     pub plain: &'static [&'static str],
     /// Columns of numbers of which each is near the one before: times and positions.
@@ -26,7 +26,7 @@ pub struct TableSpec {
 }
 
 /// How rows of a table and of its rollup are series.
-pub struct Series {
+pub struct SeriesSpec {
     /// The column of numbers of which each series has one.
     pub id: &'static str,
     /// Columns that say what it is; attributes do, too.

@@ -1,6 +1,6 @@
 //! The table `tags`: one row for each sample of a tag.
 
-use super::{Series, TableSpec, fixed};
+use super::{SeriesSpec, TableSpec, fixed};
 
 pub static TAGS: TableSpec = TableSpec {
     name: "tags",
@@ -21,7 +21,7 @@ pub static TAGS: TableSpec = TableSpec {
     ],
 };
 
-pub(super) static SERIES_OF_TAGS: Series = Series {
+pub(super) static SERIES_OF_TAGS: SeriesSpec = SeriesSpec {
     id: "tag_id",
     identity: &["tag_id", "source", "tag", "unit", "overflow"],
     left_out: &[

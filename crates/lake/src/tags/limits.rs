@@ -2,19 +2,19 @@
 
 use thalweg_record::{DropReason, Metadata};
 
-use super::series::{Fixed, entries, tag_of};
+use super::series::{FixedMetadata, entries, tag_of};
 
 #[derive(Clone, Copy, Debug)]
-pub struct RowLimits {
+pub struct TagRowLimits {
     pub attributes_max: usize,
     pub attribute_name_bytes_max: usize,
     pub attribute_value_bytes_max: usize,
     pub value_bytes_max: usize,
 }
 
-impl Default for RowLimits {
-    fn default() -> RowLimits {
-        RowLimits {
+impl Default for TagRowLimits {
+    fn default() -> TagRowLimits {
+        TagRowLimits {
             attributes_max: 1024,
             attribute_name_bytes_max: 512,
             attribute_value_bytes_max: 1 << 20,
@@ -25,21 +25,21 @@ impl Default for RowLimits {
 
 /// Why a message cannot become a row, ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct MessageRefusal {
     pub reason: DropReason,
     pub error: String,
 }
 
-impl Refusal {
-    pub(super) fn too_large(error: String) -> Refusal {
-        Refusal {
+impl MessageRefusal {
+    pub(super) fn too_large(error: String) -> MessageRefusal {
+        MessageRefusal {
             reason: DropReason::TooLarge,
             error,
         }
     }
 }
 
-impl RowLimits {
+impl TagRowLimits {
     /// Whether an entry of metadata is within them.
     #[inline]
     pub(super) fn allow(&self, name: &str, text: &str) -> bool {
@@ -47,13 +47,13 @@ impl RowLimits {
     }
 
     /// `Ok` if a row may have the attributes of a message. Of one that has too many only as many are looked at as are allowed.
-    pub(super) fn check(&self, meta: &Metadata) -> Result<(), Refusal> {
-        let fixed = Fixed::of(meta, tag_of(meta).1);
+    pub(super) fn check(&self, meta: &Metadata) -> Result<(), MessageRefusal> {
+        let fixed = FixedMetadata::of(meta, tag_of(meta).1);
         let max = self.attributes_max;
         let attributes = entries(meta).filter(|(name, _)| !fixed.has(name));
         for (number, (name, value)) in attributes.enumerate() {
             if number == max {
-                return Err(Refusal::too_large(format!(
+                return Err(MessageRefusal::too_large(format!(
                     "too_many_attributes: the message has more than {max} metadata entries; remove some in a processor"
                 )));
             }
@@ -62,16 +62,16 @@ impl RowLimits {
         Ok(())
     }
 
-    fn check_attribute(&self, name: &str, value: &str) -> Result<(), Refusal> {
+    fn check_attribute(&self, name: &str, value: &str) -> Result<(), MessageRefusal> {
         if name.len() > self.attribute_name_bytes_max {
             let (max, start) = (self.attribute_name_bytes_max, name.chars().take(40).collect::<String>());
-            return Err(Refusal::too_large(format!(
+            return Err(MessageRefusal::too_large(format!(
                 "name_too_long: the metadata key that begins {start:?} has {} bytes, {max} are allowed",
                 name.len()
             )));
         }
         if value.len() > self.attribute_value_bytes_max {
-            return Err(Refusal::too_large(format!(
+            return Err(MessageRefusal::too_large(format!(
                 "value_too_long: the metadata entry {name:?} has {} bytes, {} are allowed",
                 value.len(),
                 self.attribute_value_bytes_max

@@ -1,18 +1,18 @@
 //! The table `tags`: messages of flows on their way into the log, and out of it as rows, one for each message.
 
+mod batch_writer;
 mod limits;
-mod pack;
-mod rows;
+mod row_decoder;
 mod sample;
 mod series;
 
-pub use limits::{Refusal, RowLimits};
-pub use pack::{Entry, Packed, Packer, Refused};
-pub(crate) use rows::{Changed, Samples};
+pub use batch_writer::{RefusedMessage, TagBatch, TagBatchWriter, TagEntry};
+pub use limits::{MessageRefusal, TagRowLimits};
+pub(crate) use row_decoder::{TagChangeCounts, TagRowDecoder};
 pub use series::tag_id;
 
 #[doc(hidden)]
-pub use rows::fuzz;
+pub use row_decoder::fuzz;
 
 #[cfg(test)]
 mod rollup_tests;

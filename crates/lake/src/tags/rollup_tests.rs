@@ -8,15 +8,15 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Float64Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
 use tokio::runtime::Handle;
 
 use super::table_tests::{ARRIVAL, World, slow};
 use crate::LakeMetrics;
-use crate::delta::{DeltaLog, Detail};
+use crate::delta::{DeltaLog, SnapshotDetail};
 use crate::ingest::TableWriter;
 use crate::rollup::Resolution;
-use crate::rollup::job::{RollupOptions, Rollups};
+use crate::rollup::job::{RollupBuilder, RollupOptions};
 use crate::store::SyncedStore;
 use crate::tables::{TAGS, TAGS_ROLLUP};
 
@@ -31,7 +31,7 @@ fn message((tag, before, value, status): &Sample<'_>) -> Message {
     let entries = [("umh_topic", *tag), ("unit", "bar"), ("site", "north")];
     let map = MetaMap::new(entries.map(|(k, v)| (Text::from(k), Text::from(v))), None);
     let at = Ticks((ARRIVAL - before) / 100);
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: at,
         server_time: at,
         status: *status,
@@ -78,7 +78,7 @@ fn expected(samples: &[Sample<'_>]) -> Windows {
 async fn windows(world: &World) -> Windows {
     let path = world.lake.path().join("tags_rollup");
     let log = DeltaLog::new(&path, SyncedStore::new()).unwrap();
-    let table = log.load(Detail::Counts).await.unwrap().unwrap();
+    let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let mut newest: BTreeMap<_, (i64, Window)> = BTreeMap::new();
     for file in table.files.values() {
         let resolution: i32 = file.partition[0].as_deref().unwrap().parse().unwrap();
@@ -128,7 +128,7 @@ async fn roll(world: &World, writer: &TableWriter) {
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
     let (site, source, runtime) = (writer.site().clone(), writer.log().clone(), Handle::current());
     let run = move || {
-        let opened = Rollups::open(&site, source, &TAGS, &TAGS_ROLLUP, options, metrics, runtime);
+        let opened = RollupBuilder::open(&site, source, &TAGS, &TAGS_ROLLUP, options, metrics, runtime);
         let mut rollups = opened.unwrap();
         for _ in 0..2 {
             rollups.run(ARRIVAL + 3600 * S, &|| false).unwrap();

@@ -5,16 +5,16 @@
 
 use std::borrow::Cow;
 
-use thalweg_record::{Object, Payload, Stamps, Text, Ticks, Value, json};
+use thalweg_record::{Object, Payload, Text, Ticks, Value, ValueQuality, json};
 
-use crate::otlp::decode::Window;
+use crate::otlp::decode::ArrivalWindow;
 
 const NANOS_PER_MILLI: i128 = 1_000_000;
 const NANOS_PER_TICK: i128 = 100;
 
 /// A value in the columns of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Cells<'a> {
+pub struct TagValueCells<'a> {
     /// `value_type`
     pub kind: &'static str,
     /// `value`: any number or boolean, nearest double.
@@ -29,19 +29,19 @@ pub struct Cells<'a> {
     pub time_ms: Option<i64>,
 }
 
-impl<'a> Cells<'a> {
-    pub fn of(payload: &'a Payload) -> Cells<'a> {
+impl<'a> TagValueCells<'a> {
+    pub fn of(payload: &'a Payload) -> TagValueCells<'a> {
         match payload {
-            Payload::Value(value) => Cells::of_value(value),
-            Payload::Sample { value, time_ms } => Cells {
+            Payload::Value(value) => TagValueCells::of_value(value),
+            Payload::Sample { value, time_ms } => TagValueCells {
                 time_ms: Some(*time_ms),
-                ..Cells::of_value(value)
+                ..TagValueCells::of_value(value)
             },
-            Payload::Raw(bytes) => Cells::of_raw(bytes),
+            Payload::Raw(bytes) => TagValueCells::of_raw(bytes),
         }
     }
 
-    fn of_value(value: &'a Value) -> Cells<'a> {
+    fn of_value(value: &'a Value) -> TagValueCells<'a> {
         let text = match value {
             Value::Text(text) | Value::Xml(text) | Value::NodeId(text) | Value::Decimal(text) => {
                 Some(Cow::Borrowed(text.as_str()))
@@ -52,66 +52,68 @@ impl<'a> Cells<'a> {
             Value::Bytes(bytes) => Some(&**bytes),
             _ => None,
         };
-        Cells {
+        TagValueCells {
             text,
             bytes,
-            ..Cells::numeric(value)
+            ..TagValueCells::numeric(value)
         }
     }
 
     /// The columns that need nothing from the value's memory.
-    fn numeric(value: &Value) -> Cells<'static> {
+    fn numeric(value: &Value) -> TagValueCells<'static> {
         let (number, integer) = match value {
             Value::Bool(truth) => (Some(f64::from(u8::from(*truth))), Some(i64::from(*truth))),
             number => (number.as_f64(), number.as_i64()),
         };
-        Cells {
+        TagValueCells {
             kind: value.type_name(),
             number,
             integer,
-            ..Cells::default()
+            ..TagValueCells::default()
         }
     }
 
-    fn of_raw(bytes: &'a [u8]) -> Cells<'a> {
+    fn of_raw(bytes: &'a [u8]) -> TagValueCells<'a> {
         let Ok(text) = std::str::from_utf8(bytes) else {
-            return Cells {
+            return TagValueCells {
                 kind: "bytestring",
                 bytes: Some(bytes),
-                ..Cells::default()
+                ..TagValueCells::default()
             };
         };
         match json::parse(bytes) {
             Ok(Value::Object(object)) => match sample_of(&object) {
-                Some((value, time_ms)) => Cells {
+                Some((value, time_ms)) => TagValueCells {
                     time_ms: Some(time_ms),
-                    ..Cells::owned(value)
+                    ..TagValueCells::owned(value)
                 },
-                None => Cells::structured(&Value::Object(object), text),
+                None => TagValueCells::structured(&Value::Object(object), text),
             },
-            Ok(array @ Value::Array(_)) => Cells::structured(&array, text),
-            Ok(scalar) => Cells::owned(&scalar),
-            Err(_) => Cells {
+            Ok(array @ Value::Array(_)) => TagValueCells::structured(&array, text),
+            Ok(scalar) => TagValueCells::owned(&scalar),
+            Err(_) => TagValueCells {
                 kind: "string",
                 text: Some(Cow::Borrowed(text)),
-                ..Cells::default()
+                ..TagValueCells::default()
             },
         }
     }
 
     /// An object or array as it was sent, without the white space around it.
-    fn structured(value: &Value, sent: &'a str) -> Cells<'a> {
-        Cells {
+    fn structured(value: &Value, sent: &'a str) -> TagValueCells<'a> {
+        TagValueCells {
             text: Some(Cow::Borrowed(sent.trim_ascii())),
-            ..Cells::numeric(value)
+            ..TagValueCells::numeric(value)
         }
     }
 
-    fn owned(value: &Value) -> Cells<'static> {
-        let text = Cells::of_value(value).text.map(|text| Cow::Owned(text.into_owned()));
-        Cells {
+    fn owned(value: &Value) -> TagValueCells<'static> {
+        let text = TagValueCells::of_value(value)
+            .text
+            .map(|text| Cow::Owned(text.into_owned()));
+        TagValueCells {
             text,
-            ..Cells::numeric(value)
+            ..TagValueCells::numeric(value)
         }
     }
 
@@ -157,12 +159,12 @@ pub struct RowTime {
     pub original: Option<String>,
 }
 
-impl Window {
+impl ArrivalWindow {
     /// The script's explicit time, else the source's, else the payload's own, else the server's, else the arrival.
     pub fn row_time(
         &self,
         explicit_ms: Option<i64>,
-        stamps: Option<Stamps>,
+        stamps: Option<ValueQuality>,
         payload_ms: Option<i64>,
         arrival: i64,
     ) -> RowTime {
@@ -226,8 +228,8 @@ mod tests {
         integer: Option<i64>,
         text: Option<&'a str>,
         time_ms: Option<i64>,
-    ) -> Cells<'a> {
-        Cells {
+    ) -> TagValueCells<'a> {
+        TagValueCells {
             kind,
             number,
             integer,
@@ -322,10 +324,10 @@ mod tests {
             ),
         ];
         for (payload, expected) in cases {
-            assert_eq!(Cells::of(&payload), expected, "{payload:?}");
+            assert_eq!(TagValueCells::of(&payload), expected, "{payload:?}");
         }
         let bytes = Payload::Raw(vec![0xff, 0].into());
-        assert_eq!(Cells::of(&bytes).bytes, Some([0xff, 0].as_slice()));
+        assert_eq!(TagValueCells::of(&bytes).bytes, Some([0xff, 0].as_slice()));
     }
 
     #[test]
@@ -334,13 +336,13 @@ mod tests {
         let arrival = 1_800_000_000 * SECOND;
         let at = |seconds: i64| Ticks((1_800_000_000 + seconds) * 10_000_000);
         let stamps = |source, server| {
-            Some(Stamps {
+            Some(ValueQuality {
                 source_time: source,
                 server_time: server,
                 status: 0,
             })
         };
-        let window = Window::default();
+        let window = ArrivalWindow::default();
         let row = |nanos, source| RowTime {
             nanos,
             source,

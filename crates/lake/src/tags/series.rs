@@ -1,9 +1,9 @@
 //! What is constant for the rows of one tag: source, tag, unit and all other metadata.
 
-mod passing;
-mod sights;
-mod slot;
-mod table;
+mod admission_filter;
+mod cache;
+mod cached_series;
+mod metadata_writer;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use thalweg_record::{MetaMap, Metadata, Text, key};
 use xxhash_rust::xxh3::Xxh3;
 
-pub(super) use table::SeriesTable;
+pub(super) use cache::TagSeriesCache;
 
 /// A script's explicit time in milliseconds.
 const EXPLICIT_TIME: &str = "timestamp_ms";
@@ -25,7 +25,7 @@ const LIGHT_BYTES: usize = 1024;
 
 /// Metadata without a column of its own, sorted by name.
 #[derive(Debug)]
-pub(super) enum Attributes {
+pub(super) enum TagAttributes {
     /// Entries of a constant map, which are not copied, but for those at some places.
     Shared {
         map: Arc<MetaMap>,
@@ -34,18 +34,18 @@ pub(super) enum Attributes {
     Own(Box<[(Text, Text)]>),
 }
 
-impl Attributes {
+impl TagAttributes {
     pub fn len(&self) -> usize {
         match self {
-            Attributes::Shared { map, skipped } => map.len() - skipped.len(),
-            Attributes::Own(entries) => entries.len(),
+            TagAttributes::Shared { map, skipped } => map.len() - skipped.len(),
+            TagAttributes::Own(entries) => entries.len(),
         }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Text, &Text)> {
         let (shared, skipped, own) = match self {
-            Attributes::Shared { map, skipped } => (Some(map.iter()), &**skipped, &[][..]),
-            Attributes::Own(entries) => (None, &[][..], &**entries),
+            TagAttributes::Shared { map, skipped } => (Some(map.iter()), &**skipped, &[][..]),
+            TagAttributes::Own(entries) => (None, &[][..], &**entries),
         };
         let mut skipped = skipped.iter().peekable();
         let shared = (0_u16..).zip(shared.into_iter().flatten());
@@ -58,8 +58,8 @@ impl Attributes {
     /// Memory that it holds, a map included.
     fn bytes(&self) -> usize {
         match self {
-            Attributes::Shared { map, skipped } => size_of_val(&**skipped) + bytes_of(map),
-            Attributes::Own(entries) => entries.iter().map(|(name, text)| bytes_of_entry(name, text)).sum(),
+            TagAttributes::Shared { map, skipped } => size_of_val(&**skipped) + bytes_of(map),
+            TagAttributes::Own(entries) => entries.iter().map(|(name, text)| bytes_of_entry(name, text)).sum(),
         }
     }
 }
@@ -74,19 +74,19 @@ fn bytes_of_entry(name: &Text, text: &Text) -> usize {
 
 /// Everything that rows of one tag share.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct TagSeries {
     pub source: Arc<str>,
     pub tag: Option<Text>,
     /// XXH3-64 over source and tag, each after its length as four bytes, little-endian.
     pub tag_id: i64,
     pub unit: Option<Text>,
-    pub attributes: Attributes,
+    pub attributes: TagAttributes,
     /// What a row of it takes beyond the usual, if none of its attributes has a column.
     weight: usize,
 }
 
-impl Series {
-    fn is_same(&self, other: &Series) -> bool {
+impl TagSeries {
+    fn is_same(&self, other: &TagSeries) -> bool {
         self.source == other.source
             && self.tag == other.tag
             && self.unit == other.unit
@@ -94,7 +94,7 @@ impl Series {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Series>() + self.attributes.bytes()
+        size_of::<TagSeries>() + self.attributes.bytes()
     }
 
     fn content_hash(&self) -> u64 {
@@ -179,7 +179,7 @@ fn changes_hash(meta: &Metadata) -> u128 {
 }
 
 /// Which metadata of a message is in columns that every row has.
-pub(super) struct Fixed {
+pub(super) struct FixedMetadata {
     tag_key: Option<&'static str>,
     has_time: bool,
     source_time: bool,
@@ -187,10 +187,10 @@ pub(super) struct Fixed {
     status: bool,
 }
 
-impl Fixed {
-    pub fn of(meta: &Metadata, tag_key: Option<&'static str>) -> Fixed {
+impl FixedMetadata {
+    pub fn of(meta: &Metadata, tag_key: Option<&'static str>) -> FixedMetadata {
         let stamped = meta.stamps().is_some();
-        let mut fixed = Fixed {
+        let mut fixed = FixedMetadata {
             tag_key,
             has_time: explicit_time(meta).is_some(),
             source_time: stamped,
@@ -257,23 +257,23 @@ pub(super) fn entries(meta: &Metadata) -> impl Iterator<Item = (&Text, &Text)> {
 }
 
 /// Works out a series from the metadata as a whole.
-fn describe(source: &Arc<str>, meta: &Metadata) -> Series {
+fn describe(source: &Arc<str>, meta: &Metadata) -> TagSeries {
     let (tag, tag_key) = tag_of(meta);
-    let fixed = Fixed::of(meta, tag_key);
+    let fixed = FixedMetadata::of(meta, tag_key);
     let map = meta.shared_map();
     let attributes = if meta.is_changed() || u16::try_from(map.len()).is_err() {
         let own = entries(meta).filter(|(name, _)| !fixed.has(name));
-        Attributes::Own(own.map(|(name, text)| (name.clone(), text.clone())).collect())
+        TagAttributes::Own(own.map(|(name, text)| (name.clone(), text.clone())).collect())
     } else {
         let entries = (0_u16..).zip(map.iter());
         let skipped = entries.filter(|(_, (name, _))| fixed.has(name)).map(|(at, _)| at);
-        Attributes::Shared {
+        TagAttributes::Shared {
             skipped: skipped.collect(),
             map: map.clone(),
         }
     };
     let texts: usize = attributes.iter().map(|(name, text)| name.len() + text.len()).sum();
-    Series {
+    TagSeries {
         source: source.clone(),
         tag_id: tag_id(source, tag.as_deref()),
         weight: texts.saturating_sub(LIGHT_BYTES),

@@ -11,26 +11,26 @@ use arrow::datatypes::Int64Type;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
 use tempfile::TempDir;
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, SourceName, Text, Value};
 use thalweg_telemetry::StatusSource as _;
 
-use super::{Packer, tag_id};
+use super::{TagBatchWriter, tag_id};
 use crate::LakeMetrics;
-use crate::attributes::Promotion;
+use crate::attributes::AttributePromotion;
 use crate::commit::commit_info;
 use crate::compaction::CompactionOptions;
 use crate::delta::actions::{Action, Metadata as TableMetadata};
-use crate::delta::schema::Column;
-use crate::delta::{DeltaLog, Detail};
+use crate::delta::schema::TableColumn;
+use crate::delta::{DeltaLog, SnapshotDetail};
 use crate::error::OpenError;
-use crate::ingest::{Feed, IngestOptions, TableWriter};
+use crate::ingest::{IngestOptions, QueueSource, TableWriter};
+use crate::maintenance::{MaintenanceOptions, MaintenanceThread};
 use crate::store::simulated::{SimulatedDisk, StepKind};
-use crate::store::{Site, SyncedStore};
+use crate::store::{LakeStorage, SyncedStore};
 use crate::tables::TAGS;
-use crate::upkeep::{Upkeep, UpkeepOptions};
 
 const PARTITION: PartitionId = PartitionId::new(7, 0);
 /// Of all messages.
@@ -67,7 +67,7 @@ impl World {
             min_free_bytes: Some(0),
             ..LogOptions::default()
         };
-        let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 0xab, &options).unwrap();
+        let log = EmbeddedLog::open(Arc::new(RamDisk::new(256 << 20)), 0xab, &options).unwrap();
         log.create(PARTITION, thalweg_log::Durability::Fsync).await.unwrap();
         World {
             log: Arc::new(log),
@@ -85,7 +85,7 @@ impl World {
         store: SyncedStore,
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
-        let feed = Feed {
+        let feed = QueueSource {
             handoffs: None,
             queue: "lake.tags".to_owned(),
             log: self.log.clone(),
@@ -93,8 +93,8 @@ impl World {
             taken: Arc::new(|_, _| {}),
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let site = Site::folder(lake, store);
-        TableWriter::open(&site, &TAGS, feed, Promotion::default(), metrics, options).await
+        let site = LakeStorage::folder(lake, store);
+        TableWriter::open(&site, &TAGS, feed, AttributePromotion::default(), metrics, options).await
     }
 
     async fn open_with(&self, store: SyncedStore, options: &IngestOptions) -> Result<TableWriter, OpenError> {
@@ -107,12 +107,12 @@ impl World {
 
     /// Returns when the messages are in the log.
     pub async fn append(&self, messages: Vec<Message>) {
-        let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+        let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, ARRIVAL);
         assert_eq!(packed.refused, []);
         for entry in packed.entries {
             let mut records = Records::new();
             records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
-            self.log.append(Unit::of(PARTITION, records), None).await.unwrap();
+            self.log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();
         }
     }
 
@@ -130,7 +130,7 @@ impl World {
     /// How far the table has the log.
     pub async fn taken(&self) -> Option<i64> {
         let log = DeltaLog::new(&self.table(), SyncedStore::new()).unwrap();
-        let table = log.load(Detail::Counts).await.unwrap()?;
+        let table = log.load(SnapshotDetail::Counts).await.unwrap()?;
         table.transactions.values().next().copied()
     }
 
@@ -147,7 +147,7 @@ impl World {
     /// All rows of the table, file by file in the order of commits.
     async fn rows(&self) -> Vec<Row> {
         let log = DeltaLog::new(&self.table(), SyncedStore::new()).unwrap();
-        let Some(snapshot) = log.load(Detail::Stats).await.unwrap() else {
+        let Some(snapshot) = log.load(SnapshotDetail::Stats).await.unwrap() else {
             return Vec::new();
         };
         let mut files = Vec::new();
@@ -348,7 +348,7 @@ async fn columns_keep_their_names_over_a_restart() {
     assert_eq!((suffixed.len(), value.as_str()), ("attr_a_b__".len() + 8, "second"));
     assert_eq!(rows[2]["attr_c"], "x");
     let log = DeltaLog::new(&world.table(), SyncedStore::new()).unwrap();
-    let schema = log.load(Detail::Counts).await.unwrap().unwrap().schema;
+    let schema = log.load(SnapshotDetail::Counts).await.unwrap().unwrap().schema;
     assert_eq!(schema.column("attr_a_b").unwrap().binding(), Some(("attr", "a.b")));
     assert_eq!(schema.column(suffixed).unwrap().binding(), Some(("attr", "a_b")));
 }
@@ -374,7 +374,7 @@ async fn a_table_of_an_earlier_version_goes_on() {
     writer.close(SOON).await;
     let rows = world.rows().await;
     assert_eq!((rows[0]["attr_a"].as_str(), rows[0]["attr_b"].as_str()), ("x", "y"));
-    let table = log.load(Detail::Counts).await.unwrap().unwrap();
+    let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     assert_eq!(table.schema.columns[7].name, "overflow");
 }
 
@@ -434,7 +434,7 @@ async fn another_writer_in_between_is_respected() {
 
     // A commit without new columns: ours goes in after it.
     let log = DeltaLog::new(&world.table(), SyncedStore::new()).unwrap();
-    let mut snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+    let mut snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let info = || Action::CommitInfo(commit_info("WRITE", 1));
     log.commit(snapshot.version + 1, &[info()]).await.unwrap();
     world.store(&writer, vec![message("t", 2, &[("b", "2")])]).await;
@@ -442,7 +442,9 @@ async fn another_writer_in_between_is_respected() {
     // A commit that gives the name c.d the column that our c_d would take.
     log.refresh(&mut snapshot).await.unwrap();
     let mut schema = (*snapshot.schema).clone();
-    schema.columns.push(Column::attribute("attr_c_d".into(), "attr", "c.d"));
+    schema
+        .columns
+        .push(TableColumn::attribute("attr_c_d".into(), "attr", "c.d"));
     let metadata = TableMetadata {
         schema_string: schema.to_delta(),
         ..snapshot.metadata.clone()
@@ -565,7 +567,7 @@ async fn small_files_become_one_and_rows_stay_as_they_are() {
         world.store(&writer, messages).await;
     }
     let before = world.rows().await;
-    let options = UpkeepOptions {
+    let options = MaintenanceOptions {
         compaction: CompactionOptions {
             inputs: 4,
             seal_after: Duration::ZERO,
@@ -573,10 +575,10 @@ async fn small_files_become_one_and_rows_stay_as_they_are() {
         },
         bytes_per_second: 0,
         look_every: Duration::from_millis(5),
-        ..UpkeepOptions::default()
+        ..MaintenanceOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let upkeep = Upkeep::start(options, metrics).unwrap();
+    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
     upkeep.keep(writer.clone());
     until(|| (writer.tables()[0].files <= 3).then_some(())).await;
     tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();

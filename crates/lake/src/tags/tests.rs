@@ -8,19 +8,19 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
 use proptest::prelude::*;
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
 
-use super::rows::Changed;
-use super::sample::Cells;
+use super::row_decoder::TagChangeCounts;
+use super::sample::TagValueCells;
 use super::*;
-use crate::attributes::{Bindings, Promotion, column_name};
-use crate::commit::{EncodedFile, Rows as _};
+use crate::attributes::{AttributeBindings, AttributePromotion, column_name};
+use crate::commit::{CommitPayload as _, EncodedFile};
 use crate::delta::schema::TableSchema;
-use crate::delta::stats::{Bound, FileStats};
+use crate::delta::stats::{ColumnBound, FileStats};
 use crate::file::FileRules;
-use crate::ingest::files::Together;
-use crate::otlp::decode::Window;
-use crate::rows::chunk::Chunk;
+use crate::ingest::files::ChunkBatch;
+use crate::otlp::decode::ArrivalWindow;
+use crate::rows::chunk::MemtableChunk;
 use crate::tables::TAGS;
 
 const ARRIVAL: i64 = 1_935_817_689_123_456_700;
@@ -34,7 +34,7 @@ struct Written {
 }
 
 /// Through entries of the log into files, which are the same, byte by byte, as of entries that are handed over.
-fn write(messages: &[Message], promotion: Promotion) -> Written {
+fn write(messages: &[Message], promotion: AttributePromotion) -> Written {
     let written = encode(&chunks(messages, Way::Log), promotion.clone());
     let handed = encode(&chunks(messages, Way::Handed), promotion);
     let bytes = |written: &Written| written.files.iter().map(|file| file.bytes.clone()).collect::<Vec<_>>();
@@ -45,15 +45,15 @@ fn write(messages: &[Message], promotion: Promotion) -> Written {
     written
 }
 
-fn encode(chunks: &[Arc<Chunk>], promotion: Promotion) -> Written {
+fn encode(chunks: &[Arc<MemtableChunk>], promotion: AttributePromotion) -> Written {
     let rules = FileRules::default();
-    let together = Together {
+    let together = ChunkBatch {
         spec: &TAGS,
         chunks,
         rules: &rules,
     };
     let mut schema = (TAGS.columns)();
-    let mut bindings = Bindings::of(&schema, promotion);
+    let mut bindings = AttributeBindings::of(&schema, promotion);
     let columns = bindings.admit(together.names(&bindings));
     schema.columns.extend(columns);
     let (files, _) = together.encode(&schema, &bindings).unwrap();
@@ -68,14 +68,14 @@ enum Way {
 }
 
 /// Half of the messages in rows that others are taken away from, as by a query.
-fn chunks(messages: &[Message], way: Way) -> Vec<Arc<Chunk>> {
-    let mut packer = Packer::default();
-    let mut samples = Samples::new(Window::default(), 1 << 20);
+fn chunks(messages: &[Message], way: Way) -> Vec<Arc<MemtableChunk>> {
+    let mut packer = TagBatchWriter::default();
+    let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20);
     let halves = messages.split_at(messages.len() / 2);
     let of_half = |half: &[Message]| {
         let packed = packer.pack(&"plant".into(), half, ARRIVAL);
         assert_eq!(packed.refused, []);
-        let mut chunk = Chunk::new(&TAGS);
+        let mut chunk = MemtableChunk::new(&TAGS);
         let all = Arc::new(half.to_vec());
         for entry in &packed.entries {
             if way == Way::Handed {
@@ -139,13 +139,13 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
 
 /// The row of a message by the rules, without any of the machinery: for metadata that is not OPC UA's.
 fn expected(message: &Message, promoted: &dyn Fn(&str) -> bool) -> Row {
-    let cells = Cells::of(&message.payload);
+    let cells = TagValueCells::of(&message.payload);
     let stamps = message.meta.stamps();
     let explicit = message
         .meta
         .get("timestamp_ms")
         .and_then(|text| text.parse::<i64>().ok());
-    let time = Window::default().row_time(explicit, stamps, cells.time_ms, ARRIVAL);
+    let time = ArrivalWindow::default().row_time(explicit, stamps, cells.time_ms, ARRIVAL);
     let tag = message.meta.get("umh_topic").map(Cow::into_owned);
     let mut row = Row::new();
     let mut put = |column: &str, value: Option<String>| {
@@ -268,7 +268,7 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
                 let mut meta = match stamps {
                     Some((source_time, server_time, status)) => Metadata::stamped(
                         shared,
-                        Stamps {
+                        ValueQuality {
                             source_time,
                             server_time,
                             status,
@@ -292,7 +292,7 @@ proptest! {
     #[test]
     fn what_is_read_back_is_what_the_rules_say(messages in messages(), keep_out in any::<bool>()) {
         let never = if keep_out { vec!["b*".to_owned()] } else { Vec::new() };
-        let promotion = Promotion::new(256, Vec::new(), &never).unwrap();
+        let promotion = AttributePromotion::new(256, Vec::new(), &never).unwrap();
         let promoted = |name: &str| !(keep_out && name.starts_with('b'));
         // Without a tag of OPC UA or MQTT the only key of a tag is the topic.
         let written = write(&messages, promotion);
@@ -324,15 +324,15 @@ fn check_stats(file: &EncodedFile, schema: &TableSchema, rows: &[Row]) {
             assert_eq!(nulls as usize, rows.len() - values.len(), "{}", column.column);
         }
         for value in values {
-            let inside = |bound: &Bound, least: bool| match bound {
-                Bound::Int(bound) if least => *bound <= value.parse().unwrap(),
-                Bound::Int(bound) => *bound >= value.parse().unwrap(),
-                Bound::Float(bound) => {
+            let inside = |bound: &ColumnBound, least: bool| match bound {
+                ColumnBound::Int(bound) if least => *bound <= value.parse().unwrap(),
+                ColumnBound::Int(bound) => *bound >= value.parse().unwrap(),
+                ColumnBound::Float(bound) => {
                     let value = f64::from_bits(value.parse().unwrap());
                     if least { *bound <= value } else { *bound >= value }
                 }
-                Bound::Text(bound) if least => **bound <= **value,
-                Bound::Text(bound) => **bound >= **value,
+                ColumnBound::Text(bound) if least => **bound <= **value,
+                ColumnBound::Text(bound) => **bound >= **value,
             };
             assert!(
                 column.min.as_ref().is_none_or(|min| inside(min, true)),
@@ -354,7 +354,7 @@ fn number_at(tag: &str, seconds: i64, value: f64) -> Message {
         None,
     ));
     let source_time = Ticks(ARRIVAL / 100 + seconds * 10_000_000);
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time,
         server_time: source_time,
         status: 0,
@@ -367,7 +367,7 @@ fn a_file_says_how_it_is_sorted_and_is_plain_parquet_to_others() {
     let messages: Vec<_> = (0..50_000)
         .map(|i| number_at(&format!("t{}", i % 100), i / 100, i as f64))
         .collect();
-    let written = write(&messages, Promotion::default());
+    let written = write(&messages, AttributePromotion::default());
     let file = &written.files[0];
     let metadata = ArrowReaderMetadata::load(&file.bytes, Default::default())
         .unwrap()
@@ -409,7 +409,7 @@ fn a_file_says_how_it_is_sorted_and_is_plain_parquet_to_others() {
 fn a_file_with_nan_states_no_bounds_for_the_value() {
     let written = write(
         &[number_at("t", 0, 1.0), number_at("t", 1, f64::NAN)],
-        Promotion::default(),
+        AttributePromotion::default(),
     );
     let stats = FileStats::parse(
         written.files[0].add.stats.as_ref().unwrap(),
@@ -428,7 +428,7 @@ fn a_file_with_nan_states_no_bounds_for_the_value() {
 fn columns_without_a_value_in_a_file_are_not_in_it() {
     let mut yesterday = number_at("t", -86_400, 1.0);
     yesterday.meta.set("only_yesterday", "1");
-    let written = write(&[yesterday, number_at("t", 0, 2.0)], Promotion::default());
+    let written = write(&[yesterday, number_at("t", 0, 2.0)], AttributePromotion::default());
     assert_eq!(written.files.len(), 2, "a day each");
     let has = |row: &Row| row.contains_key("attr_only_yesterday");
     let rows: Vec<Row> = written
@@ -438,7 +438,7 @@ fn columns_without_a_value_in_a_file_are_not_in_it() {
         .flat_map(|batch| rows_of(&batch))
         .collect();
     assert_eq!(rows.iter().map(has).collect::<Vec<_>>(), [true, false]);
-    let today = write(&[number_at("t", 0, 2.0)], Promotion::default());
+    let today = write(&[number_at("t", 0, 2.0)], AttributePromotion::default());
     let fields = read(&today.files[0])[0].schema();
     assert!(fields.field_with_name("attr_site").is_ok() && fields.field_with_name("attr_only_yesterday").is_err());
 }
@@ -449,7 +449,7 @@ fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_the
     let mut message = number_at("t", 0, 1.0);
     message.meta.set("big", "x".repeat(LEN));
     let messages = vec![message; 2_000];
-    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, ARRIVAL);
     let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.part.end).collect();
     assert_eq!(untils.last(), Some(&2_000));
     assert!(untils[0] * LEN <= (24 << 20) + LEN, "{untils:?}");
@@ -462,7 +462,7 @@ fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_the
     let used: usize = chunks.iter().map(|chunk| chunk.space().used).sum();
     assert!(used > 2_000 * (LEN - 2_000), "{used} bytes");
 
-    let promotion = Promotion::new(256, vec![], &["big".to_owned()]).unwrap();
+    let promotion = AttributePromotion::new(256, vec![], &["big".to_owned()]).unwrap();
     let written = write(&messages, promotion);
     let lengths: Vec<usize> = read(&written.files[0])
         .iter()
@@ -488,21 +488,21 @@ fn a_chunk_has_more_rows_than_tags_however_much_tags_say() {
         })
         .collect();
     let message = |map: &Arc<MetaMap>| {
-        let meta = Metadata::stamped(map.clone(), Stamps::NONE);
+        let meta = Metadata::stamped(map.clone(), ValueQuality::NONE);
         Message::new(Payload::Value(Value::F64(1.0)), meta)
     };
     let messages: Arc<Vec<Message>> = Arc::new(maps.iter().map(message).collect());
-    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
-    let mut samples = Samples::new(Window::default(), 200 << 20);
-    let mut round = |chunk: &mut Chunk| {
+    let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 200 << 20);
+    let mut round = |chunk: &mut MemtableChunk| {
         for entry in &packed.entries {
             samples.put(&packed.handed(entry, &messages, &"plant".into(), ARRIVAL), chunk);
         }
     };
     // What comes again is known.
-    let mut first = Chunk::new(&TAGS);
+    let mut first = MemtableChunk::new(&TAGS);
     (0..3).for_each(|_| round(&mut first));
-    let (mut chunk, mut rounds) = (Chunk::new(&TAGS), 0);
+    let (mut chunk, mut rounds) = (MemtableChunk::new(&TAGS), 0);
     while !chunk.is_full() {
         round(&mut chunk);
         rounds += 1;
@@ -518,12 +518,12 @@ fn a_chunk_has_more_rows_than_tags_however_much_tags_say() {
 
 #[test]
 fn refused_messages_are_named_and_the_others_are_in_entries() {
-    let limits = RowLimits {
+    let limits = TagRowLimits {
         attribute_value_bytes_max: 10,
         value_bytes_max: 70 << 10,
-        ..RowLimits::default()
+        ..TagRowLimits::default()
     };
-    let mut packer = Packer::new(limits);
+    let mut packer = TagBatchWriter::new(limits);
     let value = |bytes: usize| Message::new(Payload::Value(Value::text("x".repeat(bytes))), Metadata::default());
     let mut named = number_at("t", 0, 1.0);
     named.meta.set("x", "12345678901");
@@ -543,11 +543,11 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         .map(|refused| (refused.index, refused.refusal.error.split(':').next().unwrap()))
         .collect();
     assert_eq!(refused, [1, 3, 4].map(|index| (index, "value_too_long")));
-    let mut chunk = Chunk::new(&TAGS);
-    let (_, changed) = Samples::new(Window::default(), 1 << 20)
+    let mut chunk = MemtableChunk::new(&TAGS);
+    let (_, changed) = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20)
         .decode(&packed.entries[0].bytes, &mut chunk)
         .unwrap();
-    assert_eq!((chunk.rows(), changed), (3, Changed::default()));
+    assert_eq!((chunk.rows(), changed), (3, TagChangeCounts::default()));
     let handed = packed.handed(
         &packed.entries[0],
         &Arc::new(messages.to_vec()),
@@ -567,7 +567,7 @@ fn a_large_message_has_an_entry_of_its_own_and_one_that_the_log_cannot_take_is_r
         too_much.meta.set(format!("n{name}"), "y".repeat(1 << 20));
     }
     let messages = [text(1), text(10 << 20), text(2), too_much, text(3)];
-    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, ARRIVAL);
     let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.part.end).collect();
     assert_eq!(untils, [1, 2, 3, 5]);
     assert_eq!(packed.refused[0].index, 3);
@@ -576,28 +576,34 @@ fn a_large_message_has_an_entry_of_its_own_and_one_that_the_log_cannot_take_is_r
 
 #[test]
 fn an_entry_that_is_cut_or_of_another_kind_is_an_error() {
-    let packed = Packer::default().pack(&"plant".into(), &[number_at("t", 0, 1.0)], ARRIVAL);
+    let packed = TagBatchWriter::default().pack(&"plant".into(), &[number_at("t", 0, 1.0)], ARRIVAL);
     let entry = &packed.entries[0].bytes;
-    let mut samples = Samples::new(Window::default(), 1 << 20);
+    let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20);
     for cut in 0..entry.len() {
-        assert!(samples.decode(&entry[..cut], &mut Chunk::new(&TAGS)).is_err(), "{cut}");
+        assert!(
+            samples.decode(&entry[..cut], &mut MemtableChunk::new(&TAGS)).is_err(),
+            "{cut}"
+        );
     }
-    rows::fuzz(entry);
-    rows::fuzz(&entry[4..]);
+    row_decoder::fuzz(entry);
+    row_decoder::fuzz(&entry[4..]);
 }
 
 #[test]
 fn what_is_remembered_of_tags_is_counted_and_has_an_end() {
     const BYTES: usize = 256 << 10;
-    let mut samples = Samples::new(Window::default(), BYTES);
-    let (mut largest, mut chunk) = (0, Chunk::new(&TAGS));
+    let mut samples = TagRowDecoder::new(ArrivalWindow::default(), BYTES);
+    let (mut largest, mut chunk) = (0, MemtableChunk::new(&TAGS));
     for round in 0..400 {
         let messages: Vec<Message> = (0..10)
             .map(|tag| number_at(&format!("line.{round}.tag{tag}"), 0, 1.0))
             .collect();
         // What comes once is not remembered.
         for _ in 0..2 {
-            for entry in Packer::default().pack(&"plant".into(), &messages, ARRIVAL).entries {
+            for entry in TagBatchWriter::default()
+                .pack(&"plant".into(), &messages, ARRIVAL)
+                .entries
+            {
                 samples.decode(&entry.bytes, &mut chunk).unwrap();
             }
         }
@@ -638,13 +644,19 @@ fn a_tag_of_opc_ua_takes_about_three_kibibytes() {
     let message = |n: usize| {
         let entries = entries(n).map(|(name, text)| (Text::from(name), Text::from(text)));
         let map = Arc::new(MetaMap::new(entries, Some(n as u64)));
-        Message::new(Payload::Value(Value::F64(1.0)), Metadata::stamped(map, Stamps::NONE))
+        Message::new(
+            Payload::Value(Value::F64(1.0)),
+            Metadata::stamped(map, ValueQuality::NONE),
+        )
     };
     let messages: Vec<Message> = (0..TAGS_COUNT).map(message).collect();
-    let mut samples = Samples::new(Window::default(), 64 << 20);
-    let mut chunk = Chunk::new(&TAGS);
-    let mut decode = |samples: &mut Samples| {
-        for entry in Packer::default().pack(&"plant".into(), &messages, ARRIVAL).entries {
+    let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 64 << 20);
+    let mut chunk = MemtableChunk::new(&TAGS);
+    let mut decode = |samples: &mut TagRowDecoder| {
+        for entry in TagBatchWriter::default()
+            .pack(&"plant".into(), &messages, ARRIVAL)
+            .entries
+        {
             samples.decode(&entry.bytes, &mut chunk).unwrap();
         }
         samples.remembered_bytes()
@@ -667,7 +679,7 @@ fn maps_that_only_one_message_has_are_counted_with_the_entry_that_has_it() {
     large.payload = Payload::Value(Value::text("x".repeat(5 << 20)));
     messages.push(large);
     messages.extend(vec![number_at("u", 0, 1.0); 2]);
-    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, ARRIVAL);
     let bytes: Vec<usize> = packed.entries.iter().map(|entry| entry.own_maps_bytes).collect();
     let [alone, large, 0] = bytes[..] else {
         panic!("{bytes:?}")

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use thalweg_log::disk::{Disk, DiskFile, Space};
+use thalweg_log::disk::{Disk, DiskFile, DiskSpace};
 
 /// A disk whose writes and syncs are counted.
 pub struct Counted {
@@ -65,7 +65,7 @@ impl Disk for Counted {
         self.disk.sync_names()
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         self.disk.space()
     }
 }

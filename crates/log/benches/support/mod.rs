@@ -10,8 +10,8 @@ pub use counted::Counted;
 pub use histogram::Histogram;
 
 #[global_allocator]
-static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
-    thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
+static ALLOCATOR: thalweg_telemetry::alloc::CountingAllocator<tikv_jemallocator::Jemalloc> =
+    thalweg_telemetry::alloc::CountingAllocator(tikv_jemallocator::Jemalloc);
 
 /// Where the logs go. Memory is no disk.
 pub fn folder() -> PathBuf {

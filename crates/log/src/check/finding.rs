@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::durability::Durability;
-use crate::format::newer::Newer;
+use crate::format::newer::NewerVersion;
 use crate::ids::{Offset, PartitionId, Sequence};
 
 /// Something that is not as it was written, or that stands out.
@@ -46,7 +46,7 @@ pub enum FindingKind {
     Unread,
     /// Lost before and given up since.
     Gap,
-    NewerFormat(Newer),
+    NewerFormat(NewerVersion),
     /// A sound block of this version that names another one.
     BadVersion,
     /// What the table of partitions says is damaged or contradicts itself.
@@ -187,9 +187,9 @@ pub struct CheckReport {
     pub partitions: Vec<CheckedPartition>,
     pub findings: Vec<Finding>,
     /// What a repair would give up.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostRange>,
     /// What cannot be read either, but stands before a checkpoint: nobody reads it, but what moves files would.
-    pub let_go: Vec<Lost>,
+    pub let_go: Vec<LostRange>,
     /// So many records more, of any partitions, are known to have stood in blocks of which nothing is left.
     pub unaccounted: u64,
     /// A repair has each partition go on so many offsets later, so that none that such a block may have had is given out again.
@@ -215,7 +215,7 @@ pub struct CheckedPartition {
 
 /// Offsets that cannot be read, from the first to the one behind the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostRange {
     pub partition: PartitionId,
     pub from: Offset,
     pub to: Offset,

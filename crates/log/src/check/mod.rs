@@ -1,37 +1,37 @@
 //! `thalweg log check`: reads everything that is stored, changes nothing, and goes on after whatever it finds. What it
 //! finds is an error if something that is needed cannot be read or the log does not open; the rest is a note.
 
-mod facts;
+pub(crate) mod coverage;
 mod finding;
-pub(crate) mod held;
+pub(crate) mod layout;
 pub(crate) mod outline;
-mod row;
 pub(crate) mod salvage;
-pub(crate) mod settle;
-pub(crate) mod survey;
+pub(crate) mod scan;
+mod segment_frames;
+mod table_replay;
 
-pub use finding::{CheckReport, CheckedPartition, Finding, FindingKind, Lost};
+pub use finding::{CheckReport, CheckedPartition, Finding, FindingKind, LostRange};
 
 use crate::cache::IndexCache;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::open;
 use crate::recovery;
-use survey::Survey;
+use scan::LogScan;
 
 /// Indexes of full files that are kept in memory.
 pub(crate) const INDEX_BYTES: usize = 32 << 20;
 
 /// Called with the bytes that were looked at so far, and all.
-pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
+pub type CheckProgress<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// Reads a log as it is. Nothing may write to it meanwhile. Fails only if a file cannot be opened.
-pub fn check(disk: &dyn Disk, progress: &mut Progress<'_>) -> Result<CheckReport> {
-    let survey = Survey::of(disk, progress)?;
+pub fn check(disk: &dyn Disk, progress: &mut CheckProgress<'_>) -> Result<CheckReport> {
+    let survey = LogScan::of(disk, progress)?;
     Ok(report(disk, &survey))
 }
 
-pub(crate) fn report(disk: &dyn Disk, survey: &Survey) -> CheckReport {
+pub(crate) fn report(disk: &dyn Disk, survey: &LogScan) -> CheckReport {
     let mut report = survey.report();
     // The check has eyes of its own; that it agrees with the start is checked, too.
     if report.is_whole()

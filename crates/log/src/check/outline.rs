@@ -10,8 +10,8 @@ use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
-use crate::format::footer::{FileKind, Holding, TRAILER_LEN, Trailer};
-use crate::format::newer::Newer;
+use crate::format::footer::{FileKind, PartitionExtent, TRAILER_LEN, Trailer};
+use crate::format::newer::NewerVersion;
 use crate::ids::{Micros, Sequence};
 
 /// Files are looked through in pieces of this.
@@ -19,7 +19,7 @@ const PIECE: usize = 1 << 20;
 
 /// Blocks that follow each other, or bytes where such blocks should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct BlockRun {
     pub at: u64,
     pub end: u64,
     /// Of what stands here, or should.
@@ -30,37 +30,37 @@ pub(crate) struct Stretch {
 
 /// What the end of a file says of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Footer {
+pub(crate) enum FooterState {
     /// Whole.
-    Whole(Trailer, Vec<Holding>),
+    Whole(Trailer, Vec<PartitionExtent>),
     /// Its trailer, and what it holds if that can be read; the rest is damaged from a position on, for so many bytes.
-    Part(Trailer, Option<Vec<Holding>>, u64, u64),
+    Part(Trailer, Option<Vec<PartitionExtent>>, u64, u64),
     /// The file is open, or its trailer is damaged.
     None,
 }
 
 /// The version field of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum BlockVersion {
     Known,
-    Newer(Newer),
+    Newer(NewerVersion),
     /// It names a newer version, though all else is a sound block of this one.
     Damaged,
 }
 
-pub(crate) struct Outline {
+pub(crate) struct FileOutline {
     pub file: Arc<LogFile>,
-    pub footer: Footer,
+    pub footer: FooterState,
     /// What a newer program has written, and where: from there on nothing can be told.
-    pub newer: Option<(u64, Newer)>,
+    pub newer: Option<(u64, NewerVersion)>,
     /// The first block names another version, though all else of it is a sound one of this version.
     pub bad_version: bool,
-    pub stretches: Vec<Stretch>,
+    pub stretches: Vec<BlockRun>,
 }
 
 /// What is known of a log before its next file is looked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct LogWatermarks {
     pub log_id: Option<u64>,
     /// Blocks below it are older: of a time before the file was used again.
     pub least: Sequence,
@@ -72,52 +72,52 @@ pub(crate) struct Known {
     pub newest_time: Micros,
 }
 
-impl Footer {
+impl FooterState {
     pub fn trailer(&self) -> Option<&Trailer> {
         match self {
-            Footer::Whole(trailer, _) | Footer::Part(trailer, ..) => Some(trailer),
-            Footer::None => None,
+            FooterState::Whole(trailer, _) | FooterState::Part(trailer, ..) => Some(trailer),
+            FooterState::None => None,
         }
     }
 
     /// What recovery believes without looking at the blocks.
-    pub fn holdings(&self) -> Option<&Vec<Holding>> {
+    pub fn holdings(&self) -> Option<&Vec<PartitionExtent>> {
         match self {
-            Footer::Whole(_, holdings) => Some(holdings),
-            Footer::Part(_, holdings, ..) => holdings.as_ref(),
-            Footer::None => None,
+            FooterState::Whole(_, holdings) => Some(holdings),
+            FooterState::Part(_, holdings, ..) => holdings.as_ref(),
+            FooterState::None => None,
         }
     }
 
     pub fn is_whole(&self) -> bool {
-        matches!(self, Footer::Whole(..))
+        matches!(self, FooterState::Whole(..))
     }
 
-    pub fn of(file: &LogFile, log_id: Option<u64>) -> Result<Footer> {
+    pub fn of(file: &LogFile, log_id: Option<u64>) -> Result<FooterState> {
         let own = |trailer: &Trailer| file.kind == FileKind::Segment || log_id.is_none_or(|id| id == trailer.log_id);
         let Some(trailer) = file.trailer()?.filter(own) else {
-            return Ok(Footer::None);
+            return Ok(FooterState::None);
         };
         let at = file.size - trailer.footer_len();
         let entries = bytes(file, at, trailer.entries_len());
         let holdings = file.holdings(&trailer)?;
         let entries_sound = trailer.index(&entries).is_some();
         Ok(match (entries_sound, holdings) {
-            (true, Some(holdings)) => Footer::Whole(trailer, holdings),
+            (true, Some(holdings)) => FooterState::Whole(trailer, holdings),
             (true, None) => {
                 let rows = at + trailer.entries_len() as u64;
-                Footer::Part(trailer, None, rows, trailer.holdings_len() as u64)
+                FooterState::Part(trailer, None, rows, trailer.holdings_len() as u64)
             }
-            (false, holdings) => Footer::Part(trailer, holdings, at, trailer.entries_len() as u64),
+            (false, holdings) => FooterState::Part(trailer, holdings, at, trailer.entries_len() as u64),
         })
     }
 }
 
-impl Outline {
+impl FileOutline {
     /// Looks at a commit file that comes behind what is known, which is added to.
-    pub fn of(file: Arc<LogFile>, known: &mut Known) -> Result<Outline> {
-        let footer = Footer::of(&file, known.log_id)?;
-        let mut walk = Walk {
+    pub fn of(file: Arc<LogFile>, known: &mut LogWatermarks) -> Result<FileOutline> {
+        let footer = FooterState::of(&file, known.log_id)?;
+        let mut walk = BlockWalker {
             file: &file,
             expected: footer.trailer().map(|trailer| trailer.first),
             limit: footer.trailer().map_or(file.size, |trailer| trailer.end.min(file.size)),
@@ -137,15 +137,15 @@ impl Outline {
         }
         let (stretches, mut newer, mut bad_version) = (walk.stretches, walk.newer, false);
         match version(&file, 0) {
-            Version::Newer(found) => newer = newer.or(Some((0, found))),
-            Version::Damaged => bad_version = true,
-            Version::Known => {}
+            BlockVersion::Newer(found) => newer = newer.or(Some((0, found))),
+            BlockVersion::Damaged => bad_version = true,
+            BlockVersion::Known => {}
         }
         let newer = match newer {
             None => file.newer_trailer(known.log_id)?,
             newer => newer,
         };
-        Ok(Outline {
+        Ok(FileOutline {
             file,
             footer,
             newer,
@@ -173,17 +173,17 @@ impl Outline {
     }
 }
 
-struct Walk<'a> {
+struct BlockWalker<'a> {
     file: &'a LogFile,
-    known: &'a mut Known,
+    known: &'a mut LogWatermarks,
     expected: Option<Sequence>,
     limit: u64,
-    stretches: Vec<Stretch>,
+    stretches: Vec<BlockRun>,
     /// A block of a newer program behind those of this one, or a frame of one in them.
-    newer: Option<(u64, Newer)>,
+    newer: Option<(u64, NewerVersion)>,
 }
 
-impl Walk<'_> {
+impl BlockWalker<'_> {
     fn run(&mut self) {
         let mut at = 0;
         while at < self.limit {
@@ -231,7 +231,7 @@ impl Walk<'_> {
     }
 
     /// In a block that is sound.
-    fn newer_frame(&self, at: u64, header: &BlockHeader) -> Option<(u64, Newer)> {
+    fn newer_frame(&self, at: u64, header: &BlockHeader) -> Option<(u64, NewerVersion)> {
         match self.file.block_entries(at, header) {
             Err(LogError::NewerFormat { position, found, .. }) => Some((position, found)),
             _ => None,
@@ -241,7 +241,7 @@ impl Walk<'_> {
     fn damaged(&mut self, at: u64, end: u64, next: Sequence) {
         // At the start of a file it is not known how many blocks are gone: at least one.
         let first = self.expected.unwrap_or_else(|| next.saturating_sub(1)).min(next);
-        self.stretches.push(Stretch {
+        self.stretches.push(BlockRun {
             at,
             end,
             first,
@@ -254,7 +254,7 @@ impl Walk<'_> {
         let end = *at + u64::from(header.block_len);
         match self.stretches.last_mut().filter(|stretch| stretch.sound) {
             Some(stretch) => (stretch.end, stretch.last) = (end, header.sequence),
-            None => self.stretches.push(Stretch {
+            None => self.stretches.push(BlockRun {
                 at: *at,
                 end,
                 first: header.sequence,
@@ -273,7 +273,7 @@ impl Walk<'_> {
         let at = self.stretches.last().map_or(0, |stretch| stretch.end);
         let expected = self.expected.unwrap_or(trailer.first);
         if at < trailer.end || expected <= trailer.last {
-            self.stretches.push(Stretch {
+            self.stretches.push(BlockRun {
                 at,
                 end: trailer.end.max(at),
                 first: expected,
@@ -348,19 +348,19 @@ pub(crate) fn bytes(file: &LogFile, at: u64, len: usize) -> Vec<u8> {
 }
 
 /// The version of the block with a sequence, if it stands here and is of a newer program.
-pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Option<u64>) -> Option<Newer> {
+pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Option<u64>) -> Option<NewerVersion> {
     BlockHeader::newer_in_place(&bytes(file, at, block::LEN), sequence, log_id)?;
     match version(file, at) {
-        Version::Newer(newer) => Some(newer),
-        Version::Known | Version::Damaged => None,
+        BlockVersion::Newer(newer) => Some(newer),
+        BlockVersion::Known | BlockVersion::Damaged => None,
     }
 }
 
 /// Whether a block is of a newer program, or of this one with a damaged version.
-pub(crate) fn version(file: &LogFile, at: u64) -> Version {
+pub(crate) fn version(file: &LogFile, at: u64) -> BlockVersion {
     let mut page = bytes(file, at, PAGE);
     let Some(newer) = BlockHeader::newer(&page) else {
-        return Version::Known;
+        return BlockVersion::Known;
     };
     let repaired = |bytes: &mut Vec<u8>| {
         if let Some(field) = bytes.get_mut(4..6) {
@@ -373,5 +373,9 @@ pub(crate) fn version(file: &LogFile, at: u64) -> Version {
         repaired(&mut headers);
         header.is_sound(&headers)
     });
-    if sound { Version::Damaged } else { Version::Newer(newer) }
+    if sound {
+        BlockVersion::Damaged
+    } else {
+        BlockVersion::Newer(newer)
+    }
 }

@@ -4,7 +4,7 @@
 use crate::format::block::{self, BlockHeader};
 use crate::format::frame::{self, FrameHeader};
 use crate::format::{PAGE, pages};
-use crate::index::Entry;
+use crate::index::FrameEntry;
 
 /// So many frame headers in a row may be damaged before nothing more is expected.
 const DAMAGED_HEADERS_MAX: usize = 64;
@@ -13,7 +13,7 @@ const DAMAGED_HEADERS_MAX: usize = 64;
 const MISSING_AT_END_MAX: usize = 3;
 
 /// Whole frames in `bytes`, which stand at position `at` of a file where damaged blocks are.
-pub(crate) fn frames(bytes: &[u8], at: u64) -> Vec<Entry> {
+pub(crate) fn frames(bytes: &[u8], at: u64) -> Vec<FrameEntry> {
     let mut found = Vec::new();
     let mut start = 0;
     while let Some(rest) = bytes.get(start..).filter(|rest| rest.len() >= block::LEN) {
@@ -25,7 +25,7 @@ pub(crate) fn frames(bytes: &[u8], at: u64) -> Vec<Entry> {
 }
 
 /// Of the block that may begin with `bytes`; and how many bytes it takes.
-fn block(bytes: &[u8], at: u64) -> (Vec<Entry>, usize) {
+fn block(bytes: &[u8], at: u64) -> (Vec<FrameEntry>, usize) {
     let header = BlockHeader::decode(bytes);
     let slots = slots(bytes);
     let seen = slots.len();
@@ -70,7 +70,7 @@ fn with_count(
     slots: &[Option<FrameHeader>],
     count: usize,
     len: Option<usize>,
-) -> (Vec<Entry>, usize) {
+) -> (Vec<FrameEntry>, usize) {
     let bodies = block::LEN + count * frame::LEN;
     let mut found = Vec::new();
     let mut position = bodies;
@@ -101,7 +101,7 @@ fn with_count(
 }
 
 /// The last frames of a block that ends at the end of `room`, but for zeros up to the page.
-fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Range<usize>) -> Vec<Entry> {
+fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Range<usize>) -> Vec<FrameEntry> {
     let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
     for filling in 0..PAGE {
         let Some(start) = room.end.checked_sub(filling + sum).filter(|start| *start >= room.start) else {
@@ -124,10 +124,10 @@ fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Ran
     Vec::new()
 }
 
-fn take(bytes: &[u8], at: u64, header: &FrameHeader, position: usize, found: &mut Vec<Entry>) {
+fn take(bytes: &[u8], at: u64, header: &FrameHeader, position: usize, found: &mut Vec<FrameEntry>) {
     let body = bytes.get(position..position + header.body_len as usize);
     if body.is_some_and(|body| crc32c::crc32c(body) == header.body_crc) {
-        found.push(Entry {
+        found.push(FrameEntry {
             header: *header,
             body_at: at + position as u64,
         });

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use crate::format::{Put, Take, varint};
+use crate::format::{FieldReader, FieldWriter, varint};
 use crate::ids::Micros;
 
 /// Of more jumps the oldest are forgotten: a clock that is set every second for minutes must not fill the log.
@@ -18,7 +18,7 @@ const SEEN_WITHIN: Micros = 60_000_000;
 
 /// A step of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Jump {
+pub struct ClockJump {
     /// Log time when it was seen.
     pub at: Micros,
     /// Wall clock less log time, before and from then on.
@@ -26,7 +26,7 @@ pub struct Jump {
     pub offset: Micros,
 }
 
-impl Jump {
+impl ClockJump {
     /// How far the wall clock was set; negative: back.
     pub fn by(&self) -> Micros {
         self.offset.saturating_sub(self.before)
@@ -35,23 +35,23 @@ impl Jump {
 
 /// All jumps of a log that are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Jumps {
+pub struct ClockJumps {
     /// Before the first of them.
     first: Micros,
     /// Log time, and what the wall clock is ahead of it from then on; in the order of the log times.
     list: Vec<(Micros, Micros)>,
 }
 
-impl Jumps {
+impl ClockJumps {
     /// Of a log whose wall clock was never set.
-    pub fn none() -> Arc<Jumps> {
-        static NONE: LazyLock<Arc<Jumps>> = LazyLock::new(Arc::default);
+    pub fn none() -> Arc<ClockJumps> {
+        static NONE: LazyLock<Arc<ClockJumps>> = LazyLock::new(Arc::default);
         NONE.clone()
     }
 
     /// The wall clock has always been so much ahead.
-    pub(crate) fn starting_with(first: Micros) -> Jumps {
-        Jumps {
+    pub(crate) fn starting_with(first: Micros) -> ClockJumps {
+        ClockJumps {
             first,
             list: Vec::new(),
         }
@@ -62,17 +62,17 @@ impl Jumps {
         self.list.last().map_or(self.first, |(_, offset)| *offset)
     }
 
-    pub fn newest(&self) -> Option<Jump> {
+    pub fn newest(&self) -> Option<ClockJump> {
         let (at, offset) = *self.list.last()?;
         let before = self.list.iter().rev().nth(1).map_or(self.first, |(_, offset)| *offset);
-        Some(Jump { at, before, offset })
+        Some(ClockJump { at, before, offset })
     }
 
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub(crate) fn and(&self, jump: Jump) -> Jumps {
+    pub(crate) fn and(&self, jump: ClockJump) -> ClockJumps {
         let mut jumps = self.clone();
         jumps.list.push((jump.at, jump.offset));
         let forgotten = jumps.list.len().saturating_sub(JUMPS_MAX);
@@ -146,28 +146,28 @@ impl Jumps {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16 + 16 * self.list.len());
-        Put(&mut out).u8(VERSION).i64(self.first);
+        FieldWriter(&mut out).u8(VERSION).i64(self.first);
         varint::put(&mut out, self.list.len() as u64);
         for (at, offset) in &self.list {
-            Put(&mut out).i64(*at).i64(*offset);
+            FieldWriter(&mut out).i64(*at).i64(*offset);
         }
         out
     }
 
     /// `None` for bytes that are none, or whose times are in no order.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Jumps> {
-        let mut take = Take(bytes);
+    pub(crate) fn decode(bytes: &[u8]) -> Option<ClockJumps> {
+        let mut take = FieldReader(bytes);
         if take.u8()? != VERSION {
             return None;
         }
         let first = take.i64()?;
         let (count, rest) = varint::take(take.0)?;
-        let mut take = Take(rest);
+        let mut take = FieldReader(rest);
         let mut list = Vec::new();
         for _ in 0..count.min(JUMPS_MAX as u64) {
             list.push((take.i64()?, take.i64()?));
         }
         let whole = take.0.is_empty() && list.len() as u64 == count;
-        (whole && list.is_sorted_by_key(|(at, _)| *at)).then_some(Jumps { first, list })
+        (whole && list.is_sorted_by_key(|(at, _)| *at)).then_some(ClockJumps { first, list })
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::sim::ManualClock;
 use super::*;
-use crate::disk::Folder;
+use crate::disk::FolderDisk;
 use crate::embedded::EmbeddedLog;
 use crate::options::LogOptions;
 
@@ -14,7 +14,7 @@ const DAY: Micros = 86_400 * SECOND;
 const TODAY: Micros = 1_795_000_000 * SECOND;
 
 /// A log in a folder whose machine shows this time, and its clock.
-async fn start(folder: &Path, machine: &Arc<ManualClock>) -> (EmbeddedLog, Arc<LogClock>, Option<Jump>) {
+async fn start(folder: &Path, machine: &Arc<ManualClock>) -> (EmbeddedLog, Arc<LogClock>, Option<ClockJump>) {
     let clock = Arc::new(LogClock::new(machine.clone()));
     let log = open(folder, &clock);
     let jump = clock.resume(&log).await.unwrap();
@@ -30,7 +30,7 @@ fn open(folder: &Path, clock: &Arc<LogClock>) -> EmbeddedLog {
         clock: clock.clone(),
         ..LogOptions::default()
     };
-    EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap()
+    EmbeddedLog::open(Arc::new(FolderDisk::open(folder).unwrap()), 7, &options).unwrap()
 }
 
 /// Something is stored now.
@@ -41,7 +41,7 @@ async fn store(log: &EmbeddedLog, clock: &LogClock) {
     }
     let mut records = Records::new();
     records.push(&RecordRef::of(clock.now(), b"x")).unwrap();
-    log.append(Unit::of(id, records), None).await.unwrap();
+    log.append(WriteBatch::of(id, records), None).await.unwrap();
 }
 
 #[tokio::test]
@@ -303,8 +303,8 @@ proptest! {
                 }
                 Event::Stops(long, by) => {
                     let stored = match clock.jumps().is_empty() {
-                        true => Stored::Never,
-                        false => Stored::Jumps(Jumps::decode(&clock.jumps().encode()).unwrap()),
+                        true => StoredJumps::Never,
+                        false => StoredJumps::Jumps(ClockJumps::decode(&clock.jumps().encode()).unwrap()),
                     };
                     let (last, shown) = (clock.now(), clock.wall_at(clock.now()));
                     machine = ManualClock::at(machine.wall() + long + by);
@@ -330,18 +330,18 @@ proptest! {
     fn jumps_are_read_as_they_were_written_and_no_bytes_break_them(
         jumps in prop::collection::vec((0..1000i64, any::<i64>()), 0..600), cut in 0..4000usize, bytes in prop::collection::vec(any::<u8>(), 0..80),
     ) {
-        let mut table = Jumps::starting_with(7);
+        let mut table = ClockJumps::starting_with(7);
         let mut at = 0;
         for (later, offset) in &jumps {
             at += later;
-            table = table.and(Jump { at, before: table.offset(), offset: *offset });
+            table = table.and(ClockJump { at, before: table.offset(), offset: *offset });
         }
         let written = table.encode();
-        prop_assert_eq!(Jumps::decode(&written), Some(table.clone()));
+        prop_assert_eq!(ClockJumps::decode(&written), Some(table.clone()));
         if cut < written.len() {
-            prop_assert_eq!(Jumps::decode(&written[..cut]), None);
+            prop_assert_eq!(ClockJumps::decode(&written[..cut]), None);
         }
-        if let Some(found) = Jumps::decode(&bytes) {
+        if let Some(found) = ClockJumps::decode(&bytes) {
             prop_assert_eq!(found.encode(), bytes);
         }
         // However many were forgotten, the last ones are known.
@@ -364,12 +364,12 @@ proptest! {
         wall in -400..1500_i64,
     ) {
         const STEP: Micros = 10 * SECOND;
-        let (mut at, mut all, mut goes_back) = (0, Jumps::default(), false);
+        let (mut at, mut all, mut goes_back) = (0, ClockJumps::default(), false);
         for (after, offset) in jumps {
             at += after * STEP;
             let (before, offset) = (all.offset(), offset * STEP);
             goes_back |= offset <= before;
-            all = all.and(Jump { at, before, offset });
+            all = all.and(ClockJump { at, before, offset });
         }
         let wall = wall * SECOND;
         let stamps: Vec<Micros> = (0..400).map(|n| all.wall_at(n * STEP / 2)).collect();

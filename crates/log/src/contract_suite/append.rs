@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{ALL, Suite, append, lasting, number, of, offered, read_all, values};
+use super::{ALL, ContractSuite, append, lasting, number, of, offered, read_all, values};
 use crate::contract::Log;
 use crate::durability::Durability;
 use crate::error::LogError;
-use crate::format::frame::Kind;
+use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::ids::PartitionId;
-use crate::records::{Records, Unit};
+use crate::records::{Records, WriteBatch};
 
-pub async fn run(suite: &Suite) {
+pub async fn run(suite: &ContractSuite) {
     durabilities(suite).await;
     offsets(suite).await;
     order(suite).await;
@@ -24,14 +24,14 @@ pub async fn run(suite: &Suite) {
 }
 
 /// What a partition promises may change, for all that comes and over a restart.
-async fn promises(suite: &Suite) {
+async fn promises(suite: &ContractSuite) {
     let mut log = suite.open().await;
     let modes = lasting(&log);
     for (from, to) in modes.iter().flat_map(|from| modes.iter().map(|to| (*from, *to))) {
         let id = suite.partition(&log, from).await;
         append(&log, id, of(["a"], 1)).await;
         log.set_durability(id, to).await.unwrap();
-        let appended = log.append(Unit::of(id, of(["b"], 1)), None).await.unwrap();
+        let appended = log.append(WriteBatch::of(id, of(["b"], 1)), None).await.unwrap();
         assert_eq!(
             appended.durability.stronger(to),
             appended.durability,
@@ -63,7 +63,7 @@ async fn promises(suite: &Suite) {
 }
 
 /// L2, L3: what is promised is given or refused, and named.
-async fn durabilities(suite: &Suite) {
+async fn durabilities(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in ALL {
         let id = suite.new_id();
@@ -74,14 +74,14 @@ async fn durabilities(suite: &Suite) {
             continue;
         }
         created.unwrap();
-        let appended = log.append(Unit::of(id, of(["a"], 1)), None).await.unwrap();
+        let appended = log.append(WriteBatch::of(id, of(["a"], 1)), None).await.unwrap();
         let named = appended.durability.stronger(durability);
         assert_eq!(named, appended.durability, "L2: less than {durability:?} holds");
     }
 }
 
 /// L1: offsets strictly increase, also over a restart.
-async fn offsets(suite: &Suite) {
+async fn offsets(suite: &ContractSuite) {
     let mut log = suite.open().await;
     let contiguous = log.caps().contiguous;
     for durability in lasting(&log) {
@@ -112,14 +112,14 @@ async fn offsets(suite: &Suite) {
 }
 
 /// L5: what one caller begins one after the other keeps its order in each partition.
-async fn order(suite: &Suite) {
+async fn order(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in offered(&log) {
         let id = suite.partition(&log, durability).await;
         let appends: Vec<_> = (0..200u64)
-            .map(|n| log.append(Unit::of(id, of([number(n)], 1)), None))
+            .map(|n| log.append(WriteBatch::of(id, of([number(n)], 1)), None))
             .collect();
-        for appended in crate::disks::all(appends).await {
+        for appended in crate::multi_disk::all(appends).await {
             appended.unwrap();
         }
         let wanted: Vec<Vec<u8>> = (0..200u64).map(|n| number(n).to_vec()).collect();
@@ -128,7 +128,7 @@ async fn order(suite: &Suite) {
 }
 
 /// A unit is stored as a whole, each part at the offset that is named for it.
-async fn units(suite: &Suite) {
+async fn units(suite: &ContractSuite) {
     let log = suite.open().await;
     let mut ids = Vec::new();
     for durability in offered(&log) {
@@ -136,7 +136,7 @@ async fn units(suite: &Suite) {
     }
     let unit = ids
         .iter()
-        .fold(Unit::default(), |unit, id| unit.and(*id, of(["x", "y"], 1)));
+        .fold(WriteBatch::default(), |unit, id| unit.and(*id, of(["x", "y"], 1)));
     let appended = log.append(unit.clone(), None).await.unwrap();
     assert_eq!(appended.offsets.len(), ids.len(), "L2: one offset for each part");
     for (id, offset) in ids.iter().zip(&appended.offsets) {
@@ -154,7 +154,7 @@ async fn units(suite: &Suite) {
 }
 
 /// What is larger than the log says it takes is refused before anything is stored.
-async fn sizes(suite: &Suite) {
+async fn sizes(suite: &ContractSuite) {
     let log = suite.open().await;
     let id = suite.partition(&log, offered(&log)[0]).await;
     let limit = log.caps().unit_bytes_max;
@@ -163,7 +163,7 @@ async fn sizes(suite: &Suite) {
         records.push(&RecordRef::of(1, &vec![0; limit / 2 + 1])).unwrap();
         records
     };
-    let refused = log.append(Unit::of(id, half()).and(id, half()), None).await;
+    let refused = log.append(WriteBatch::of(id, half()).and(id, half()), None).await;
     assert!(matches!(refused, Err(LogError::TooLarge { .. })), "{refused:?}");
     assert_eq!(values(&log, id).len(), 0);
     append(&log, id, half()).await;
@@ -171,12 +171,12 @@ async fn sizes(suite: &Suite) {
 }
 
 /// L7: who acquired a partition later shuts out who did before, also over a restart.
-async fn owners(suite: &Suite) {
+async fn owners(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
         let id = suite.partition(&log, durability).await;
         let stale = log.acquire(id).await.unwrap();
-        let one = |text: &'static str| Unit::of(id, of([text], 1));
+        let one = |text: &'static str| WriteBatch::of(id, of([text], 1));
         log.append(one("first"), Some(stale)).await.unwrap();
         let owner = log.acquire(id).await.unwrap();
         assert!(owner.epoch > stale.epoch, "L7: epochs rise");
@@ -197,13 +197,13 @@ async fn owners(suite: &Suite) {
 
 /// Records that expect an offset get it or are refused, with all of their unit where units are atomic, also when they were
 /// submitted at once.
-async fn expectations(suite: &Suite) {
+async fn expectations(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in lasting(&log) {
         let id = suite.partition(&log, durability).await;
         let other = suite.partition(&log, durability).await;
         let first = log.bounds(id).unwrap().next;
-        let expecting = |text: &'static str, n| Unit::of(id, of([text], 1).expecting(first + n));
+        let expecting = |text: &'static str, n| WriteBatch::of(id, of([text], 1).expecting(first + n));
         let late = match log.caps().atomic_units {
             true => expecting("late", 0).and(other, of(["beside"], 1)),
             false => expecting("late", 0),
@@ -226,7 +226,7 @@ async fn expectations(suite: &Suite) {
 }
 
 /// Partitions are there once they are made, until they are removed.
-async fn names(suite: &Suite) {
+async fn names(suite: &ContractSuite) {
     let mut log = suite.open().await;
     let (kept, gone) = (suite.new_id(), suite.new_id());
     for id in [kept, gone] {
@@ -248,8 +248,10 @@ async fn missing(log: &Arc<dyn Log>, id: PartitionId) {
     let none = |error: Option<LogError>| matches!(error, Some(LogError::NoPartition(_)));
     assert!(none(log.bounds(id).err()));
     assert!(none(log.newest(id, 0, 1).err()));
-    assert!(none(log.append(Unit::of(id, of(["a"], 1)), None).await.err()));
+    assert!(none(log.append(WriteBatch::of(id, of(["a"], 1)), None).await.err()));
     assert!(none(log.trim(id, 1).err()) && none(log.acquire(id).await.err()) && none(log.remove(id).await.err()));
-    let pushed = log.journal(id, Kind::State, &mut |records| records.push(&RecordRef::of(1, b"x")));
+    let pushed = log.journal(id, FrameKind::State, &mut |records| {
+        records.push(&RecordRef::of(1, b"x"))
+    });
     assert!(none(pushed.err()));
 }

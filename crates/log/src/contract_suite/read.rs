@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{PATIENCE, Suite, append, eventually, lasting, number, of, offered, read_all, read_from, values};
+use super::{ContractSuite, PATIENCE, append, eventually, lasting, number, of, offered, read_all, read_from, values};
 use crate::contract::Log;
 use crate::error::LogError;
-use crate::format::frame::Kind;
+use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::ids::{Offset, PartitionId};
-use crate::partition::Listener;
+use crate::partition::PartitionListener;
 
-pub async fn run(suite: &Suite) {
+pub async fn run(suite: &ContractSuite) {
     committed(suite).await;
     synced(suite).await;
     waiting(suite).await;
@@ -21,7 +21,7 @@ pub async fn run(suite: &Suite) {
 }
 
 /// L4: readers beside writers see each record once it is committed, whole, in order, and never twice.
-async fn committed(suite: &Suite) {
+async fn committed(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in offered(&log) {
         let id = suite.partition(&log, durability).await;
@@ -63,7 +63,7 @@ async fn committed(suite: &Suite) {
 }
 
 /// L4: with `synced` only what survives a power cut is read, and all of it is sooner or later.
-async fn synced(suite: &Suite) {
+async fn synced(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in lasting(&log) {
         let id = suite.partition(&log, durability).await;
@@ -85,20 +85,20 @@ async fn synced(suite: &Suite) {
     }
 }
 
-struct Told(AtomicU64);
+struct GrowthRecorder(AtomicU64);
 
-impl Listener for Told {
+impl PartitionListener for GrowthRecorder {
     fn grown(&self, next: Offset) {
         self.0.store(next, Ordering::SeqCst);
     }
 }
 
 /// Who waits or listens is told of what can be read.
-async fn waiting(suite: &Suite) {
+async fn waiting(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in offered(&log) {
         let id = suite.partition(&log, durability).await;
-        let told = Arc::new(Told(AtomicU64::new(0)));
+        let told = Arc::new(GrowthRecorder(AtomicU64::new(0)));
         log.listen(id, told.clone()).unwrap();
         let waiter = {
             let log = log.clone();
@@ -117,7 +117,7 @@ async fn waiting(suite: &Suite) {
 }
 
 /// From what `offset_at` answers on, nothing of that time or later is missing.
-async fn times(suite: &Suite) {
+async fn times(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
         let id = suite.partition(&log, durability).await;
@@ -149,7 +149,7 @@ async fn times(suite: &Suite) {
     }
 }
 
-fn note(log: &Arc<dyn Log>, id: PartitionId, kind: Kind, texts: &[&str]) {
+fn note(log: &Arc<dyn Log>, id: PartitionId, kind: FrameKind, texts: &[&str]) {
     let noted = log.journal(id, kind, &mut |records| {
         texts
             .iter()
@@ -159,20 +159,20 @@ fn note(log: &Arc<dyn Log>, id: PartitionId, kind: Kind, texts: &[&str]) {
 }
 
 /// L8: state is frames as everything else is: in its order, before what is appended later, and the newest checkpoint is found.
-async fn state(suite: &Suite) {
+async fn state(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
         let id = suite.partition(&log, durability).await;
         assert_eq!(log.last_checkpoint(id).unwrap(), None);
-        note(&log, id, Kind::State, &["a", "b"]);
-        note(&log, id, Kind::State, &["c"]);
+        note(&log, id, FrameKind::State, &["a", "b"]);
+        note(&log, id, FrameKind::State, &["c"]);
         append(&log, id, of(["d"], 1)).await;
-        note(&log, id, Kind::State, &["e"]);
+        note(&log, id, FrameKind::State, &["e"]);
         log.flush(&[id]).await.unwrap();
         assert_eq!(values(&log, id), [b"a", b"b", b"c", b"d", b"e"], "L8: {durability:?}");
         // A checkpoint makes what was before it unneeded.
-        note(&log, id, Kind::Checkpoint, &["f"]);
-        note(&log, id, Kind::State, &["g"]);
+        note(&log, id, FrameKind::Checkpoint, &["f"]);
+        note(&log, id, FrameKind::State, &["g"]);
         log.flush(&[id]).await.unwrap();
         for _ in 0..2 {
             let checkpoint = log.last_checkpoint(id).unwrap().unwrap();
@@ -183,7 +183,7 @@ async fn state(suite: &Suite) {
             assert_eq!(since, [b"f", b"g"], "L8: {durability:?}");
             log = suite.again(log).await;
         }
-        let failed = log.journal(id, Kind::State, &mut |_| {
+        let failed = log.journal(id, FrameKind::State, &mut |_| {
             Err(LogError::TooLarge {
                 what: "a record",
                 size: 1,

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Suite, append, lasting, number, of, read_all, read_from};
-use crate::contract::{Log, ReadWant};
+use super::{ContractSuite, append, lasting, number, of, read_all, read_from};
+use crate::contract::{Log, ReadOptions};
 use crate::error::LogError;
-use crate::format::frame::Kind;
+use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::records::Records;
 
 /// What is stored behind so many bytes is stored for good.
 const BEHIND: usize = 40 << 20;
 
-pub async fn run(suite: &Suite) {
+pub async fn run(suite: &ContractSuite) {
     trims(suite).await;
     checkpoints(suite).await;
     rewrites(suite).await;
 }
 
 /// What stands before a checkpoint is not needed any more, also when the file with it is used again at once.
-async fn checkpoints(suite: &Suite) {
+async fn checkpoints(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
         let (state, data) = (
@@ -35,13 +35,13 @@ async fn checkpoints(suite: &Suite) {
         let filling = vec![0; 4 << 20];
         for n in 0..3 * BEHIND / filling.len() {
             if n == BEHIND / filling.len() {
-                note(&log, Kind::State, "before");
+                note(&log, FrameKind::State, "before");
                 log.flush(&[state]).await.unwrap();
             }
             append(&log, data, of([&filling], 1)).await;
         }
-        note(&log, Kind::Checkpoint, "all");
-        note(&log, Kind::State, "behind");
+        note(&log, FrameKind::Checkpoint, "all");
+        note(&log, FrameKind::State, "behind");
         log.flush(&[state]).await.unwrap();
         log.trim(data, log.bounds(data).unwrap().next).unwrap();
         // Whoever is to use files again does so now, or it does so later.
@@ -57,7 +57,7 @@ async fn checkpoints(suite: &Suite) {
 }
 
 /// What was let go cannot be read, the rest can; never goes back.
-async fn trims(suite: &Suite) {
+async fn trims(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
         let id = suite.partition(&log, durability).await;
@@ -75,7 +75,7 @@ async fn trims(suite: &Suite) {
             // A log that is closed in good order keeps it.
             assert_eq!(bounds.first, cut, "round {round}");
             assert_eq!(read_all(&log, id), all[12..]);
-            let want = ReadWant {
+            let want = ReadOptions {
                 bytes: 1,
                 synced: false,
             };
@@ -94,7 +94,7 @@ async fn trims(suite: &Suite) {
 }
 
 /// L9: what is wanted stays where it is; what is not may go.
-async fn rewrites(suite: &Suite) {
+async fn rewrites(suite: &ContractSuite) {
     let mut log = suite.open().await;
     if !log.caps().rewrite {
         return;

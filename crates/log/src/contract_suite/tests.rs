@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::disk::sim::SimDisk;
-use crate::disk::{Disk, Folder};
-use crate::disks::Disks;
+use crate::disk::{Disk, FolderDisk};
 use crate::embedded::EmbeddedLog;
+use crate::multi_disk::MultiDiskLog;
 use crate::options::LogOptions;
 
 fn options(folder: &str) -> LogOptions {
@@ -22,8 +22,8 @@ fn options(folder: &str) -> LogOptions {
     }
 }
 
-fn alone(disk: Arc<dyn Disk>) -> Suite {
-    Suite::new(move || {
+fn alone(disk: Arc<dyn Disk>) -> ContractSuite {
+    ContractSuite::new(move || {
         let disk = disk.clone();
         Box::pin(async move { Arc::new(EmbeddedLog::open(disk, 1, &options("log")).unwrap()) as Arc<dyn Log> })
     })
@@ -32,7 +32,7 @@ fn alone(disk: Arc<dyn Disk>) -> Suite {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_in_a_folder_keeps_the_contract() {
     let folder = tempfile::tempdir().unwrap();
-    alone(Arc::new(Folder::open(folder.path()).unwrap())).run().await;
+    alone(Arc::new(FolderDisk::open(folder.path()).unwrap())).run().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,14 +43,14 @@ async fn a_log_on_a_simulated_disk_keeps_the_contract() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_on_several_disks_keeps_the_contract() {
     let disks: Vec<SimDisk> = (0..3).map(|seed| SimDisk::new(seed, 1 << 30)).collect();
-    let suite = Suite::new(move || {
+    let suite = ContractSuite::new(move || {
         let disks: Vec<_> = disks
             .iter()
             .zip(["one", "two", "three"])
             .map(|(disk, name)| (Arc::new(disk.clone()) as Arc<dyn Disk>, options(name)))
             .collect();
         Box::pin(async move {
-            let disks = Disks::open(disks, 5, |id| id).await.unwrap();
+            let disks = MultiDiskLog::open(disks, 5, |id| id).await.unwrap();
             Arc::new(disks).into_log()
         })
     });

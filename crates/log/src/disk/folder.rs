@@ -8,22 +8,22 @@ use std::sync::Arc;
 
 use thalweg_kit::files;
 
-use super::{Disk, DiskFile, Space};
+use super::{Disk, DiskFile, DiskSpace};
 
 #[derive(Debug)]
-pub struct Folder {
+pub struct FolderDisk {
     path: PathBuf,
     /// Open for as long as this is: names must be synced even when no more files can be opened.
     names: File,
 }
 
-impl Folder {
+impl FolderDisk {
     /// The folder, made if it is missing. What is made is the user's alone.
-    pub fn open(path: impl Into<PathBuf>) -> io::Result<Folder> {
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<FolderDisk> {
         let path = path.into();
         files::create_folders(&path)?;
         let names = File::open(&path)?;
-        Ok(Folder { path, names })
+        Ok(FolderDisk { path, names })
     }
 
     pub fn path(&self) -> &Path {
@@ -31,7 +31,7 @@ impl Folder {
     }
 }
 
-impl Disk for Folder {
+impl Disk for FolderDisk {
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -72,9 +72,9 @@ impl Disk for Folder {
         self.names.sync_all()
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         let stat = rustix::fs::statvfs(&self.path)?;
-        Ok(Space {
+        Ok(DiskSpace {
             total_bytes: stat.f_blocks * stat.f_frsize,
             free_bytes: stat.f_bavail * stat.f_frsize,
         })
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_folder_keeps_what_was_written_under_its_new_name() {
         let temporary = tempfile::tempdir().unwrap();
-        let folder = Folder::open(temporary.path().join("a/b")).unwrap();
+        let folder = FolderDisk::open(temporary.path().join("a/b")).unwrap();
         let file = folder.create("one").unwrap();
         file.write_at(b"0123456789", 4).unwrap();
         file.sync().unwrap();

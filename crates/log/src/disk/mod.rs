@@ -8,8 +8,8 @@ pub mod sim;
 use std::io;
 use std::sync::Arc;
 
-pub use folder::Folder;
-pub use ram::Ram;
+pub use folder::FolderDisk;
+pub use ram::RamDisk;
 
 /// A folder on one disk. Every call blocks.
 pub trait Disk: Send + Sync + 'static {
@@ -29,7 +29,7 @@ pub trait Disk: Send + Sync + 'static {
     /// What was created, renamed and removed so far is so after a power cut.
     fn sync_names(&self) -> io::Result<()>;
 
-    fn space(&self) -> io::Result<Space>;
+    fn space(&self) -> io::Result<DiskSpace>;
 }
 
 /// An open file. Positions are bytes from its start.
@@ -62,7 +62,7 @@ pub trait DiskFile: Send + Sync {
 
 /// Of the whole file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct DiskSpace {
     pub total_bytes: u64,
     pub free_bytes: u64,
 }

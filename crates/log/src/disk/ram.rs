@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{Disk, DiskFile, Space};
+use super::{Disk, DiskFile, DiskSpace};
 
 /// Files take memory in pieces of this size, and none where nothing but zeros was written.
 const PIECE: usize = 64 << 10;
 
 #[derive(Debug)]
-pub struct Ram {
+pub struct RamDisk {
     files: Mutex<BTreeMap<String, Arc<RamFile>>>,
     used: Arc<AtomicU64>,
     capacity: u64,
@@ -21,21 +21,21 @@ pub struct Ram {
 
 #[derive(Debug)]
 struct RamFile {
-    inner: RwLock<Contents>,
+    inner: RwLock<RamContents>,
     used: Arc<AtomicU64>,
     capacity: u64,
 }
 
 #[derive(Debug, Default)]
-struct Contents {
+struct RamContents {
     len: u64,
     pieces: Vec<Option<Box<[u8]>>>,
 }
 
-impl Ram {
+impl RamDisk {
     /// With room for so many bytes.
-    pub fn new(capacity: u64) -> Ram {
-        Ram {
+    pub fn new(capacity: u64) -> RamDisk {
+        RamDisk {
             files: Mutex::default(),
             used: Arc::default(),
             capacity,
@@ -47,7 +47,7 @@ fn missing(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("{name} does not exist"))
 }
 
-impl Disk for Ram {
+impl Disk for RamDisk {
     fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.files.lock().keys().cloned().collect())
     }
@@ -82,8 +82,8 @@ impl Disk for Ram {
         Ok(())
     }
 
-    fn space(&self) -> io::Result<Space> {
-        Ok(Space {
+    fn space(&self) -> io::Result<DiskSpace> {
+        Ok(DiskSpace {
             total_bytes: self.capacity,
             free_bytes: self.capacity.saturating_sub(self.used.load(Ordering::Relaxed)),
         })
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_zeros_take_no_memory() {
-        let ram = Ram::new(1 << 20);
+        let ram = RamDisk::new(1 << 20);
         let file = ram.create("a").unwrap();
         file.write_at(&vec![0; 10 << 20], 0).unwrap();
         assert_eq!(

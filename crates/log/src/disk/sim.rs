@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Disk, DiskFile, Space};
+use super::{Disk, DiskFile, DiskSpace};
 use crate::format::PAGE;
 
 /// What a disk writes in one piece, at best.
@@ -46,13 +46,13 @@ impl Random {
 
 #[derive(Clone, Debug)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimDiskState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SimDiskState {
     random: Random,
-    files: BTreeMap<u64, Contents>,
+    files: BTreeMap<u64, SimContents>,
     next_file: u64,
     names: BTreeMap<String, u64>,
     /// As they would be found after a power cut, and what has changed since.
@@ -90,7 +90,7 @@ enum NameChange {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Contents {
+struct SimContents {
     now: Vec<u8>,
     durable: Vec<u8>,
     dirty: BTreeSet<usize>,
@@ -99,7 +99,7 @@ struct Contents {
 impl SimDisk {
     pub fn new(seed: u64, capacity: u64) -> SimDisk {
         SimDisk {
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(SimDiskState {
                 random: Random::new(seed),
                 files: BTreeMap::new(),
                 next_file: 0,
@@ -156,7 +156,7 @@ impl SimDisk {
     /// Turns one bit of one file around, in memory and on the disk. Returns which.
     pub fn flip_bit(&self) -> Option<(String, u64)> {
         let mut state = self.state.lock();
-        let State {
+        let SimDiskState {
             random, files, names, ..
         } = &mut *state;
         let nth = random.below(names.len() as u64) as usize;
@@ -195,7 +195,7 @@ impl NameChange {
     }
 }
 
-impl Contents {
+impl SimContents {
     /// Every dirty page reaches the disk or not; one in eight of them only in part.
     fn cut(&mut self, random: &mut Random) {
         for page in std::mem::take(&mut self.dirty) {
@@ -257,7 +257,7 @@ impl Contents {
     }
 }
 
-impl State {
+impl SimDiskState {
     fn power_cut(&mut self) {
         let random = &mut self.random;
         self.life += 1;
@@ -275,7 +275,7 @@ impl State {
     }
 
     /// One more change; an error if the power goes before it is done, with `partial` of it done.
-    fn step(&mut self, partial: impl FnOnce(&mut State)) -> io::Result<()> {
+    fn step(&mut self, partial: impl FnOnce(&mut SimDiskState)) -> io::Result<()> {
         match self.cut_in {
             Some(0) => {
                 if self.random.one_in(2) {
@@ -336,7 +336,7 @@ impl Disk for SimDisk {
         }
         let id = state.next_file;
         state.next_file += 1;
-        state.files.insert(id, Contents::default());
+        state.files.insert(id, SimContents::default());
         state.change(NameChange::Set(name.to_owned(), id));
         Ok(self.file(id, state.life))
     }
@@ -362,7 +362,7 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         state.step(|_| {})?;
         state.fail_names()?;
-        let State {
+        let SimDiskState {
             durable_names,
             unsynced_names,
             ..
@@ -371,9 +371,9 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         let state = self.state.lock();
-        Ok(Space {
+        Ok(DiskSpace {
             total_bytes: state.capacity,
             free_bytes: state.capacity.saturating_sub(state.used()),
         })
@@ -387,7 +387,7 @@ struct SimFile {
 }
 
 impl SimFile {
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut SimDiskState) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.disk.state.lock();
         if state.life != self.life || !state.files.contains_key(&self.id) {
             return Err(io::Error::other("the process that opened this file is gone"));
@@ -395,7 +395,7 @@ impl SimFile {
         work(&mut state)
     }
 
-    fn sync_with(&self, sync: impl Fn(&mut Contents)) -> io::Result<()> {
+    fn sync_with(&self, sync: impl Fn(&mut SimContents)) -> io::Result<()> {
         self.with(|state| {
             state.syncs += 1;
             let dirty = state
@@ -407,7 +407,7 @@ impl SimFile {
             let faults = state.faults;
             if faults.failing_syncs > 0 && state.random.one_in(faults.failing_syncs) {
                 // The kernel forgets what it could not write.
-                let State { random, files, .. } = state;
+                let SimDiskState { random, files, .. } = state;
                 files.entry(self.id).or_default().cut(random);
                 return Err(io::Error::other("simulated sync error"));
             }
@@ -416,7 +416,7 @@ impl SimFile {
         })
     }
 
-    fn contents<T>(&self, work: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
+    fn contents<T>(&self, work: impl FnOnce(&mut SimContents) -> T) -> io::Result<T> {
         self.with(|state| Ok(work(state.files.entry(self.id).or_default())))
     }
 }
@@ -470,7 +470,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_with(Contents::sync)
+        self.sync_with(SimContents::sync)
     }
 
     /// A write and then a sync, which fail each for itself, and the sync is of these bytes only.

@@ -191,7 +191,7 @@ async fn a_rewrite_of_the_largest_frames_splits_them() {
         full.push(&RecordRef::of(1, &vec![n as u8; size])).unwrap();
         sizes.push(size);
     }
-    log.append(Unit::of(ID, full), None).await.unwrap();
+    log.append(WriteBatch::of(ID, full), None).await.unwrap();
     append(&log, ID, &vec![2; 1000]).await;
     sizes.push(1000);
     while log.counters().full_files == 0 {
@@ -278,21 +278,21 @@ async fn what_frees_space_is_stored_where_nothing_else_is_and_behind_what_was_jo
         records.push(&RecordRef::of(1, value)).unwrap();
         records
     };
-    let state = |value: &[u8]| Unit::default().and_of(Kind::State, STATE, one(value));
-    while log.append(Unit::of(ID, one(&value(0))), None).await.is_ok() {}
+    let state = |value: &[u8]| WriteBatch::default().and_of(FrameKind::State, STATE, one(value));
+    while log.append(WriteBatch::of(ID, one(&value(0))), None).await.is_ok() {}
     while log.append(state(&value(0)), None).await.is_ok() {}
     let taken = log.bounds(STATE).unwrap().next;
 
-    log.journal(STATE, Kind::State, &RecordRef::of(1, b"journaled"))
+    log.journal(STATE, FrameKind::State, &RecordRef::of(1, b"journaled"))
         .unwrap();
     let refused = log.append(state(b"refused"), None).await;
     assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
     let freeing = log.append(state(b"freeing").freeing(), None).await.unwrap();
     assert_eq!(freeing.offsets.as_slice(), [taken + 1]);
-    log.journal(STATE, Kind::State, &RecordRef::of(1, b"journaled again"))
+    log.journal(STATE, FrameKind::State, &RecordRef::of(1, b"journaled again"))
         .unwrap();
     // Only what was journaled.
-    let nothing = Unit::default().and_of(Kind::State, STATE, Records::new());
+    let nothing = WriteBatch::default().and_of(FrameKind::State, STATE, Records::new());
     log.append(nothing.freeing(), None).await.unwrap();
     log.remove(ID).await.unwrap();
     log.close();

@@ -11,16 +11,16 @@ use super::{EmbeddedLog, check_offered};
 use crate::clock::Clock as _;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
-use crate::format::frame::Kind;
+use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::ids::PartitionId;
+use crate::maintenance::SCRUBBED;
 use crate::partition::Partition;
+use crate::partition_table::{META, PARTITIONS_MAX, PartitionChange};
 use crate::records::{Records, SUBMISSION_RECORDS_MAX};
-use crate::table::{Change, META, PARTITIONS_MAX};
-use crate::upkeep::SCRUBBED;
-use crate::writer::group::Part;
-use crate::writer::rows::Slots;
-use crate::writer::thread::Writer;
+use crate::writer::group::SubmissionPart;
+use crate::writer::slots::SlotAllocator;
+use crate::writer::thread::LogWriter;
 
 /// Partitions that are made or removed in one commit.
 const TOGETHER: usize = SUBMISSION_RECORDS_MAX;
@@ -42,7 +42,7 @@ impl EmbeddedLog {
             let made = add_partitions(&self.partitions, &self.slots, &self.writer, some, durability)?;
             // Also when nobody waits for it any more: a partition that is not stored must not be found.
             let unmade = scopeguard::guard(made, |made| self.forget(&made));
-            let created = some.iter().map(|id| Change::Created(*id, durability));
+            let created = some.iter().map(|id| PartitionChange::Created(*id, durability));
             self.change_all(created, false).await?;
             scopeguard::ScopeGuard::into_inner(unmade);
         }
@@ -61,7 +61,10 @@ impl EmbeddedLog {
         while !left.is_empty() {
             let (some, others) = left.split_at_checked(most).unwrap_or((left, &[]));
             let partitions: Vec<_> = some.iter().map(|id| self.partition(*id)).collect::<Result<_>>()?;
-            match self.change_all(some.iter().map(|id| Change::Removed(*id)), true).await {
+            match self
+                .change_all(some.iter().map(|id| PartitionChange::Removed(*id)), true)
+                .await
+            {
                 Ok(()) => left = others,
                 Err(LogError::DiskFull { .. }) if some.len() > 1 => {
                     most = some.len() / 2;
@@ -86,12 +89,12 @@ impl EmbeddedLog {
     }
 
     /// A fact about partitions, durable when this returns.
-    pub(crate) async fn change(&self, change: Change) -> Result<()> {
+    pub(crate) async fn change(&self, change: PartitionChange) -> Result<()> {
         self.change_all([change].into_iter(), false).await
     }
 
     /// Several, in one commit.
-    async fn change_all(&self, changes: impl Iterator<Item = Change>, frees: bool) -> Result<()> {
+    async fn change_all(&self, changes: impl Iterator<Item = PartitionChange>, frees: bool) -> Result<()> {
         let (mut records, mut value, now) = (Records::new(), Vec::with_capacity(32), self.clock.now());
         for change in changes {
             value.clear();
@@ -99,7 +102,7 @@ impl EmbeddedLog {
             records.push(&RecordRef::of(now, &value))?;
         }
         let bytes = records.bytes();
-        let part = Part::of(&self.meta, Kind::Meta, records);
+        let part = SubmissionPart::of(&self.meta, FrameKind::Meta, records);
         let submitted = self.submit_with([part].into(), Durability::Fsync, bytes, frees);
         submitted.await.map(drop)
     }
@@ -108,8 +111,8 @@ impl EmbeddedLog {
 /// New partitions, which the writer knows from then on: all of them or none. That they were made is still to be stored.
 pub(crate) fn add_partitions(
     partitions: &RwLock<HashMap<PartitionId, Arc<Partition>>>,
-    slots: &Mutex<Slots>,
-    writer: &Writer,
+    slots: &Mutex<SlotAllocator>,
+    writer: &LogWriter,
     ids: &[PartitionId],
     durability: Durability,
 ) -> Result<Vec<Arc<Partition>>> {

@@ -59,7 +59,7 @@ async fn what_waits_for_room_is_stored_in_the_order_in_which_it_came() {
         waiting_bytes_max: 8 << 10,
         ..options(4 << 20)
     };
-    let disk = Arc::new(crate::disk::Folder::open(folder.path()).unwrap());
+    let disk = Arc::new(crate::disk::FolderDisk::open(folder.path()).unwrap());
     let log = Arc::new(EmbeddedLog::open(disk, 7, &small).unwrap());
     let id = PartitionId::new(1, 0);
     log.create(id, Durability::Fsync).await.unwrap();
@@ -78,7 +78,7 @@ async fn what_waits_for_room_is_stored_in_the_order_in_which_it_came() {
 
 struct Hears;
 
-impl Listener for Hears {
+impl PartitionListener for Hears {
     fn grown(&self, _next: Offset) {}
 }
 
@@ -92,12 +92,12 @@ async fn of_partitions_that_are_removed_nothing_is_left() {
         let ids: Vec<PartitionId> = (0..5).map(|n| PartitionId::new(queue, n)).collect();
         log.create_all(&ids, Durability::Os).await.unwrap();
         for id in &ids {
-            let hears: Arc<dyn Listener> = Arc::new(Hears);
+            let hears: Arc<dyn PartitionListener> = Arc::new(Hears);
             listeners.push(Arc::downgrade(&hears));
             log.listen(*id, hears).unwrap();
             partitions.push(Arc::downgrade(&log.partition(*id).unwrap()));
             append(&log, *id, b"x").await;
-            log.journal(*id, Kind::State, &RecordRef::of(1, b"y")).unwrap();
+            log.journal(*id, FrameKind::State, &RecordRef::of(1, b"y")).unwrap();
         }
         log.remove_all(&ids).await.unwrap();
         assert!(listeners.iter().all(|listener| listener.upgrade().is_none()));
@@ -171,7 +171,7 @@ async fn a_unit_of_two_partitions_has_the_stronger_durability() {
     let appended = log.append(unit, None).await.unwrap();
     assert_eq!(
         appended,
-        Appended {
+        AppendReceipt {
             offsets: [0, 0].into(),
             durability: Durability::Fsync
         }
@@ -218,7 +218,7 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
     while log.append(message(id, &[stored as u8; 3000]), None).await.is_ok() {
         stored += 1;
     }
-    let state = |log: &EmbeddedLog| log.journal(id, Kind::State, &RecordRef::of(1, &[9; 3000]));
+    let state = |log: &EmbeddedLog| log.journal(id, FrameKind::State, &RecordRef::of(1, &[9; 3000]));
     while state(&log).is_ok() && log.flush(&[id]).await.is_ok() {}
     assert!(matches!(log.status(), LogStatus::DiskFull(_)), "{:?}", log.status());
     let next = log.bounds(id).unwrap().next;
@@ -280,7 +280,7 @@ async fn records_that_say_their_offsets_leave_the_others_empty_also_after_a_rest
     assert!(one_record(b"x").covering(1).is_err(), "it does not say its offset");
     let with_holes = at([2, 5]).covering(9).unwrap().expecting(1);
     let empty = Records::new().covering(1_000_000).unwrap();
-    let unit = Unit::of(id, with_holes).and(id, empty).and(id, one_record(b"d"));
+    let unit = WriteBatch::of(id, with_holes).and(id, empty).and(id, one_record(b"d"));
     let appended = log.append(unit, None).await.unwrap();
     assert_eq!(appended.offsets[..], [1, 10, 1_000_010]);
     let all = [(0, "a"), (3, "b"), (6, "c"), (1_000_010, "d")];

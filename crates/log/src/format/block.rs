@@ -7,8 +7,8 @@
 //! A checksum over data that ends with its own checksum of the same kind is the same whatever the data: were those of the
 //! frame headers covered, a torn block that has an older block's frame headers would pass for whole.
 
-use crate::format::newer::{Newer, Versioned};
-use crate::format::{PAGE, Put, Take, frame};
+use crate::format::newer::{NewerVersion, VersionedPart};
+use crate::format::{FieldReader, FieldWriter, PAGE, frame};
 use crate::ids::{Micros, Sequence};
 
 pub const LEN: usize = 48;
@@ -51,7 +51,7 @@ impl BlockHeader {
     /// Appends this header; the checksum covers `frame_headers`, which follow it.
     pub fn encode(&self, frame_headers: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
-        Put(out)
+        FieldWriter(out)
             .bytes(&MAGIC)
             .u16(VERSION)
             .u16(self.frames)
@@ -70,7 +70,7 @@ impl BlockHeader {
     /// Only what the header says of itself; `None` for bytes that are none. The checksum needs the frame headers, whose
     /// number is known only now: see [`BlockHeader::is_sound`].
     pub fn decode(bytes: &[u8]) -> Option<BlockHeader> {
-        let mut take = Take(bytes.get(..LEN)?);
+        let mut take = FieldReader(bytes.get(..LEN)?);
         if take.bytes()? != MAGIC || take.u16()? != VERSION {
             return None;
         }
@@ -91,18 +91,18 @@ impl BlockHeader {
     }
 
     /// The version of a block that was written by a newer program.
-    pub fn newer(bytes: &[u8]) -> Option<Newer> {
-        let mut take = Take(bytes);
+    pub fn newer(bytes: &[u8]) -> Option<NewerVersion> {
+        let mut take = FieldReader(bytes);
         let (magic, found) = (take.bytes()?, take.u16()?);
-        let what = Versioned::Block;
-        (magic == MAGIC && found > VERSION).then_some(Newer { what, found })
+        let what = VersionedPart::Block;
+        (magic == MAGIC && found > VERSION).then_some(NewerVersion { what, found })
     }
 
     /// The same of a block with this sequence, of this log if that has a name yet. Magic, version, sequence and log id stand in
     /// the same places in every version, so that an older program knows what it must not take for damage.
-    pub fn newer_in_place(bytes: &[u8], sequence: Sequence, log_id: Option<u64>) -> Option<Newer> {
+    pub fn newer_in_place(bytes: &[u8], sequence: Sequence, log_id: Option<u64>) -> Option<NewerVersion> {
         let newer = BlockHeader::newer(bytes)?;
-        let mut take = Take(bytes.get(SEQUENCE_AT..)?);
+        let mut take = FieldReader(bytes.get(SEQUENCE_AT..)?);
         let (found, _, id) = (take.u64()?, take.i64()?, take.u64()?);
         (found == sequence && log_id.is_none_or(|own| own == id)).then_some(newer)
     }
@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::frame::{Flags, FrameHeader, Kind};
+    use crate::format::frame::{FrameFlags, FrameHeader, FrameKind};
     use crate::ids::PartitionId;
 
     #[test]
@@ -139,8 +139,8 @@ mod tests {
         let frame = |base| {
             let mut bytes = Vec::new();
             let header = FrameHeader {
-                kind: Kind::Meta,
-                flags: Flags::NONE,
+                kind: FrameKind::Meta,
+                flags: FrameFlags::NONE,
                 body_len: 12,
                 body_crc: 5,
                 partition: PartitionId::new(1, 1),

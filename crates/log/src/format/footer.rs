@@ -11,10 +11,10 @@
 //! program knows what it must not make anew.
 
 use crate::format::frame::{self, FrameHeader};
-use crate::format::newer::{Newer, Versioned};
-use crate::format::{Put, Take};
+use crate::format::newer::{NewerVersion, VersionedPart};
+use crate::format::{FieldReader, FieldWriter};
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
-use crate::index::{Entry, FileIndex};
+use crate::index::{FileIndex, FrameEntry};
 
 pub const ENTRY_LEN: usize = frame::BARE_LEN + 8;
 pub const HOLDING_LEN: usize = 48;
@@ -40,7 +40,7 @@ pub enum FileKind {
 
 /// What a file holds of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct PartitionExtent {
     pub partition: PartitionId,
     pub first: Offset,
     pub next: Offset,
@@ -87,7 +87,7 @@ impl Trailer {
     /// From the last bytes of a file; `None` for bytes that are no trailer.
     pub fn decode(bytes: &[u8]) -> Option<Trailer> {
         let bytes = bytes.get(..TRAILER_LEN)?;
-        let mut take = Take(bytes);
+        let mut take = FieldReader(bytes);
         if take.bytes()? != MAGIC || take.u16()? != VERSION {
             return None;
         }
@@ -115,12 +115,12 @@ impl Trailer {
 
     /// The version or kind of a trailer that a newer program wrote, for a file of this number, and for this log if its name is
     /// asked for. One that is sound but for its version is damaged and not newer.
-    pub fn newer(bytes: &[u8], file: u64, log_id: Option<u64>) -> Option<Newer> {
+    pub fn newer(bytes: &[u8], file: u64, log_id: Option<u64>) -> Option<NewerVersion> {
         let bytes = bytes.get(..TRAILER_LEN)?;
-        let mut take = Take(bytes);
+        let mut take = FieldReader(bytes);
         let (magic, version, kind) = (take.bytes()?, take.u16()?, take.u16()?);
-        let number = Take(bytes.get(FILE_AT..)?).u64()?;
-        let id = Take(bytes.get(LOG_ID_AT..)?).u64()?;
+        let number = FieldReader(bytes.get(FILE_AT..)?).u64()?;
+        let id = FieldReader(bytes.get(LOG_ID_AT..)?).u64()?;
         if magic != MAGIC || number != file || log_id.is_some_and(|own| own != id) {
             return None;
         }
@@ -129,16 +129,16 @@ impl Trailer {
             u32::from_le_bytes(*crc) == crc32c::crc32c(rest)
         };
         if version == VERSION {
-            let newer = Newer {
-                what: Versioned::FileKind,
+            let newer = NewerVersion {
+                what: VersionedPart::FileKind,
                 found: kind,
             };
             return (kind > KIND_MAX && sound(bytes)).then_some(newer);
         }
         let mut mended = bytes.to_vec();
         mended.get_mut(4..6)?.copy_from_slice(&VERSION.to_le_bytes());
-        let newer = Newer {
-            what: Versioned::Index,
+        let newer = NewerVersion {
+            what: VersionedPart::Index,
             found: version,
         };
         (version > VERSION && !sound(&mended)).then_some(newer)
@@ -157,17 +157,17 @@ impl Trailer {
     }
 
     /// What the file holds of each partition; `None` if the rows are damaged.
-    pub fn holdings(&self, rows: &[u8]) -> Option<Vec<Holding>> {
+    pub fn holdings(&self, rows: &[u8]) -> Option<Vec<PartitionExtent>> {
         if rows.len() != self.holdings_len() || crc32c::crc32c(rows) != self.partitions_crc {
             return None;
         }
-        rows.chunks_exact(HOLDING_LEN).map(Holding::decode).collect()
+        rows.chunks_exact(HOLDING_LEN).map(PartitionExtent::decode).collect()
     }
 }
 
-impl Holding {
+impl PartitionExtent {
     fn encode(&self, out: &mut Vec<u8>) {
-        Put(out)
+        FieldWriter(out)
             .u64(self.partition.to_bits())
             .u64(self.first)
             .u64(self.next)
@@ -177,9 +177,9 @@ impl Holding {
             .u32(self.entries);
     }
 
-    fn decode(row: &[u8]) -> Option<Holding> {
-        let mut take = Take(row);
-        Some(Holding {
+    fn decode(row: &[u8]) -> Option<PartitionExtent> {
+        let mut take = FieldReader(row);
+        Some(PartitionExtent {
             partition: PartitionId::from_bits(take.u64()?),
             first: take.u64()?,
             next: take.u64()?,
@@ -197,7 +197,7 @@ pub fn footer_len(entries: usize, partitions: usize) -> u64 {
 
 /// What of a file the trailer names.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct TrailerFields {
     pub kind: FileKind,
     pub file: u64,
     pub first: Sequence,
@@ -207,26 +207,26 @@ pub struct Bounds {
     pub log_id: u64,
 }
 
-fn entry(bytes: &[u8]) -> Option<Entry> {
+fn entry(bytes: &[u8]) -> Option<FrameEntry> {
     let (header, position) = bytes.split_at_checked(frame::BARE_LEN)?;
-    Some(Entry {
+    Some(FrameEntry {
         header: FrameHeader::decode_bare(header)?,
-        body_at: Take(position).u64()?,
+        body_at: FieldReader(position).u64()?,
     })
 }
 
 /// Whether an index begins with these bytes: its first entry is one of a frame that is there.
-pub(crate) fn begins(bytes: &[u8], is_there: impl FnOnce(&Entry) -> bool) -> bool {
+pub(crate) fn begins(bytes: &[u8], is_there: impl FnOnce(&FrameEntry) -> bool) -> bool {
     entry(bytes).is_some_and(|entry| is_there(&entry))
 }
 
 /// Entries, partitions and trailer, to be written so that they end with the file.
-pub(crate) fn encode(index: &FileIndex, holdings: &[Holding], bounds: &Bounds) -> Vec<u8> {
+pub(crate) fn encode(index: &FileIndex, holdings: &[PartitionExtent], bounds: &TrailerFields) -> Vec<u8> {
     let mut out = Vec::with_capacity(footer_len(index.frames(), holdings.len()) as usize);
     for (_, entries) in index.partitions() {
         for entry in entries {
             entry.header.encode_bare(&mut out);
-            Put(&mut out).u64(entry.body_at);
+            FieldWriter(&mut out).u64(entry.body_at);
         }
     }
     let entries_crc = crc32c::crc32c(&out);
@@ -234,7 +234,7 @@ pub(crate) fn encode(index: &FileIndex, holdings: &[Holding], bounds: &Bounds) -
     holdings.iter().for_each(|holding| holding.encode(&mut out));
     let partitions_crc = crc32c::crc32c(out.get(rows..).unwrap_or_default());
     let start = out.len();
-    Put(&mut out)
+    FieldWriter(&mut out)
         .bytes(&MAGIC)
         .u16(VERSION)
         .u16(bounds.kind as u16)
@@ -249,7 +249,7 @@ pub(crate) fn encode(index: &FileIndex, holdings: &[Holding], bounds: &Bounds) -
         .u64(bounds.end)
         .u64(bounds.log_id);
     let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
-    Put(&mut out).u32(crc);
+    FieldWriter(&mut out).u32(crc);
     out
 }
 
@@ -258,15 +258,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::frame::{Flags, Kind};
+    use crate::format::frame::{FrameFlags, FrameKind};
 
     fn index(frames: u32) -> FileIndex {
         let mut index = FileIndex::default();
         for n in 0..frames {
-            index.push(Entry {
+            index.push(FrameEntry {
                 header: FrameHeader {
-                    kind: Kind::Data,
-                    flags: Flags::NONE,
+                    kind: FrameKind::Data,
+                    flags: FrameFlags::NONE,
                     body_len: n,
                     body_crc: n ^ 5,
                     partition: PartitionId::new(1, n % 3),
@@ -283,7 +283,7 @@ mod tests {
         index
     }
 
-    const BOUNDS: Bounds = Bounds {
+    const BOUNDS: TrailerFields = TrailerFields {
         kind: FileKind::Commit,
         file: 4,
         first: 10,
@@ -293,7 +293,7 @@ mod tests {
         log_id: 77,
     };
 
-    fn read(bytes: &[u8]) -> Option<(Trailer, FileIndex, Vec<Holding>)> {
+    fn read(bytes: &[u8]) -> Option<(Trailer, FileIndex, Vec<PartitionExtent>)> {
         let (rest, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN);
         let trailer = Trailer::decode(trailer)?;
         let (entries, rows) = rest.split_at_checked(trailer.entries_len())?;

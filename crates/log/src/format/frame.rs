@@ -6,8 +6,8 @@
 //! Length, magic, version, kind and checksum are in the same places in every version: whoever needs more raises the version of
 //! the block and of the index, too.
 
-use crate::format::newer::{Newer, Versioned};
-use crate::format::{Put, Take};
+use crate::format::newer::{NewerVersion, VersionedPart};
+use crate::format::{FieldReader, FieldWriter};
 use crate::ids::{Micros, Offset, PartitionId};
 
 pub const LEN: usize = 64;
@@ -15,7 +15,7 @@ pub const LEN: usize = 64;
 pub const BARE_LEN: usize = LEN - 4;
 pub const VERSION: u8 = 1;
 /// The last of the kinds.
-pub const KIND_MAX: u8 = Kind::Gap as u8;
+pub const KIND_MAX: u8 = FrameKind::Gap as u8;
 
 /// Larger bodies are refused where they are made and where they are read.
 pub const BODY_MAX: usize = 32 << 20;
@@ -25,7 +25,7 @@ const MAGIC: [u8; 4] = *b"TWF1";
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// Records of a producer.
     Data = 1,
     /// Changes of a group's state: leases, settles, floors.
@@ -38,50 +38,56 @@ pub enum Kind {
     Gap = 5,
 }
 
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
-        [Kind::Data, Kind::State, Kind::Checkpoint, Kind::Meta, Kind::Gap]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<FrameKind> {
+        [
+            FrameKind::Data,
+            FrameKind::State,
+            FrameKind::Checkpoint,
+            FrameKind::Meta,
+            FrameKind::Gap,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
     }
 }
 
 /// What a reader must know of the records before it looks at them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(u16);
+pub struct FrameFlags(u16);
 
-impl Flags {
-    pub const NONE: Flags = Flags(0);
-    pub const LZ4: Flags = Flags(1);
-    pub const ZSTD: Flags = Flags(2);
-    pub const KEYS: Flags = Flags(1 << 2);
-    pub const PROPERTIES: Flags = Flags(1 << 3);
-    pub const TTL: Flags = Flags(1 << 4);
-    pub const NOT_BEFORE: Flags = Flags(1 << 5);
+impl FrameFlags {
+    pub const NONE: FrameFlags = FrameFlags(0);
+    pub const LZ4: FrameFlags = FrameFlags(1);
+    pub const ZSTD: FrameFlags = FrameFlags(2);
+    pub const KEYS: FrameFlags = FrameFlags(1 << 2);
+    pub const PROPERTIES: FrameFlags = FrameFlags(1 << 3);
+    pub const TTL: FrameFlags = FrameFlags(1 << 4);
+    pub const NOT_BEFORE: FrameFlags = FrameFlags(1 << 5);
     /// Meant for one group.
-    pub const TARGETED: Flags = Flags(1 << 6);
+    pub const TARGETED: FrameFlags = FrameFlags(1 << 6);
     /// Compaction has removed records: each of those left says its offset.
-    pub const OFFSET_DELTAS: Flags = Flags(1 << 7);
+    pub const OFFSET_DELTAS: FrameFlags = FrameFlags(1 << 7);
 
-    pub fn has(self, other: Flags) -> bool {
+    pub fn has(self, other: FrameFlags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    pub fn has_any(self, others: Flags) -> bool {
+    pub fn has_any(self, others: FrameFlags) -> bool {
         self.0 & others.0 != 0
     }
 }
 
-impl std::ops::BitOr for Flags {
-    type Output = Flags;
+impl std::ops::BitOr for FrameFlags {
+    type Output = FrameFlags;
 
-    fn bitor(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
+    fn bitor(self, other: FrameFlags) -> FrameFlags {
+        FrameFlags(self.0 | other.0)
     }
 }
 
-impl std::ops::BitOrAssign for Flags {
-    fn bitor_assign(&mut self, other: Flags) {
+impl std::ops::BitOrAssign for FrameFlags {
+    fn bitor_assign(&mut self, other: FrameFlags) {
         self.0 |= other.0;
     }
 }
@@ -89,13 +95,13 @@ impl std::ops::BitOrAssign for Flags {
 /// Whether a header is as it was written, whatever it says.
 pub fn is_sound(bytes: &[u8]) -> bool {
     let parts = bytes.get(..LEN).and_then(|bytes| bytes.split_at_checked(BARE_LEN));
-    parts.is_some_and(|(bare, crc)| Take(crc).u32() == Some(crc32c::crc32c(bare)))
+    parts.is_some_and(|(bare, crc)| FieldReader(crc).u32() == Some(crc32c::crc32c(bare)))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    pub kind: Kind,
-    pub flags: Flags,
+    pub kind: FrameKind,
+    pub flags: FrameFlags,
     pub body_len: u32,
     pub body_crc: u32,
     pub partition: PartitionId,
@@ -119,13 +125,13 @@ impl FrameHeader {
         let start = out.len();
         self.encode_bare(out);
         let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
-        Put(out).u32(crc);
+        FieldWriter(out).u32(crc);
     }
 
     /// The first [`BARE_LEN`] bytes, those before the checksum.
     pub fn encode_bare(&self, out: &mut Vec<u8>) {
         out.reserve(LEN);
-        Put(out)
+        FieldWriter(out)
             .bytes(&MAGIC)
             .u8(VERSION)
             .u8(self.kind as u8)
@@ -147,14 +153,14 @@ impl FrameHeader {
     }
 
     /// The version or kind of a header that a newer program wrote: it is as it was written, and not for this one.
-    pub fn newer(bytes: &[u8]) -> Option<Newer> {
-        let mut take = Take(bytes);
+    pub fn newer(bytes: &[u8]) -> Option<NewerVersion> {
+        let mut take = FieldReader(bytes);
         let (magic, version, kind) = (take.bytes()?, take.u8()?, take.u8()?);
         let (what, found, known) = match version {
-            VERSION => (Versioned::FrameKind, kind, KIND_MAX),
-            _ => (Versioned::Frame, version, VERSION),
+            VERSION => (VersionedPart::FrameKind, kind, KIND_MAX),
+            _ => (VersionedPart::Frame, version, VERSION),
         };
-        let newer = Newer {
+        let newer = NewerVersion {
             what,
             found: found.into(),
         };
@@ -163,13 +169,13 @@ impl FrameHeader {
 
     /// From the first [`BARE_LEN`] bytes, which the caller has checked.
     pub fn decode_bare(bytes: &[u8]) -> Option<FrameHeader> {
-        let mut take = Take(bytes.get(..BARE_LEN)?);
+        let mut take = FieldReader(bytes.get(..BARE_LEN)?);
         if take.bytes()? != MAGIC || take.u8()? != VERSION {
             return None;
         }
         let header = FrameHeader {
-            kind: Kind::from_byte(take.u8()?)?,
-            flags: Flags(take.u16()?),
+            kind: FrameKind::from_byte(take.u8()?)?,
+            flags: FrameFlags(take.u16()?),
             body_len: take.u32()?,
             body_crc: take.u32()?,
             partition: PartitionId::from_bits(take.u64()?),
@@ -198,7 +204,13 @@ mod tests {
     use super::*;
 
     fn any_header() -> impl Strategy<Value = FrameHeader> {
-        let kind = prop::sample::select(vec![Kind::Data, Kind::State, Kind::Checkpoint, Kind::Meta, Kind::Gap]);
+        let kind = prop::sample::select(vec![
+            FrameKind::Data,
+            FrameKind::State,
+            FrameKind::Checkpoint,
+            FrameKind::Meta,
+            FrameKind::Gap,
+        ]);
         let position = (any::<u64>(), 0..u64::MAX / 2, 1..1000u32, 0..1000u32);
         let rest = (
             0..=BODY_MAX as u32,
@@ -210,7 +222,7 @@ mod tests {
         );
         (kind, position, rest).prop_map(|(kind, (partition, base, records, more), rest)| FrameHeader {
             kind,
-            flags: Flags(rest.5),
+            flags: FrameFlags(rest.5),
             body_len: rest.0,
             body_crc: rest.1,
             partition: PartitionId::from_bits(partition),
@@ -249,8 +261,8 @@ mod tests {
             prop_assert_eq!(FrameHeader::newer(&bytes), None, "with the checksum of this one it is damaged");
             let crc = crc32c::crc32c(&bytes[..BARE_LEN]);
             bytes[BARE_LEN..].copy_from_slice(&crc.to_le_bytes());
-            let what = if is_kind { Versioned::FrameKind } else { Versioned::Frame };
-            prop_assert_eq!(FrameHeader::newer(&bytes), Some(Newer { what, found: found.into() }));
+            let what = if is_kind { VersionedPart::FrameKind } else { VersionedPart::Frame };
+            prop_assert_eq!(FrameHeader::newer(&bytes), Some(NewerVersion { what, found: found.into() }));
             prop_assert_eq!(FrameHeader::decode(&bytes), None);
         }
     }
@@ -258,8 +270,8 @@ mod tests {
     #[test]
     fn the_next_offset_counts_what_compaction_removed() {
         let mut header = FrameHeader {
-            kind: Kind::Data,
-            flags: Flags::NONE,
+            kind: FrameKind::Data,
+            flags: FrameFlags::NONE,
             body_len: 0,
             body_crc: 0,
             partition: PartitionId::new(1, 2),

@@ -18,9 +18,9 @@ pub const fn pages(bytes: usize) -> usize {
 }
 
 /// Fixed-width fields, written one after the other.
-pub struct Put<'a>(pub &'a mut Vec<u8>);
+pub struct FieldWriter<'a>(pub &'a mut Vec<u8>);
 
-impl Put<'_> {
+impl FieldWriter<'_> {
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
@@ -48,9 +48,9 @@ impl Put<'_> {
 }
 
 /// Fixed-width fields, read one after the other; `None` where the bytes end.
-pub struct Take<'a>(pub &'a [u8]);
+pub struct FieldReader<'a>(pub &'a [u8]);
 
-impl<'a> Take<'a> {
+impl<'a> FieldReader<'a> {
     pub fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;

@@ -7,7 +7,7 @@ use super::{block, footer, frame, superblock};
 
 /// A part of a file that has a version of its own, or a kind to which newer versions may add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Versioned {
+pub enum VersionedPart {
     Block,
     Frame,
     FrameKind,
@@ -19,33 +19,33 @@ pub enum Versioned {
 
 /// One whose version or kind this program does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Newer {
-    pub what: Versioned,
+pub struct NewerVersion {
+    pub what: VersionedPart,
     pub found: u16,
 }
 
-impl Versioned {
+impl VersionedPart {
     /// The word for it in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Versioned::Block => "block",
-            Versioned::Frame => "frame",
-            Versioned::FrameKind => "frame_kind",
-            Versioned::Index => "index",
-            Versioned::FileKind => "file_kind",
-            Versioned::Superblock => "superblock",
+            VersionedPart::Block => "block",
+            VersionedPart::Frame => "frame",
+            VersionedPart::FrameKind => "frame_kind",
+            VersionedPart::Index => "index",
+            VersionedPart::FileKind => "file_kind",
+            VersionedPart::Superblock => "superblock",
         }
     }
 }
 
-impl Newer {
+impl NewerVersion {
     /// Bytes of what has the version.
     pub fn bytes(self) -> u64 {
         let bytes = match self.what {
-            Versioned::Block => block::LEN,
-            Versioned::Frame | Versioned::FrameKind => frame::LEN,
-            Versioned::Index | Versioned::FileKind => footer::TRAILER_LEN,
-            Versioned::Superblock => superblock::LEN,
+            VersionedPart::Block => block::LEN,
+            VersionedPart::Frame | VersionedPart::FrameKind => frame::LEN,
+            VersionedPart::Index | VersionedPart::FileKind => footer::TRAILER_LEN,
+            VersionedPart::Superblock => superblock::LEN,
         };
         bytes as u64
     }
@@ -53,25 +53,25 @@ impl Newer {
     /// The newest version or kind that this program reads.
     pub fn known(self) -> u16 {
         match self.what {
-            Versioned::Block => block::VERSION,
-            Versioned::Frame => frame::VERSION.into(),
-            Versioned::FrameKind => frame::KIND_MAX.into(),
-            Versioned::Index => footer::VERSION,
-            Versioned::FileKind => footer::KIND_MAX,
-            Versioned::Superblock => superblock::VERSION,
+            VersionedPart::Block => block::VERSION,
+            VersionedPart::Frame => frame::VERSION.into(),
+            VersionedPart::FrameKind => frame::KIND_MAX.into(),
+            VersionedPart::Index => footer::VERSION,
+            VersionedPart::FileKind => footer::KIND_MAX,
+            VersionedPart::Superblock => superblock::VERSION,
         }
     }
 }
 
-impl fmt::Display for Newer {
+impl fmt::Display for NewerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.what {
-            Versioned::Block => "a block of format version",
-            Versioned::Frame => "a frame of format version",
-            Versioned::FrameKind => "a frame of kind",
-            Versioned::Index => "an index of format version",
-            Versioned::FileKind => "the index of a file of kind",
-            Versioned::Superblock => "a superblock of format version",
+            VersionedPart::Block => "a block of format version",
+            VersionedPart::Frame => "a frame of format version",
+            VersionedPart::FrameKind => "a frame of kind",
+            VersionedPart::Index => "an index of format version",
+            VersionedPart::FileKind => "the index of a file of kind",
+            VersionedPart::Superblock => "a superblock of format version",
         };
         write!(
             f,

@@ -6,8 +6,8 @@
 
 use bytes::Bytes;
 
-use crate::format::frame::Flags;
-use crate::format::{Put, Take, varint};
+use crate::format::frame::FrameFlags;
+use crate::format::{FieldReader, FieldWriter, varint};
 use crate::ids::Micros;
 
 /// Bytes of a key.
@@ -60,14 +60,14 @@ impl<'a> RecordRef<'a> {
     }
 
     /// What a frame with this record says of itself.
-    pub fn flags(&self) -> Flags {
-        let mut flags = Flags::NONE;
+    pub fn flags(&self) -> FrameFlags {
+        let mut flags = FrameFlags::NONE;
         for (present, flag) in [
-            (self.key.is_some(), Flags::KEYS),
-            (!self.properties.0.is_empty(), Flags::PROPERTIES),
-            (self.ttl_ms.is_some(), Flags::TTL),
-            (self.not_before.or(self.deliver_at).is_some(), Flags::NOT_BEFORE),
-            (self.delta.is_some(), Flags::OFFSET_DELTAS),
+            (self.key.is_some(), FrameFlags::KEYS),
+            (!self.properties.0.is_empty(), FrameFlags::PROPERTIES),
+            (self.ttl_ms.is_some(), FrameFlags::TTL),
+            (self.not_before.or(self.deliver_at).is_some(), FrameFlags::NOT_BEFORE),
+            (self.delta.is_some(), FrameFlags::OFFSET_DELTAS),
         ] {
             if present {
                 flags |= flag;
@@ -86,7 +86,7 @@ impl<'a> RecordRef<'a> {
         let (len, flags) = self.measure();
         out.reserve(len + varint::LEN_MAX);
         varint::put(out, len as u64);
-        Put(out).u8(flags).i64(self.time);
+        FieldWriter(out).u8(flags).i64(self.time);
         if let Some(delta) = self.delta {
             varint::put(out, delta.into());
         }
@@ -100,7 +100,7 @@ impl<'a> RecordRef<'a> {
             varint::put(out, ttl);
         }
         for time in [self.not_before, self.deliver_at].into_iter().flatten() {
-            Put(out).i64(time);
+            FieldWriter(out).i64(time);
         }
         out.extend_from_slice(self.value);
     }
@@ -138,7 +138,7 @@ impl<'a> RecordRef<'a> {
     pub fn take(body: &'a [u8]) -> Option<(RecordRef<'a>, &'a [u8])> {
         let (len, rest) = varint::take(body)?;
         let (bytes, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-        let mut take = Take(bytes);
+        let mut take = FieldReader(bytes);
         let flags = take.u8()?;
         if flags & !KNOWN != 0 {
             return None;
@@ -194,7 +194,7 @@ impl<'a> PropertiesRef<'a> {
     pub fn checked(bytes: &'a [u8]) -> Option<PropertiesRef<'a>> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let mut take = Take(rest);
+            let mut take = FieldReader(rest);
             std::str::from_utf8(take_bytes(&mut take)?).ok()?;
             std::str::from_utf8(take_bytes(&mut take)?).ok()?;
             rest = take.0;
@@ -203,7 +203,7 @@ impl<'a> PropertiesRef<'a> {
     }
 
     pub fn iter(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let mut take = Take(self.0);
+        let mut take = FieldReader(self.0);
         std::iter::from_fn(move || {
             let name = std::str::from_utf8(take_bytes(&mut take)?).ok()?;
             Some((name, std::str::from_utf8(take_bytes(&mut take)?).ok()?))
@@ -271,14 +271,14 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn take_bytes<'a>(take: &mut Take<'a>) -> Option<&'a [u8]> {
+fn take_bytes<'a>(take: &mut FieldReader<'a>) -> Option<&'a [u8]> {
     let len = usize::try_from(take_varint(take)?).ok()?;
     let (bytes, rest) = take.0.split_at_checked(len)?;
     take.0 = rest;
     Some(bytes)
 }
 
-fn take_varint(take: &mut Take<'_>) -> Option<u64> {
+fn take_varint(take: &mut FieldReader<'_>) -> Option<u64> {
     let (value, rest) = varint::take(take.0)?;
     take.0 = rest;
     Some(value)

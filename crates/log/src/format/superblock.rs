@@ -8,8 +8,8 @@
 //! Magic, version, log id and the checksum of these 64 bytes stand in the same places in every version; one that needs more has it
 //! behind them, under a checksum of its own. So a slot of a newer version is told from a damaged one by its checksum.
 
-use crate::format::newer::{Newer, Versioned};
-use crate::format::{Put, Take};
+use crate::format::newer::{NewerVersion, VersionedPart};
+use crate::format::{FieldReader, FieldWriter};
 use crate::ids::Sequence;
 
 pub const LEN: usize = 68;
@@ -40,7 +40,7 @@ pub struct Superblock {
 impl Superblock {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(LEN);
-        Put(&mut out)
+        FieldWriter(&mut out)
             .bytes(&MAGIC)
             .u16(VERSION)
             .u16(if self.closed { CLOSED } else { 0 })
@@ -52,14 +52,14 @@ impl Superblock {
             .u64(self.synced)
             .u64(self.offsets);
         let crc = crc32c::crc32c(&out);
-        Put(&mut out).u32(crc);
+        FieldWriter(&mut out).u32(crc);
         out
     }
 
     /// `None` for bytes that are no slot of this version.
     pub fn decode(bytes: &[u8]) -> Option<Superblock> {
         let bytes = bytes.get(..LEN)?;
-        let mut take = Take(bytes);
+        let mut take = FieldReader(bytes);
         if take.bytes()? != MAGIC || take.u16()? != VERSION {
             return None;
         }
@@ -77,13 +77,13 @@ impl Superblock {
     }
 
     /// The version of a slot that a newer program wrote. One whose checksum does not say so is damaged and not newer.
-    pub fn newer(bytes: &[u8]) -> Option<Newer> {
+    pub fn newer(bytes: &[u8]) -> Option<NewerVersion> {
         let (told, crc) = bytes.get(..LEN)?.split_last_chunk()?;
-        let mut take = Take(told);
+        let mut take = FieldReader(told);
         let (magic, found) = (take.bytes()?, take.u16()?);
         let is_newer = magic == MAGIC && found > VERSION && u32::from_le_bytes(*crc) == crc32c::crc32c(told);
-        let what = Versioned::Superblock;
-        is_newer.then_some(Newer { what, found })
+        let what = VersionedPart::Superblock;
+        is_newer.then_some(NewerVersion { what, found })
     }
 }
 
@@ -122,8 +122,8 @@ mod tests {
         assert_eq!(Superblock::newer(&bytes), None);
         let crc = crc32c::crc32c(&bytes[..LEN - 4]);
         bytes[LEN - 4..].copy_from_slice(&crc.to_le_bytes());
-        let newer = Newer {
-            what: Versioned::Superblock,
+        let newer = NewerVersion {
+            what: VersionedPart::Superblock,
             found: 9,
         };
         assert_eq!(Superblock::newer(&bytes), Some(newer));

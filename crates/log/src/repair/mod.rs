@@ -11,25 +11,25 @@ mod rescue;
 use std::collections::BTreeMap;
 
 use crate::cache::IndexCache;
-use crate::check::held::{self, Span};
-use crate::check::settle::Role;
-use crate::check::survey::{Covered, Survey, Surveyed};
-use crate::check::{self, CheckReport, FindingKind, INDEX_BYTES, Progress};
+use crate::check::coverage::{self, OffsetRange};
+use crate::check::layout::FileRole;
+use crate::check::scan::{LogScan, ScannedFile, ScannedPartition};
+use crate::check::{self, CheckProgress, CheckReport, FindingKind, INDEX_BYTES};
 use crate::clock::wall_now;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::block::{self, BlockHeader};
-use crate::format::footer::{self, Bounds, FileKind};
-use crate::format::frame::{self, Flags, FrameHeader, Kind};
+use crate::format::footer::{self, FileKind, TrailerFields};
+use crate::format::frame::{self, FrameFlags, FrameHeader, FrameKind};
 use crate::format::record::RecordRef;
 use crate::format::{PAGE, pages};
 use crate::ids::{Offset, PartitionId, Sequence};
-use crate::index::{Entry, FileIndex};
-use crate::partition::Range;
+use crate::index::{FileIndex, FrameEntry};
+use crate::partition::FileRange;
+use crate::partition_table::{META, PartitionEntry, PartitionTable};
 use crate::superblock::{self, Superblock, SuperblockFile};
-use crate::table::{Known, META, Table};
-use rescue::Rescue;
+use rescue::RescueWriter;
 
 /// Room for blocks in the file that the log goes on with, beside the table of partitions.
 const ROOM: u64 = 1 << 20;
@@ -39,14 +39,14 @@ const PIECE: usize = 1 << 20;
 
 /// What a repair found, and what it did about it.
 #[derive(Clone, Debug)]
-pub struct Repaired {
+pub struct RepairReport {
     pub before: CheckReport,
     /// `None` if nothing was done: nothing had to be, or the loss was not accepted.
-    pub done: Option<Done>,
+    pub done: Option<RepairActions>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Done {
+pub struct RepairActions {
     /// Files with the bytes that were damaged.
     pub set_aside: Vec<String>,
     /// Files that were written.
@@ -68,8 +68,8 @@ pub fn needs_repair(report: &CheckReport) -> bool {
 }
 
 /// Looks at a log, and if `accept_loss` gives up what is damaged, which `before.lost` names. Nothing else may use the log.
-pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -> Result<Repaired> {
-    let survey = Survey::of(disk, progress)?;
+pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut CheckProgress<'_>) -> Result<RepairReport> {
+    let survey = LogScan::of(disk, progress)?;
     let before = check::report(disk, &survey);
     // What a newer program wrote is not damaged, whatever is to be given up.
     for finding in &before.findings {
@@ -85,7 +85,7 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -
         return Err(by_hand);
     }
     if !accept_loss || !needs_repair(&before) {
-        return Ok(Repaired { before, done: None });
+        return Ok(RepairReport { before, done: None });
     }
     let mut repair = Repair {
         disk,
@@ -97,13 +97,13 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -
     repair.run()?;
     let (set_aside, written, removed) = (repair.set_aside, repair.written, repair.removed);
     let after = check::check(disk, progress)?;
-    let done = Done {
+    let done = RepairActions {
         set_aside,
         written,
         removed,
         after,
     };
-    Ok(Repaired {
+    Ok(RepairReport {
         before,
         done: Some(done),
     })
@@ -111,7 +111,7 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -
 
 struct Repair<'a> {
     disk: &'a dyn Disk,
-    survey: &'a Survey,
+    survey: &'a LogScan,
     set_aside: Vec<String>,
     written: Vec<String>,
     removed: Vec<String>,
@@ -134,13 +134,13 @@ impl Repair<'_> {
         let structural = self.is_structural();
         let numbers = self.survey.segments.iter().map(|file| file.outline.file.number + 1);
         let log_id = self.survey.log_id.unwrap_or_default();
-        let mut rescue = Rescue::new(self.disk, log_id, numbers.max().unwrap_or_default());
+        let mut rescue = RescueWriter::new(self.disk, log_id, numbers.max().unwrap_or_default());
         for file in files {
             self.rescue(file, &mut rescue)?;
         }
         for partition in &self.survey.partitions {
-            let whole: Vec<Span> = partition.ranges.iter().map(|range| (range.first, range.next)).collect();
-            for span in held::without((partition.known.first, self.next_of(partition)), &whole) {
+            let whole: Vec<OffsetRange> = partition.ranges.iter().map(|range| (range.first, range.next)).collect();
+            for span in coverage::without((partition.known.first, self.next_of(partition)), &whole) {
                 rescue.range(partition.id, span, None, &[])?;
             }
         }
@@ -150,11 +150,11 @@ impl Repair<'_> {
             true => Some(self.go_on_in_a_new_file()?),
             false => None,
         };
-        let obstacles: Vec<&Surveyed> = self.survey.commits.iter().filter(|file| file.obstacle).collect();
-        let replaced: Vec<&Surveyed> = self.survey.segments.iter().filter(|file| is_replaced(file)).collect();
+        let obstacles: Vec<&ScannedFile> = self.survey.commits.iter().filter(|file| file.obstacle).collect();
+        let replaced: Vec<&ScannedFile> = self.survey.segments.iter().filter(|file| is_replaced(file)).collect();
         for file in obstacles
             .into_iter()
-            .filter(|file| file.role != Role::Spare)
+            .filter(|file| file.role != FileRole::Spare)
             .chain(replaced)
         {
             self.remove(&file.outline.file)?;
@@ -183,7 +183,7 @@ impl Repair<'_> {
             .superblock
             .as_ref()
             .filter(|found| !found.damaged.is_empty())?;
-        let newest = self.survey.commits.iter().rfind(|file| file.role == Role::Live);
+        let newest = self.survey.commits.iter().rfind(|file| file.role == FileRole::Live);
         let named = self.survey.log_id.or(found.newest.map(|newest| newest.log_id));
         let log_id = named.unwrap_or_else(new_id);
         let Some(file) = newest else {
@@ -205,7 +205,7 @@ impl Repair<'_> {
     }
 
     /// What comes next in a partition: nothing that a lost block may have had.
-    fn next_of(&self, partition: &Covered) -> Offset {
+    fn next_of(&self, partition: &ScannedPartition) -> Offset {
         partition.next.saturating_add(self.survey.skipped)
     }
 
@@ -213,7 +213,7 @@ impl Repair<'_> {
     fn is_structural(&self) -> bool {
         let survey = self.survey;
         // What shows that it begins later than the table says may be the checkpoint that is lost.
-        let raised = |partition: &Covered| partition.raised && !partition.lost.is_empty();
+        let raised = |partition: &ScannedPartition| partition.raised && !partition.lost.is_empty();
         survey.partitions.iter().any(raised)
             || survey.table_damaged
             || survey.skipped > 0
@@ -262,9 +262,9 @@ impl Repair<'_> {
 
     /// Writes what partitions read from a file anew, if some of it is lost or the file has to go: whole ranges, so that no
     /// partition reads from the file before and behind what was lost.
-    fn rescue(&self, file: &Surveyed, rescue: &mut Rescue<'_>) -> Result<()> {
+    fn rescue(&self, file: &ScannedFile, rescue: &mut RescueWriter<'_>) -> Result<()> {
         let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
-        let wanted: Vec<(&Covered, &Range)> = self
+        let wanted: Vec<(&ScannedPartition, &FileRange)> = self
             .survey
             .partitions
             .iter()
@@ -272,13 +272,13 @@ impl Repair<'_> {
             .filter(|(partition, range)| {
                 let own = std::sync::Arc::ptr_eq(&range.file, &file.outline.file);
                 let mut damaged = partition.lost.iter().chain(&partition.let_go);
-                own && (all || damaged.any(|span| held::overlap(*span, (range.first, range.next))))
+                own && (all || damaged.any(|span| coverage::overlap(*span, (range.first, range.next))))
             })
             .collect();
         if wanted.is_empty() {
             return Ok(());
         }
-        let mut frames: BTreeMap<PartitionId, Vec<Entry>> =
+        let mut frames: BTreeMap<PartitionId, Vec<FrameEntry>> =
             wanted.iter().map(|(partition, _)| (partition.id, Vec::new())).collect();
         file.read_frames(&mut |entry, sound| {
             if let Some(own) = frames.get_mut(&entry.header.partition).filter(|_| sound) {
@@ -297,11 +297,11 @@ impl Repair<'_> {
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;
         let log_id = survey.log_id.unwrap_or_else(new_id);
-        for spare in survey.commits.iter().filter(|file| file.role == Role::Spare) {
+        for spare in survey.commits.iter().filter(|file| file.role == FileRole::Spare) {
             self.remove(&spare.outline.file)?;
         }
         self.sync_names()?;
-        for file in survey.commits.iter().filter(|file| file.role == Role::Live) {
+        for file in survey.commits.iter().filter(|file| file.role == FileRole::Live) {
             // What a killed process had handed to the kernel is said to be synced from now on.
             file.outline.file.sync()?;
         }
@@ -331,7 +331,7 @@ impl Repair<'_> {
     }
 
     fn table_block(&self, sequence: Sequence, log_id: u64) -> Vec<u8> {
-        let rows: Vec<(PartitionId, Known)> = self
+        let rows: Vec<(PartitionId, PartitionEntry)> = self
             .survey
             .partitions
             .iter()
@@ -339,7 +339,7 @@ impl Repair<'_> {
                 let next = self.next_of(partition);
                 (
                     partition.id,
-                    Known {
+                    PartitionEntry {
                         next,
                         ..partition.known
                     },
@@ -352,11 +352,11 @@ impl Repair<'_> {
             newest => newest,
         };
         let (mut value, mut body) = (Vec::new(), Vec::new());
-        Table::encode(rows.into_iter(), &mut value);
+        PartitionTable::encode(rows.into_iter(), &mut value);
         RecordRef::of(time, &value).encode(&mut body);
         let frame = FrameHeader {
-            kind: Kind::Checkpoint,
-            flags: Flags::NONE,
+            kind: FrameKind::Checkpoint,
+            flags: FrameFlags::NONE,
             body_len: body.len() as u32,
             body_crc: crc32c::crc32c(&body),
             partition: META,
@@ -389,10 +389,10 @@ impl Repair<'_> {
     /// Full files get the index that they lack, so that the next start need not read them. One that does not make it to
     /// the disk is made anew by that start.
     fn footers(&mut self, structural: bool) -> Result<()> {
-        let last = self.survey.commits.iter().rposition(|file| file.role == Role::Live);
+        let last = self.survey.commits.iter().rposition(|file| file.role == FileRole::Live);
         for (n, file) in self.survey.commits.iter().enumerate() {
             let was_open = structural && Some(n) == last && file.outline.footer.trailer().is_none();
-            if file.role != Role::Live || file.obstacle || !(file.needs_footer || was_open) {
+            if file.role != FileRole::Live || file.obstacle || !(file.needs_footer || was_open) {
                 continue;
             }
             let (outline, mut index) = (&file.outline, FileIndex::default());
@@ -405,7 +405,7 @@ impl Repair<'_> {
                 continue;
             }
             outline.file.set_index(index);
-            outline.file.write_footer(&Bounds {
+            outline.file.write_footer(&TrailerFields {
                 kind: FileKind::Commit,
                 file: outline.file.number,
                 first,
@@ -427,6 +427,6 @@ fn new_id() -> u64 {
 }
 
 /// A segment whose index or frames are damaged is written anew as a whole.
-fn is_replaced(segment: &Surveyed) -> bool {
+fn is_replaced(segment: &ScannedFile) -> bool {
     segment.obstacle || segment.needs_footer
 }

@@ -4,39 +4,39 @@
 
 use std::sync::Arc;
 
-use crate::check::held::Span;
+use crate::check::coverage::OffsetRange;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{LogError, Result};
 use crate::file::{LogFile, segment_name};
-use crate::format::footer::{self, Bounds, FileKind};
-use crate::format::frame::{self, Flags, FrameHeader, Kind};
+use crate::format::footer::{self, FileKind, TrailerFields};
+use crate::format::frame::{self, FrameFlags, FrameHeader, FrameKind};
 use crate::ids::{Micros, Offset, PartitionId};
-use crate::index::{Entry, FileIndex};
+use crate::index::{FileIndex, FrameEntry};
 
 /// A segment takes no more after so many bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Writes segments, one after the other.
-pub(super) struct Rescue<'a> {
+pub(super) struct RescueWriter<'a> {
     disk: &'a dyn Disk,
     log_id: u64,
     number: u64,
-    open: Option<Segment>,
+    open: Option<OpenSegment>,
     pub names: Vec<String>,
 }
 
-struct Segment {
+struct OpenSegment {
     unfinished: String,
     file: Arc<dyn DiskFile>,
     at: u64,
     index: FileIndex,
     /// What it stands for: a row of a footer names one stretch of offsets of each partition.
-    spans: Vec<(PartitionId, Span)>,
+    spans: Vec<(PartitionId, OffsetRange)>,
 }
 
-impl<'a> Rescue<'a> {
-    pub fn new(disk: &'a dyn Disk, log_id: u64, number: u64) -> Rescue<'a> {
-        Rescue {
+impl<'a> RescueWriter<'a> {
+    pub fn new(disk: &'a dyn Disk, log_id: u64, number: u64) -> RescueWriter<'a> {
+        RescueWriter {
             disk,
             log_id,
             number,
@@ -49,9 +49,9 @@ impl<'a> Rescue<'a> {
     pub fn range(
         &mut self,
         partition: PartitionId,
-        span: Span,
+        span: OffsetRange,
         source: Option<&LogFile>,
-        frames: &[Entry],
+        frames: &[FrameEntry],
     ) -> Result<()> {
         if self
             .open
@@ -91,13 +91,13 @@ impl<'a> Rescue<'a> {
     }
 
     /// Frames that say that these offsets are lost. The time is that of their neighbour, so that times keep their order.
-    fn gap(&mut self, partition: PartitionId, (from, to): Span, time: Micros) -> Result<()> {
+    fn gap(&mut self, partition: PartitionId, (from, to): OffsetRange, time: Micros) -> Result<()> {
         let mut base: Offset = from;
         while base < to {
             let span = u32::try_from(to - base).unwrap_or(u32::MAX);
             let header = FrameHeader {
-                kind: Kind::Gap,
-                flags: Flags::NONE,
+                kind: FrameKind::Gap,
+                flags: FrameFlags::NONE,
                 body_len: 0,
                 body_crc: crc32c::crc32c(&[]),
                 partition,
@@ -114,14 +114,14 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    fn segment(&mut self) -> Result<&mut Segment> {
+    fn segment(&mut self) -> Result<&mut OpenSegment> {
         if self.open.is_none() {
             let unfinished = format!("new-segment-{:016}", self.number);
             let file = self
                 .disk
                 .create(&unfinished)
                 .map_err(LogError::io("cannot make", &unfinished))?;
-            self.open = Some(Segment {
+            self.open = Some(OpenSegment {
                 unfinished,
                 file,
                 at: 0,
@@ -144,7 +144,7 @@ impl<'a> Rescue<'a> {
                 (row.first, row.next) = (*first, *next);
             }
         }
-        let bounds = Bounds {
+        let bounds = TrailerFields {
             kind: FileKind::Segment,
             file: self.number,
             first: 0,
@@ -171,12 +171,12 @@ impl<'a> Rescue<'a> {
     }
 }
 
-impl Segment {
+impl OpenSegment {
     fn push(&mut self, header: &FrameHeader, body: &[u8]) -> Result<()> {
         let mut bytes = Vec::with_capacity(frame::LEN + body.len());
         header.encode(&mut bytes);
         bytes.extend_from_slice(body);
-        self.index.push(Entry {
+        self.index.push(FrameEntry {
             header: *header,
             body_at: self.at + frame::LEN as u64,
         });

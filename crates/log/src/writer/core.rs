@@ -10,31 +10,31 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::files::{Files, Place};
-use super::group::{Block, BlockFrame, Group, Part, Slot, Stamp};
-pub(crate) use super::rows::META_SLOT;
-use super::rows::Rows;
+use super::files::{BlockPosition, CommitFiles};
+use super::group::{BlockFrame, BlockIdentity, CommitGroup, EncodedBlock, Slot, SubmissionPart};
+pub(crate) use super::slots::META_SLOT;
+use super::slots::WriterPartitions;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
-use crate::format::frame::Kind;
+use crate::file_pool::FilePurpose;
+use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
-use crate::measure::Measures;
+use crate::measure::LogMetrics;
 use crate::partition::{Frame, Partition};
+use crate::partition_table::{META, PartitionTable};
 use crate::records::Records;
-use crate::shelf::Purpose;
 use crate::superblock::SuperblockFile;
-use crate::table::{META, Table};
 
 /// Records for one or more partitions, stored together or not at all.
 pub(crate) struct Submission {
-    pub parts: Parts,
+    pub parts: SubmissionParts,
     /// The strongest of what its partitions promise.
     pub durability: Durability,
     pub bytes: usize,
     /// Nobody waits for what was journaled.
-    pub done: Option<Done>,
+    pub done: Option<CommitReply>,
     /// On a full disk it is enough that what was journaled of partitions is stored: files that nobody needs by that are used
     /// again.
     pub for_files: bool,
@@ -43,21 +43,21 @@ pub(crate) struct Submission {
 }
 
 /// Mostly one or two, which cost no allocation.
-pub(crate) type Parts = SmallVec<[Part; 1]>;
+pub(crate) type SubmissionParts = SmallVec<[SubmissionPart; 1]>;
 pub(crate) type Offsets = SmallVec<[Offset; 2]>;
 
-pub(crate) type Done = oneshot::Sender<Result<Offsets>>;
+pub(crate) type CommitReply = oneshot::Sender<Result<Offsets>>;
 
-pub(crate) struct Core {
-    files: Files,
-    table: Rows,
-    group: Group,
+pub(crate) struct WriterCore {
+    files: CommitFiles,
+    table: WriterPartitions,
+    group: CommitGroup,
     /// Who waits for the block that is being made. Empty between blocks, as is `undo`: kept for their memory.
-    pending: Vec<Pending>,
+    pending: Vec<PendingSubmission>,
     /// Where partitions stood before it.
     undo: Vec<(Slot, Offset)>,
     /// What of it nobody waits for. Empty between blocks, too.
-    journaled: Vec<Journaled>,
+    journaled: Vec<JournaledRecords>,
     /// Partitions with something journaled that could not be stored yet.
     held: Vec<Arc<Partition>>,
     log_id: u64,
@@ -76,33 +76,33 @@ pub(crate) struct Core {
     /// The age at which [`Durability::Interval`] is synced.
     interval: Duration,
     /// Does not go back, whatever becomes of the time of day.
-    clock: Clock,
+    clock: MonotonicClock,
     /// Rows with frames in blocks that are not synced.
     unsynced_rows: Vec<Slot>,
     block_max: usize,
-    tail: Tail,
+    tail: TailCache,
     poison: Option<Arc<str>>,
-    pub measures: Arc<Measures>,
+    pub measures: Arc<LogMetrics>,
 }
 
 /// After so long what nobody waits for is synced, if nothing was synced meanwhile.
 const UNAWAITED_MAX_AGE: Duration = Duration::from_secs(1);
 
-pub(crate) type Clock = Box<dyn Fn() -> Instant + Send>;
+pub(crate) type MonotonicClock = Box<dyn Fn() -> Instant + Send>;
 
 /// Submissions of the block that is being made.
-struct Pending {
+struct PendingSubmission {
     durability: Durability,
     firsts: Offsets,
-    done: Option<Done>,
+    done: Option<CommitReply>,
     for_files: bool,
 }
 
 /// Records of the block that is being made for which nobody waits, and where in it their body is.
-struct Journaled {
+struct JournaledRecords {
     slot: Slot,
     partition: PartitionId,
-    kind: Kind,
+    kind: FrameKind,
     frame: usize,
     body: usize,
     records: Records,
@@ -112,15 +112,15 @@ struct Journaled {
 const FRAME_BYTES: usize = 2 * size_of::<Frame>() + 2 * size_of::<(Slot, PartitionId, Offset, usize)>();
 
 /// Newest frames of all partitions, kept in memory up to a number of bytes.
-struct Tail {
+struct TailCache {
     frames: VecDeque<(Slot, PartitionId, Offset, usize)>,
     bytes: usize,
     bytes_max: usize,
 }
 
 /// Where a log goes on: behind everything that was recovered.
-pub(crate) struct Resume {
-    pub files: Files,
+pub(crate) struct ResumePoint {
+    pub files: CommitFiles,
     pub log_id: u64,
     pub next: Sequence,
     pub synced: Sequence,
@@ -129,12 +129,12 @@ pub(crate) struct Resume {
     pub offsets: u64,
 }
 
-impl Core {
-    pub fn new(resume: Resume, block_max: usize, tail_bytes_max: usize, interval: Duration) -> Core {
-        Core {
+impl WriterCore {
+    pub fn new(resume: ResumePoint, block_max: usize, tail_bytes_max: usize, interval: Duration) -> WriterCore {
+        WriterCore {
             files: resume.files,
-            table: Rows::default(),
-            group: Group::default(),
+            table: WriterPartitions::default(),
+            group: CommitGroup::default(),
             pending: Vec::new(),
             undo: Vec::new(),
             journaled: Vec::new(),
@@ -151,7 +151,7 @@ impl Core {
             clock: Box::new(Instant::now),
             unsynced_rows: Vec::new(),
             block_max,
-            tail: Tail {
+            tail: TailCache {
                 frames: VecDeque::new(),
                 bytes: 0,
                 bytes_max: tail_bytes_max,
@@ -199,7 +199,7 @@ impl Core {
     }
 
     #[cfg(test)]
-    pub fn set_clock(&mut self, clock: Clock) {
+    pub fn set_clock(&mut self, clock: MonotonicClock) {
         self.clock = clock;
     }
 
@@ -265,10 +265,10 @@ impl Core {
     fn gather(
         &mut self,
         waiting: &mut VecDeque<Submission>,
-        pending: &mut Vec<Pending>,
+        pending: &mut Vec<PendingSubmission>,
         undo: &mut Vec<(Slot, Offset)>,
-    ) -> Purpose {
-        let mut purpose = Purpose::Messages;
+    ) -> FilePurpose {
+        let mut purpose = FilePurpose::Messages;
         while let Some(submission) = waiting.front() {
             let (parts, bytes) = (submission.parts.len(), submission.bytes);
             if submission.frees && !pending.is_empty() {
@@ -288,19 +288,19 @@ impl Core {
                 }
                 continue;
             }
-            if submission.parts.iter().any(|part| part.kind != Kind::Data) {
-                purpose = Purpose::State;
+            if submission.parts.iter().any(|part| part.kind != FrameKind::Data) {
+                purpose = FilePurpose::State;
             }
             if submission.frees {
                 pending.push(self.place_freeing(submission, undo));
-                return Purpose::Freeing;
+                return FilePurpose::Freeing;
             }
             let journaled = submission.done.is_none() && parts > 0;
             let firsts = submission.parts.into_iter().map(|part| match journaled {
                 true => self.place_journaled(part, undo),
                 false => self.place(part, undo),
             });
-            pending.push(Pending {
+            pending.push(PendingSubmission {
                 firsts: firsts.collect(),
                 durability: match submission.durability {
                     // For nobody to wait is no reason for a sync.
@@ -315,12 +315,12 @@ impl Core {
     }
 
     /// What was journaled for the partitions of a submission, and behind it the submission.
-    fn place_freeing(&mut self, submission: Submission, undo: &mut Vec<(Slot, Offset)>) -> Pending {
+    fn place_freeing(&mut self, submission: Submission, undo: &mut Vec<(Slot, Offset)>) -> PendingSubmission {
         let mut firsts = Offsets::new();
         for part in submission.parts {
             if let Some(partition) = self.table.at(part.slot).map(|row| row.partition.clone()) {
                 for (kind, records) in partition.take_journal() {
-                    self.place_journaled(Part::of(&partition, kind, records), undo);
+                    self.place_journaled(SubmissionPart::of(&partition, kind, records), undo);
                 }
             }
             firsts.push(match part.records {
@@ -328,7 +328,7 @@ impl Core {
                 _ => self.place(part, undo),
             });
         }
-        Pending {
+        PendingSubmission {
             firsts,
             durability: submission.durability,
             done: submission.done,
@@ -341,7 +341,7 @@ impl Core {
     fn refuse(
         &mut self,
         waiting: &mut VecDeque<Submission>,
-        pending: &mut Vec<Pending>,
+        pending: &mut Vec<PendingSubmission>,
         undo: &[(Slot, Offset)],
         error: LogError,
         now: Micros,
@@ -368,8 +368,8 @@ impl Core {
 
     /// Gives what was journaled back to its partitions, in its order: that of the block, and what waits behind it. Who waits
     /// there waits for it, or would be stored before it.
-    fn hold(&mut self, waiting: &mut VecDeque<Submission>, pending: &mut Vec<Pending>) {
-        let mut kept: Vec<(Slot, PartitionId, Kind, Records)> = Vec::new();
+    fn hold(&mut self, waiting: &mut VecDeque<Submission>, pending: &mut Vec<PendingSubmission>) {
+        let mut kept: Vec<(Slot, PartitionId, FrameKind, Records)> = Vec::new();
         for one in self.journaled.drain(..) {
             let body = self.group.take_body(one.frame, one.body);
             kept.push((one.slot, one.partition, one.kind, Records { body, ..one.records }));
@@ -382,10 +382,10 @@ impl Core {
                 continue;
             }
             if submission.done.is_none() {
-                kept.extend(submission.parts.into_iter().map(Part::into_records));
+                kept.extend(submission.parts.into_iter().map(SubmissionPart::into_records));
                 continue;
             }
-            pending.push(Pending {
+            pending.push(PendingSubmission {
                 durability: submission.durability,
                 firsts: Offsets::new(),
                 done: submission.done,
@@ -408,7 +408,7 @@ impl Core {
         };
         let (parts, mut undo) = (meta.take_journal(), Vec::new());
         for (kind, records) in parts.iter().cloned() {
-            self.place(Part::of(&meta, kind, records), &mut undo);
+            self.place(SubmissionPart::of(&meta, kind, records), &mut undo);
         }
         let written = self.write_changes(now);
         if let Err(error) = &written {
@@ -436,7 +436,7 @@ impl Core {
     }
 
     /// Writes the block, answers those who do not wait for a sync, and syncs if somebody does. Returns whether one does.
-    fn store(&mut self, purpose: Purpose, pending: &mut Vec<Pending>, now: Micros) -> Result<bool> {
+    fn store(&mut self, purpose: FilePurpose, pending: &mut Vec<PendingSubmission>, now: Micros) -> Result<bool> {
         let dated = pending.iter().any(|one| one.durability == Durability::Interval);
         let strict = pending.iter().any(|one| one.durability == Durability::Fsync);
         let all_strict = strict
@@ -482,7 +482,7 @@ impl Core {
     }
 
     /// What must not be read before it is synced, with the next sync: nobody waits for it.
-    fn release_later(&mut self, block: Block, place: Place) {
+    fn release_later(&mut self, block: EncodedBlock, place: BlockPosition) {
         let strict = |frame: &BlockFrame| {
             let row = self.table.of(frame.slot, frame.header.partition);
             row.is_some_and(|row| row.partition.durability() == Durability::Fsync)
@@ -496,8 +496,8 @@ impl Core {
     }
 
     /// Whether one of the partitions is not there any more.
-    fn gone(&self, parts: &[Part]) -> Option<LogError> {
-        let is_gone = |part: &&Part| self.table.of(part.slot, part.partition).is_none();
+    fn gone(&self, parts: &[SubmissionPart]) -> Option<LogError> {
+        let is_gone = |part: &&SubmissionPart| self.table.of(part.slot, part.partition).is_none();
         parts
             .iter()
             .find(is_gone)
@@ -505,8 +505,8 @@ impl Core {
     }
 
     /// Whether somebody else owns one of the partitions by now.
-    fn fenced(&self, parts: &[Part]) -> Option<LogError> {
-        let epoch = |part: &Part| self.table.at(part.slot).map_or(0, |row| row.partition.epoch());
+    fn fenced(&self, parts: &[SubmissionPart]) -> Option<LogError> {
+        let epoch = |part: &SubmissionPart| self.table.at(part.slot).map_or(0, |row| row.partition.epoch());
         let stale = parts.iter().find(|part| part.epoch < epoch(part))?;
         Some(LogError::Fenced {
             partition: stale.partition,
@@ -515,7 +515,7 @@ impl Core {
     }
 
     /// Of parts that have to begin at an offset which is not the next of their partition, what that means.
-    fn taken(&self, parts: &[Part]) -> Option<LogError> {
+    fn taken(&self, parts: &[SubmissionPart]) -> Option<LogError> {
         let mut own = parts.iter().filter_map(|part| Some((part, part.expected?)));
         own.find_map(|(part, expected)| {
             let next = self.table.at(part.slot).map_or(0, |row| row.next);
@@ -527,7 +527,7 @@ impl Core {
         })
     }
 
-    fn place(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
+    fn place(&mut self, part: SubmissionPart, undo: &mut Vec<(Slot, Offset)>) -> Offset {
         let (slot, offsets, block) = (part.slot, part.offsets(), self.next);
         let Some(row) = self.table.at_mut(slot) else {
             debug_assert!(false, "a part for a partition that the writer does not know");
@@ -544,12 +544,12 @@ impl Core {
     }
 
     /// The same for a part that is not lost if the block is refused.
-    fn place_journaled(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
+    fn place_journaled(&mut self, part: SubmissionPart, undo: &mut Vec<(Slot, Offset)>) -> Offset {
         let (slot, partition, kind) = (part.slot, part.partition, part.kind);
         let records = part.without_body();
         let first = self.place(part, undo);
         let frame = self.table.at(slot).map_or(0, |row| row.frame);
-        self.journaled.push(Journaled {
+        self.journaled.push(JournaledRecords {
             slot,
             partition,
             kind,
@@ -569,7 +569,7 @@ impl Core {
                 (row.next, row.block) = (next.max(committed), Sequence::MAX);
             }
         }
-        self.group = Group::default();
+        self.group = CommitGroup::default();
         // What was journaled and has room in no file is not given up in silence.
         let refused = match error {
             LogError::DiskFull { .. } => true,
@@ -586,7 +586,12 @@ impl Core {
 
     /// Writes the block of the group, in the next file if this one is full. A group without frames only asks for what was
     /// written before it. With `sync` the block is synced by the same call if it is all that is to be synced.
-    fn write_group(&mut self, purpose: Purpose, now: Micros, sync: bool) -> Result<Option<(Block, Place)>> {
+    fn write_group(
+        &mut self,
+        purpose: FilePurpose,
+        now: Micros,
+        sync: bool,
+    ) -> Result<Option<(EncodedBlock, BlockPosition)>> {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
@@ -616,7 +621,7 @@ impl Core {
             }
             rolled += 1;
             match self.roll(purpose) {
-                Err(full @ LogError::DiskFull { .. }) if purpose == Purpose::Freeing => {
+                Err(full @ LogError::DiskFull { .. }) if purpose == FilePurpose::Freeing => {
                     break self.files.place_of_changes(len, frames).ok_or(full)?;
                 }
                 rolled => rolled?,
@@ -627,7 +632,7 @@ impl Core {
         Ok(Some((block, place)))
     }
 
-    fn roll(&mut self, purpose: Purpose) -> Result<()> {
+    fn roll(&mut self, purpose: FilePurpose) -> Result<()> {
         // So that the superblock tells of the full file, which is synced now whatever its partitions promise.
         if self.synced + 1 < self.next {
             self.sync()?;
@@ -639,8 +644,14 @@ impl Core {
         Ok(())
     }
 
-    fn write(&mut self, mut group: Group, place: &Place, now: Micros, sync: bool) -> Result<Block> {
-        let block = group.finish(Stamp {
+    fn write(
+        &mut self,
+        mut group: CommitGroup,
+        place: &BlockPosition,
+        now: Micros,
+        sync: bool,
+    ) -> Result<EncodedBlock> {
+        let block = group.finish(BlockIdentity {
             sequence: self.next,
             commit_time: now,
             log_id: self.log_id,
@@ -676,7 +687,7 @@ impl Core {
     /// Messages may hold what looks like a block where one may begin. Then the headers of the block are on the disk before
     /// its bodies: who finds the bodies knows by the headers that they are some. Otherwise a power cut that took only the
     /// headers would leave blocks that nobody wrote, and recovery might insist on them.
-    fn write_front(&self, block: &Block, place: &Place) -> Result<()> {
+    fn write_front(&self, block: &EncodedBlock, place: &BlockPosition) -> Result<()> {
         place.file.deceives();
         let front = block.bytes.get(..block.headers_len()).unwrap_or(&block.bytes);
         place.file.write(front, place.at)?;
@@ -687,7 +698,7 @@ impl Core {
     fn write_table(&mut self, now: Micros) -> Result<()> {
         let rows = self.table.known();
         let mut value = Vec::new();
-        Table::encode(rows.into_iter(), &mut value);
+        PartitionTable::encode(rows.into_iter(), &mut value);
         let mut records = Records::with_capacity(value.len() + 32);
         records.push(&RecordRef::of(now, &value))?;
         let Some(meta) = self.table.at_mut(META_SLOT) else {
@@ -695,8 +706,12 @@ impl Core {
         };
         // It comes before what the group that waits has to say of partitions.
         let base = self.group.shift(META).unwrap_or(meta.next);
-        let mut group = Group::default();
-        group.add(Part::of(&meta.partition, Kind::Checkpoint, records), base, None);
+        let mut group = CommitGroup::default();
+        group.add(
+            SubmissionPart::of(&meta.partition, FrameKind::Checkpoint, records),
+            base,
+            None,
+        );
         let place = self.files.place(group.block_len(), 1);
         let place = place.ok_or_else(|| self.files.too_large(group.block_len(), 1))?;
         meta.next += 1;
@@ -715,9 +730,9 @@ impl Core {
             else {
                 continue;
             };
-            let keep = frame.header.kind == Kind::Data;
+            let keep = frame.header.kind == FrameKind::Data;
             row.partition.add(file, &frame.header, keep.then_some(&frame.body));
-            if frame.header.kind == Kind::Checkpoint && row.partition.trim(frame.header.base) {
+            if frame.header.kind == FrameKind::Checkpoint && row.partition.trim(frame.header.base) {
                 self.files.freed();
             }
             if row.partition.durability() == Durability::Fsync {
@@ -751,7 +766,7 @@ impl Core {
     }
 }
 
-fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
+fn answer(pending: &mut Vec<PendingSubmission>, which: impl Fn(Durability) -> bool) {
     for one in pending.extract_if(.., |one| which(one.durability)) {
         // Who has gone meanwhile is told nothing; what he appended stays.
         if let Some(done) = one.done {
@@ -760,7 +775,7 @@ fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
     }
 }
 
-impl Tail {
+impl TailCache {
     fn push(&mut self, frame: &BlockFrame) {
         let bytes = frame.kept_bytes + FRAME_BYTES;
         self.frames

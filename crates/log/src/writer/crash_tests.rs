@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::core::{Core, Offsets, Parts, Submission};
-use super::group::Part;
+use super::core::{Offsets, Submission, SubmissionParts, WriterCore};
+use super::group::SubmissionPart;
 use crate::cache::IndexCache;
 use crate::check::{CheckReport, FindingKind, check as check_files};
 use crate::disk::Disk as _;
@@ -24,18 +24,18 @@ use crate::disk::sim::{Faults, Random, SimDisk};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
-use crate::format::frame::{Flags, Kind};
+use crate::file_pool::FilePool;
+use crate::format::frame::{FrameFlags, FrameKind};
 use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, PartitionId};
-use crate::open::{self, Opened};
+use crate::open::{self, OpenedLog};
 use crate::options::LogOptions;
 use crate::partition::Partition;
+use crate::partition_table::PartitionChange;
 use crate::records::Records;
 use crate::recovery::recover;
 use crate::repair::repair;
-use crate::segment::{self, Move};
-use crate::shelf::Shelf;
-use crate::table::Change;
+use crate::segment::{self, MovePlan};
 use crate::test_support::{bytes_of, one_record, overwrite};
 
 const MODES: [Durability; 4] = [
@@ -48,8 +48,8 @@ const FILE_SIZE: u64 = 96 << 10;
 
 /// A log on a simulated disk, driven by hand.
 struct Driven {
-    core: Core,
-    shelf: Arc<Shelf>,
+    core: WriterCore,
+    shelf: Arc<FilePool>,
     meta: Arc<Partition>,
     partitions: Vec<Arc<Partition>>,
     /// Some records are checkpoints, which let go of what stands before them.
@@ -92,7 +92,7 @@ fn open_with(disk: &SimDisk, options: &LogOptions) -> Result<Driven> {
 }
 
 fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Driven> {
-    let Opened {
+    let OpenedLog {
         mut core,
         shelf,
         partitions: mut known,
@@ -107,7 +107,7 @@ fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Drive
             None => {
                 let partition = Arc::new(Partition::new(id, n + 1, *mode, 0));
                 core.add_partition(partition.clone());
-                change(&mut core, &meta, Change::Created(id, *mode), Durability::Fsync)?;
+                change(&mut core, &meta, PartitionChange::Created(id, *mode), Durability::Fsync)?;
                 partition
             }
         };
@@ -126,10 +126,10 @@ fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Drive
 type Answer = oneshot::Receiver<Result<Offsets>>;
 
 /// What nobody waits for.
-fn submission(partition: &Partition, kind: Kind, records: Records, durability: Durability) -> Submission {
+fn submission(partition: &Partition, kind: FrameKind, records: Records, durability: Durability) -> Submission {
     Submission {
         bytes: records.bytes(),
-        parts: [Part::of(partition, kind, records)].into(),
+        parts: [SubmissionPart::of(partition, kind, records)].into(),
         durability,
         done: None,
         for_files: false,
@@ -145,17 +145,17 @@ fn awaited(submission: Submission) -> (Submission, Answer) {
 }
 
 /// Commits it alone.
-fn commit(core: &mut Core, submission: Submission, now: Micros) -> Result<Offsets> {
+fn commit(core: &mut WriterCore, submission: Submission, now: Micros) -> Result<Offsets> {
     let (submission, mut answer) = awaited(submission);
     core.commit(&mut VecDeque::from([submission]), now);
     answer.try_recv().unwrap()
 }
 
 /// A fact about a partition.
-fn change(core: &mut Core, meta: &Partition, change: Change, durability: Durability) -> Result<()> {
+fn change(core: &mut WriterCore, meta: &Partition, change: PartitionChange, durability: Durability) -> Result<()> {
     let mut value = Vec::new();
     change.encode(&mut value);
-    let submission = submission(meta, Kind::Meta, one_record(&value), durability);
+    let submission = submission(meta, FrameKind::Meta, one_record(&value), durability);
     commit(core, submission, 1).map(drop)
 }
 
@@ -235,7 +235,7 @@ fn read_all(partition: &Partition) -> Vec<u64> {
 type Submitted = (Submission, Answer, Vec<(usize, u64)>);
 
 fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitted {
-    let (mut parts, mut counts, mut bytes, mut durability) = (Parts::new(), Vec::new(), 0, Durability::Os);
+    let (mut parts, mut counts, mut bytes, mut durability) = (SubmissionParts::new(), Vec::new(), 0, Durability::Os);
     for (slot, partition) in driven.partitions.iter().enumerate() {
         let chosen = random.one_in(2) || slot == 0;
         if !chosen {
@@ -243,10 +243,10 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         }
         let (mut body, n) = (Vec::new(), 1 + random.below(4));
         let kind = match driven.checkpoints && random.one_in(25) {
-            true => Kind::Checkpoint,
-            false => Kind::Data,
+            true => FrameKind::Checkpoint,
+            false => FrameKind::Data,
         };
-        if kind == Kind::Checkpoint {
+        if kind == FrameKind::Checkpoint {
             // What stands before it may be gone from now on.
             known[slot].trimmed = known[slot].trimmed.max(known[slot].submitted);
         }
@@ -263,11 +263,11 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         if partition.durability() == Durability::Fsync {
             durability = Durability::Fsync;
         }
-        parts.push(Part {
+        parts.push(SubmissionPart {
             slot: partition.slot,
             partition: partition.id,
             kind,
-            flags: Flags::NONE,
+            flags: FrameFlags::NONE,
             records: n as u32,
             body,
             base_time: 1,
@@ -355,7 +355,12 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 let below = bounds.next - random.below(bounds.next + 1 - bounds.first) / (1 + random.below(20));
                 known.trimmed = known.trimmed.max(below);
                 // Journaled: nobody waits for it.
-                let said = change(core, meta, Change::Trimmed(partition.id, below), Durability::Os);
+                let said = change(
+                    core,
+                    meta,
+                    PartitionChange::Trimmed(partition.id, below),
+                    Durability::Os,
+                );
                 said.map(|()| {
                     partition.trim(below);
                 })
@@ -367,7 +372,7 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 Some(file) if random.below(2) == 0 => files = vec![file.clone()],
                 _ => files.retain(|_| random.below(3) > 0),
             }
-            Move::of(&files, partitions).and_then(|planned| planned.run(shelf, &|_| {}).map(drop))
+            MovePlan::of(&files, partitions).and_then(|planned| planned.run(shelf, &|_| {}).map(drop))
         }
         2 => {
             known[slot].thinned = partition.bounds().next;

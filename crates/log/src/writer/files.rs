@@ -5,34 +5,40 @@ use std::sync::Arc;
 use super::group::BlockFrame;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
+use crate::file_pool::{FilePool, FilePurpose};
 use crate::format::PAGE;
-use crate::format::footer::{self, Bounds, FileKind};
+use crate::format::footer::{self, FileKind, TrailerFields};
 use crate::ids::Sequence;
-use crate::index::Entry;
-use crate::shelf::{Purpose, Shelf};
+use crate::index::FrameEntry;
 
 /// One part in so many of a file is for changes of partitions alone.
 const KEPT_PART: u64 = 64;
 
-pub(crate) struct Files {
+pub(crate) struct CommitFiles {
     current: Arc<LogFile>,
     /// Behind the last block of the current file; `None` if it takes nothing more and has its index.
     end: Option<u64>,
     first: Sequence,
     log_id: u64,
-    shelf: Arc<Shelf>,
+    shelf: Arc<FilePool>,
 }
 
 /// Where a block goes.
-pub(crate) struct Place {
+pub(crate) struct BlockPosition {
     pub file: Arc<LogFile>,
     pub at: u64,
 }
 
-impl Files {
+impl CommitFiles {
     /// Goes on behind the last block that was found. `first` is the first sequence of `current`.
-    pub fn new(current: Arc<LogFile>, end: Option<u64>, first: Sequence, log_id: u64, shelf: Arc<Shelf>) -> Files {
-        Files {
+    pub fn new(
+        current: Arc<LogFile>,
+        end: Option<u64>,
+        first: Sequence,
+        log_id: u64,
+        shelf: Arc<FilePool>,
+    ) -> CommitFiles {
+        CommitFiles {
             current,
             end,
             first,
@@ -66,21 +72,21 @@ impl Files {
     }
 
     /// Where a block of so many bytes and frames goes; `None` if the file is full.
-    pub fn place(&self, len: usize, frames: usize) -> Option<Place> {
+    pub fn place(&self, len: usize, frames: usize) -> Option<BlockPosition> {
         self.place_within(len, frames, self.current.size.saturating_sub(self.kept()))
     }
 
     /// The same in what every file keeps for changes of partitions: they make other files free when no new one can be had.
-    pub fn place_of_changes(&self, len: usize, frames: usize) -> Option<Place> {
+    pub fn place_of_changes(&self, len: usize, frames: usize) -> Option<BlockPosition> {
         // The table, which comes first, needs a file that is not full.
         self.place_within(len, frames, self.current.size)
             .filter(|place| place.at > 0)
     }
 
-    fn place_within(&self, len: usize, frames: usize, size: u64) -> Option<Place> {
+    fn place_within(&self, len: usize, frames: usize, size: u64) -> Option<BlockPosition> {
         let footer = self.footer_with(frames);
         let at = self.end.filter(|end| end + len as u64 + footer <= size)?;
-        Some(Place {
+        Some(BlockPosition {
             file: self.current.clone(),
             at,
         })
@@ -98,7 +104,7 @@ impl Files {
 
     /// Goes on to the next file. The full one is synced up to its last block and gets its index. `next` is the sequence
     /// of the block that comes first there, `synced` is raised.
-    pub fn roll(&mut self, purpose: Purpose, next: Sequence, synced: &mut Sequence) -> Result<()> {
+    pub fn roll(&mut self, purpose: FilePurpose, next: Sequence, synced: &mut Sequence) -> Result<()> {
         let ready = self.shelf.take(purpose)?;
         self.seal(next, synced)?;
         let full = std::mem::replace(&mut self.current, Arc::new(ready));
@@ -126,7 +132,7 @@ impl Files {
         let Some(end) = self.end.filter(|end| *end > 0) else {
             return Ok(());
         };
-        self.current.write_footer(&Bounds {
+        self.current.write_footer(&TrailerFields {
             kind: FileKind::Commit,
             file: self.current.number,
             first: self.first,
@@ -138,9 +144,9 @@ impl Files {
     }
 
     /// The block was written where it was placed.
-    pub fn written(&mut self, place: &Place, len: usize, frames: &[BlockFrame]) {
+    pub fn written(&mut self, place: &BlockPosition, len: usize, frames: &[BlockFrame]) {
         self.end = Some(place.at + len as u64);
-        place.file.add(frames.iter().map(|frame| Entry {
+        place.file.add(frames.iter().map(|frame| FrameEntry {
             header: frame.header,
             body_at: place.at + u64::from(frame.body_at),
         }));

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::format::block::{self, BlockHeader};
-use crate::format::frame::{self, BODY_MAX, Flags, FrameHeader, Kind};
+use crate::format::frame::{self, BODY_MAX, FrameFlags, FrameHeader, FrameKind};
 use crate::format::pages;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::partition::Partition;
@@ -22,11 +22,11 @@ const FRAME_FULL: usize = 16 << 10;
 
 /// Records for one partition, as part of a submission.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct SubmissionPart {
     pub slot: Slot,
     pub partition: PartitionId,
-    pub kind: Kind,
-    pub flags: Flags,
+    pub kind: FrameKind,
+    pub flags: FrameFlags,
     pub records: u32,
     pub body: Vec<u8>,
     pub base_time: Micros,
@@ -40,7 +40,7 @@ pub(crate) struct Part {
 
 /// What identifies a block beside its frames.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp {
+pub(crate) struct BlockIdentity {
     pub sequence: Sequence,
     pub commit_time: Micros,
     pub log_id: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Stamp {
 
 /// The frames of the block to come. Reused from block to block.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct CommitGroup {
     frames: Vec<GroupFrame>,
     bodies_len: usize,
     /// Lists of bodies that have had their turn.
@@ -66,14 +66,14 @@ pub(crate) struct GroupFrame {
 
 /// A block as it is written, and where in it each body lies.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct EncodedBlock {
     pub bytes: Bytes,
     pub frames: Vec<BlockFrame>,
     /// At the start of a page stands a body's byte that looks like the start of a block.
     pub deceives: bool,
 }
 
-impl Block {
+impl EncodedBlock {
     /// The pages that the headers take, whole.
     pub fn headers_len(&self) -> usize {
         pages(block::LEN + self.frames.len() * frame::LEN)
@@ -91,7 +91,7 @@ pub(crate) struct BlockFrame {
     pub body_at: u32,
 }
 
-impl Group {
+impl CommitGroup {
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -115,7 +115,7 @@ impl Group {
     /// Adds records behind those of the same partition, whose first offset is `next` if this is its first frame here.
     /// `newest` is the frame that took the partition's last records in this group. Returns the frame they went into
     /// and the offset of the first of them.
-    pub fn add(&mut self, part: Part, next: Offset, newest: Option<usize>) -> (usize, Offset) {
+    pub fn add(&mut self, part: SubmissionPart, next: Offset, newest: Option<usize>) -> (usize, Offset) {
         self.bodies_len += part.body.len();
         if let Some(at) = newest
             && let Some(frame) = self.frames.get_mut(at)
@@ -157,9 +157,9 @@ impl Group {
 
     /// A body keeps the whole block that it is a part of. Where that would be mostly something else, as with one short
     /// message in a page, bodies are kept as a copy.
-    fn bodies_to_keep(&self, block: &Bytes, frames_at: usize, kept_len: usize) -> Kept {
+    fn bodies_to_keep(&self, block: &Bytes, frames_at: usize, kept_len: usize) -> RetainedBodies {
         if kept_len >= block.len() / 2 {
-            return Kept::Block;
+            return RetainedBodies::Block;
         }
         let (mut copy, mut at) = (Vec::with_capacity(kept_len), frames_at);
         for frame in &self.frames {
@@ -167,11 +167,11 @@ impl Group {
             at = body.end;
             copy.extend_from_slice(block.get(body).filter(|_| is_kept(frame)).unwrap_or_default());
         }
-        Kept::Copy(copy.into())
+        RetainedBodies::Copy(copy.into())
     }
 
     /// The block of all frames, which are gone from here then.
-    pub fn finish(&mut self, stamp: Stamp) -> Block {
+    pub fn finish(&mut self, stamp: BlockIdentity) -> EncodedBlock {
         let block_len = self.block_len();
         let frames_at = block::LEN + self.frames.len() * frame::LEN;
         let count = self.frames.len();
@@ -218,9 +218,9 @@ impl Group {
         for frame in self.frames.drain(..) {
             let len = frame.header.body_len as usize;
             let body = match &bodies {
-                Kept::Block => bytes.slice(at..at + len),
-                Kept::Copy(copy) if is_kept(&frame) => copy.slice(kept_at..kept_at + len),
-                Kept::Copy(_) => Bytes::new(),
+                RetainedBodies::Block => bytes.slice(at..at + len),
+                RetainedBodies::Copy(copy) if is_kept(&frame) => copy.slice(kept_at..kept_at + len),
+                RetainedBodies::Copy(_) => Bytes::new(),
             };
             kept_at += if is_kept(&frame) { len } else { 0 };
             frames.push(BlockFrame {
@@ -228,8 +228,8 @@ impl Group {
                 header: frame.header,
                 body_at: at as u32,
                 kept_bytes: match &bodies {
-                    Kept::Block => block_len * len / kept_len.max(1),
-                    Kept::Copy(_) => len,
+                    RetainedBodies::Block => block_len * len / kept_len.max(1),
+                    RetainedBodies::Copy(_) => len,
                 },
                 body,
             });
@@ -238,7 +238,7 @@ impl Group {
         }
         // Many partitions at once are no reason to keep as many lists.
         self.spare.truncate(SPARE_MAX);
-        Block {
+        EncodedBlock {
             bytes,
             frames,
             deceives,
@@ -247,19 +247,19 @@ impl Group {
 }
 
 /// Where the bodies are that stay in memory for readers.
-enum Kept {
+enum RetainedBodies {
     Block,
     Copy(Bytes),
 }
 
 /// Messages are: whoever reads state does so at the start.
 fn is_kept(frame: &GroupFrame) -> bool {
-    frame.header.kind == Kind::Data
+    frame.header.kind == FrameKind::Data
 }
 
-impl Part {
-    pub fn of(partition: &Partition, kind: Kind, records: Records) -> Part {
-        Part {
+impl SubmissionPart {
+    pub fn of(partition: &Partition, kind: FrameKind, records: Records) -> SubmissionPart {
+        SubmissionPart {
             slot: partition.slot,
             partition: partition.id,
             kind,
@@ -280,7 +280,7 @@ impl Part {
     }
 
     /// What it was made of.
-    pub fn into_records(mut self) -> (Slot, PartitionId, Kind, Records) {
+    pub fn into_records(mut self) -> (Slot, PartitionId, FrameKind, Records) {
         let body = std::mem::take(&mut self.body);
         let records = self.without_body();
         (self.slot, self.partition, self.kind, Records { body, ..records })
@@ -305,7 +305,7 @@ impl GroupFrame {
         self.header.body_len as usize
     }
 
-    fn of(part: Part, base: Offset, mut bodies: Vec<Vec<u8>>) -> GroupFrame {
+    fn of(part: SubmissionPart, base: Offset, mut bodies: Vec<Vec<u8>>) -> GroupFrame {
         let body_len = part.body.len() as u32;
         // An empty frame covers its offsets all the same.
         let last_delta = part.offsets().saturating_sub(u32::from(part.records > 0));
@@ -330,12 +330,12 @@ impl GroupFrame {
     }
 
     /// Joining bodies is joining records, unless they are compressed as a whole or of different making.
-    fn takes(&self, part: &Part) -> bool {
-        let whole = Flags::LZ4 | Flags::ZSTD | Flags::OFFSET_DELTAS;
+    fn takes(&self, part: &SubmissionPart) -> bool {
+        let whole = FrameFlags::LZ4 | FrameFlags::ZSTD | FrameFlags::OFFSET_DELTAS;
         let joined = self.header.body_len as usize + part.body.len();
         self.header.kind == part.kind
             && self.header.epoch == part.epoch
-            && part.kind != Kind::Checkpoint
+            && part.kind != FrameKind::Checkpoint
             && !self.header.flags.has_any(whole)
             && !part.flags.has_any(whole)
             && joined <= BODY_MAX
@@ -343,7 +343,7 @@ impl GroupFrame {
             && self.header.records.checked_add(part.records).is_some()
     }
 
-    fn take(&mut self, part: Part) {
+    fn take(&mut self, part: SubmissionPart) {
         let header = &mut self.header;
         header.flags |= part.flags;
         header.body_len += part.body.len() as u32;
@@ -361,16 +361,16 @@ mod tests {
     use crate::format::PAGE;
     use crate::format::record::{RecordRef, records};
 
-    fn part(slot: Slot, values: &[&str]) -> Part {
+    fn part(slot: Slot, values: &[&str]) -> SubmissionPart {
         let mut body = Vec::new();
         for value in values {
             RecordRef::of(7, value.as_bytes()).encode(&mut body);
         }
-        Part {
+        SubmissionPart {
             slot,
             partition: PartitionId::new(1, slot as u32),
-            kind: Kind::Data,
-            flags: Flags::NONE,
+            kind: FrameKind::Data,
+            flags: FrameFlags::NONE,
             records: values.len() as u32,
             body,
             base_time: 7,
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    const STAMP: Stamp = Stamp {
+    const STAMP: BlockIdentity = BlockIdentity {
         sequence: 9,
         commit_time: 5,
         log_id: 3,
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn submissions_of_one_partition_become_one_frame_in_their_order() {
-        let mut group = Group::default();
+        let mut group = CommitGroup::default();
         assert_eq!(group.add(part(0, &["a", "b"]), 100, None), (0, 100));
         assert_eq!(group.add(part(1, &["x"]), 5, None), (1, 5));
         assert_eq!(group.add(part(0, &["c"]), 100, Some(0)), (0, 102));
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_group_takes_one_submission_of_any_size_and_no_second_beyond_its_limit() {
-        let mut group = Group::default();
+        let mut group = CommitGroup::default();
         assert!(group.has_room(1, 10 << 20, 1 << 20));
         group.add(part(0, &["a"]), 0, None);
         assert_eq!(group.block_len(), PAGE);
@@ -428,10 +428,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_joined_begins_a_new_frame_behind_the_other() {
-        let mut group = Group::default();
+        let mut group = CommitGroup::default();
         group.add(part(0, &["a"]), 10, None);
         let mut compressed = part(0, &["b"]);
-        compressed.flags = Flags::ZSTD;
+        compressed.flags = FrameFlags::ZSTD;
         // The writer's table says where the partition stands by now.
         assert_eq!(group.add(compressed, 11, Some(0)), (1, 11));
         assert_eq!(group.add(part(0, &["c"]), 12, Some(1)), (2, 12));
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_block_without_frames_is_one_page() {
-        let block = Group::default().finish(STAMP);
+        let block = CommitGroup::default().finish(STAMP);
         assert_eq!(block.bytes.len(), PAGE);
         let header = BlockHeader::decode(&block.bytes).unwrap();
         assert!(header.is_sound(&block.bytes) && header.frames == 0);

@@ -12,15 +12,15 @@ use super::group::Slot;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::ids::PartitionId;
-use crate::line::{Line, Place};
 use crate::partition::Partition;
+use crate::wait_queue::{WaitQueue, WaitTicket};
 
 #[derive(Default)]
 pub(super) struct Inbox {
     pub waiting: VecDeque<Submission>,
     pub bytes: usize,
     /// Submissions for which there was no room, in the order in which they came.
-    pub line: Line<Submission>,
+    pub line: WaitQueue<Submission>,
     /// Made and removed since the last block, in this order.
     pub partitions: Vec<Arc<Partition>>,
     pub removed: Vec<(Slot, PartitionId)>,
@@ -48,7 +48,7 @@ impl Inbox {
     }
 
     /// Takes a submission, or has it stand in line. What has no bytes waits for nobody: it asks for what was taken before.
-    pub fn push(&mut self, submission: Submission, most: usize) -> Option<Place> {
+    pub fn push(&mut self, submission: Submission, most: usize) -> Option<WaitTicket> {
         let bytes = submission.bytes;
         if bytes > 0 && !(self.line.is_empty() && self.has_room(bytes, most)) {
             return Some(self.line.join(submission));
@@ -79,16 +79,16 @@ impl Inbox {
 }
 
 /// A submission that stands in line. Given up, it leaves: it was not taken.
-pub(super) struct InLine<'a> {
+pub(super) struct QueuedSubmission<'a> {
     inbox: &'a Mutex<Inbox>,
-    place: Place,
+    place: WaitTicket,
     /// Bytes that may wait.
     most: usize,
 }
 
-impl<'a> InLine<'a> {
-    pub fn new(inbox: &'a Mutex<Inbox>, place: Place, most: usize) -> InLine<'a> {
-        InLine { inbox, place, most }
+impl<'a> QueuedSubmission<'a> {
+    pub fn new(inbox: &'a Mutex<Inbox>, place: WaitTicket, most: usize) -> QueuedSubmission<'a> {
+        QueuedSubmission { inbox, place, most }
     }
 
     /// Whether it was taken; an error if nothing is taken any more.
@@ -105,7 +105,7 @@ impl<'a> InLine<'a> {
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedSubmission<'_> {
     fn drop(&mut self) {
         let mut inbox = self.inbox.lock();
         let left = inbox.line.leave(&self.place);
@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::writer::core::Parts;
+    use crate::writer::core::SubmissionParts;
 
     const MOST: usize = 10;
     /// Sizes are multiples of it, and what is beyond them tells submissions apart.
@@ -132,7 +132,7 @@ mod tests {
 
     fn submission(bytes: usize) -> Submission {
         Submission {
-            parts: Parts::new(),
+            parts: SubmissionParts::new(),
             durability: Durability::Fsync,
             bytes,
             done: None,
@@ -168,7 +168,7 @@ mod tests {
                 match step {
                     0..5 => {
                         let place = inbox.lock().push(submission(size * UNIT + arrived), most);
-                        standing.extend(place.map(|place| (arrived, InLine::new(&inbox, place, most))));
+                        standing.extend(place.map(|place| (arrived, QueuedSubmission::new(&inbox, place, most))));
                         arrived += 1;
                     }
                     5 if !standing.is_empty() => {

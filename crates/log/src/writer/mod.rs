@@ -4,7 +4,7 @@ pub(crate) mod core;
 pub(crate) mod files;
 pub(crate) mod group;
 mod inbox;
-pub(crate) mod rows;
+pub(crate) mod slots;
 pub(crate) mod thread;
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 
-use super::core::{Core, Parts, Submission};
-use super::group::Part;
-use super::inbox::{InLine, Inbox};
-use super::rows::Slots;
+use super::core::{Submission, SubmissionParts, WriterCore};
+use super::group::SubmissionPart;
+use super::inbox::{Inbox, QueuedSubmission};
+use super::slots::SlotAllocator;
 use crate::clock::{Clock as _, LogClock};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
-use crate::measure::Measures;
+use crate::measure::LogMetrics;
 use crate::partition::Partition;
 
 /// After so long without work the writer notes what it has synced.
@@ -37,7 +37,7 @@ const DOUBTS: u32 = 16;
 const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(2_000).expect("it is not zero");
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct WriterOptions {
     /// Says when a block was written.
     pub clock: Arc<LogClock>,
     /// The longest wait for a group to become as large as the last one; zero: never.
@@ -46,25 +46,25 @@ pub(crate) struct Pace {
     pub waiting_bytes_max: usize,
 }
 
-pub(crate) struct Writer {
-    shared: Arc<Shared>,
+pub(crate) struct LogWriter {
+    shared: Arc<LogWriterShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct LogWriterShared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
-    pace: Pace,
+    pace: WriterOptions,
     /// Taken by those who make partitions, before the inbox; never with the inbox held.
-    slots: Arc<Mutex<Slots>>,
+    slots: Arc<Mutex<SlotAllocator>>,
     /// The log is poisoned, or closed.
     over: Notify,
-    measures: Arc<Measures>,
+    measures: Arc<LogMetrics>,
 }
 
 /// How many submissions the next group is likely to have.
 #[derive(Default)]
-struct Expected {
+struct GroupSizeEstimate {
     /// Those of the last group who were waiting.
     answered: usize,
     /// Those who came while it was synced.
@@ -73,9 +73,13 @@ struct Expected {
     doubts: u32,
 }
 
-impl Writer {
-    pub fn start(core: Core, pace: Pace, slots: Arc<Mutex<Slots>>) -> std::io::Result<Writer> {
-        let shared = Arc::new(Shared {
+impl LogWriter {
+    pub fn start(
+        core: WriterCore,
+        pace: WriterOptions,
+        slots: Arc<Mutex<SlotAllocator>>,
+    ) -> std::io::Result<LogWriter> {
+        let shared = Arc::new(LogWriterShared {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             pace,
@@ -87,7 +91,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("log-writer".to_owned())
             .spawn(move || own.run(core))?;
-        Ok(Writer {
+        Ok(LogWriter {
             shared,
             thread: Mutex::new(Some(thread)),
         })
@@ -111,7 +115,7 @@ impl Writer {
     pub fn ask_for_sync(&self) {
         // Poisoned or closed: there is nobody to sync.
         let _ = self.shared.push(Submission {
-            parts: Parts::new(),
+            parts: SubmissionParts::new(),
             durability: Durability::Fsync,
             bytes: 0,
             done: None,
@@ -120,7 +124,7 @@ impl Writer {
         });
     }
 
-    pub fn measures(&self) -> Arc<Measures> {
+    pub fn measures(&self) -> Arc<LogMetrics> {
         self.shared.measures.clone()
     }
 
@@ -177,7 +181,7 @@ impl Writer {
         let (done, mut answer) = oneshot::channel();
         // It has no bytes, so it does not wait for room.
         self.shared.push(Submission {
-            parts: Parts::new(),
+            parts: SubmissionParts::new(),
             durability: Durability::Fsync,
             bytes: 0,
             done: Some(done),
@@ -220,7 +224,7 @@ impl Writer {
     }
 }
 
-impl Expected {
+impl GroupSizeEstimate {
     /// The last group comes back, and joins those who came meanwhile: without them two groups that have formed by chance
     /// would take turns for ever, with two syncs for what one could do.
     fn submissions(&self) -> usize {
@@ -241,21 +245,21 @@ impl Expected {
     }
 }
 
-impl Drop for Writer {
+impl Drop for LogWriter {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Shared {
-    fn push(&self, submission: Submission) -> Result<Option<InLine<'_>>> {
+impl LogWriterShared {
+    fn push(&self, submission: Submission) -> Result<Option<QueuedSubmission<'_>>> {
         let mut inbox = self.inbox.lock();
         if let Some(refused) = inbox.refuses() {
             return Err(refused);
         }
         let most = self.pace.waiting_bytes_max;
         if let Some(place) = inbox.push(submission, most) {
-            return Ok(Some(InLine::new(&self.inbox, place, most)));
+            return Ok(Some(QueuedSubmission::new(&self.inbox, place, most)));
         }
         // The writer is called once, when there is enough for it.
         if inbox.waiting.len() == inbox.wake_at {
@@ -274,10 +278,10 @@ impl Shared {
         self.over.notify_waiters();
     }
 
-    fn run(&self, mut core: Core) {
+    fn run(&self, mut core: WriterCore) {
         // Refused, the groups are a little smaller.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
-        let (mut waiting, mut expected, mut marked) = (VecDeque::new(), Expected::default(), true);
+        let (mut waiting, mut expected, mut marked) = (VecDeque::new(), GroupSizeEstimate::default(), true);
         loop {
             let closing = self.take(&mut core, &mut waiting, &mut expected, &mut marked);
             while !waiting.is_empty() {
@@ -311,7 +315,7 @@ impl Shared {
         }
     }
 
-    fn tell_poison(&self, core: &Core) {
+    fn tell_poison(&self, core: &WriterCore) {
         if let Some(cause) = core.poison() {
             self.poison(cause);
         }
@@ -320,9 +324,9 @@ impl Shared {
     /// Waits for submissions and takes them all. Returns whether they are the last.
     fn take(
         &self,
-        core: &mut Core,
+        core: &mut WriterCore,
         waiting: &mut VecDeque<Submission>,
-        expected: &mut Expected,
+        expected: &mut GroupSizeEstimate,
         marked: &mut bool,
     ) -> bool {
         let mut inbox = self.inbox.lock();
@@ -417,7 +421,7 @@ impl Shared {
 }
 
 /// How long to sleep, idle for some time already, if nobody calls.
-fn patience(core: &Core, idle: Duration, journal_age: Option<Duration>) -> Duration {
+fn patience(core: &WriterCore, idle: Duration, journal_age: Option<Duration>) -> Duration {
     let rest = IDLE.checked_sub(idle).filter(|rest| !rest.is_zero()).unwrap_or(IDLE);
     let journal = journal_age.map(|age| JOURNAL_MAX_AGE.saturating_sub(age));
     journal.into_iter().chain(core.due_in()).fold(rest, Duration::min)
@@ -428,7 +432,7 @@ fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission
     let parts = partition.take_journal().into_iter();
     parts.map(|(kind, records)| Submission {
         bytes: records.bytes(),
-        parts: [Part::of(partition, kind, records)].into(),
+        parts: [SubmissionPart::of(partition, kind, records)].into(),
         durability: partition.durability(),
         done: None,
         for_files: false,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{PATIENCE, append, open_with, options, until};
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::{DumpOptions, Dumped, Durability, EmbeddedLog, LogOptions, PartitionId, dump};
+use thalweg_log::{DumpLine, DumpOptions, Durability, EmbeddedLog, LogOptions, PartitionId, dump};
 
 const ID: PartitionId = PartitionId::new(1, 0);
 
@@ -22,7 +22,7 @@ fn open(disk: &SimDisk, linger: Duration) -> Arc<EmbeddedLog> {
 fn blocks(disk: &SimDisk) -> (usize, usize) {
     let (mut idle, mut all) = (0, 0);
     dump(disk, &DumpOptions::default(), &mut |line| {
-        if let Dumped::Block { frames, .. } = line {
+        if let DumpLine::Block { frames, .. } = line {
             idle += usize::from(*frames == 0);
             all += 1;
         }

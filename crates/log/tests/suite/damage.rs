@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::disk::{Disk as _, Folder};
+use thalweg_log::disk::{Disk as _, FolderDisk};
 use thalweg_log::format::record::records;
 use thalweg_log::{Durability, EmbeddedLog, LogError, LogStatus, PartitionId, check};
 
@@ -19,7 +19,7 @@ async fn damaged(folder: &Path, message: u32) {
         append(&log, ID, format!("message-{n}.").as_bytes()).await;
     }
     drop(log);
-    damage(&Folder::open(folder).unwrap(), &format!("message-{message}."));
+    damage(&FolderDisk::open(folder).unwrap(), &format!("message-{message}."));
 }
 
 /// The texts that one read from an offset on gives.

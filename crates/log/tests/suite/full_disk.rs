@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use crate::support::{FILE, PATIENCE, message, one_record, open_with, small_files, until, values};
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, WriteBatch};
 
 const DATA: PartitionId = PartitionId::new(1, 0);
 const STATE: PartitionId = PartitionId::new(1, 1);
@@ -20,7 +20,7 @@ fn open(disk: &SimDisk) -> EmbeddedLog {
     open_with(disk, &options)
 }
 
-fn note(log: &EmbeddedLog, kind: Kind, value: &[u8]) {
+fn note(log: &EmbeddedLog, kind: FrameKind, value: &[u8]) {
     log.journal(STATE, kind, &RecordRef::of(1, value)).unwrap();
 }
 
@@ -40,7 +40,7 @@ async fn filled(disk: &SimDisk) -> EmbeddedLog {
     let filling = message(DATA, &[1; 3000]);
     while log.append(filling.clone(), None).await.is_ok() {}
     loop {
-        let large = Unit::default().and_of(Kind::State, STATE, one_record(&[2; 3000]));
+        let large = WriteBatch::default().and_of(FrameKind::State, STATE, one_record(&[2; 3000]));
         match log.append(large, None).await {
             Ok(_) => {}
             Err(LogError::DiskFull { .. }) => return log,
@@ -65,7 +65,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
         let log = filled(&disk).await;
         let before = values(&log, STATE).len();
         for n in 0..3u8 {
-            note(&log, Kind::State, &[&[n][..], &[7; 3000]].concat());
+            note(&log, FrameKind::State, &[&[n][..], &[7; 3000]].concat());
             for _ in 0..2 {
                 let refused = log.flush(&[STATE]).await;
                 assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
@@ -73,7 +73,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
                 assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
             }
             // What has room would be stored before what has not.
-            let small = Unit::default().and_of(Kind::State, STATE, one_record(b"small"));
+            let small = WriteBatch::default().and_of(FrameKind::State, STATE, one_record(b"small"));
             let refused = log.append(small, None).await;
             assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
         }
@@ -91,11 +91,11 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
 async fn a_checkpoint_that_was_refused_is_stored_later_in_the_place_of_all_before_it() {
     let disk = SimDisk::new(1, 64 << 20);
     let log = filled(&disk).await;
-    note(&log, Kind::State, &[1; 3000]);
+    note(&log, FrameKind::State, &[1; 3000]);
     assert!(log.flush(&[STATE]).await.is_err());
-    note(&log, Kind::Checkpoint, &[2; 3000]);
+    note(&log, FrameKind::Checkpoint, &[2; 3000]);
     assert!(log.flush(&[STATE]).await.is_err());
-    note(&log, Kind::State, &[3; 3000]);
+    note(&log, FrameKind::State, &[3; 3000]);
     assert!(log.flush(&[STATE]).await.is_err());
     disk.set_capacity(64 << 20);
     until_flushed(&log).await;
@@ -113,7 +113,7 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
     for seed in 0..4 {
         let disk = SimDisk::new(seed, 64 << 20);
         let log = filled(&disk).await;
-        note(&log, Kind::State, &[7; 3000]);
+        note(&log, FrameKind::State, &[7; 3000]);
         assert!(log.flush(&[STATE]).await.is_err());
         let next = log.bounds(DATA).unwrap().next;
         log.trim(DATA, next).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::path::Path;
 
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, Log, PartitionId};
 
 use crate::support::{FILE, append, options, small_files, values};
@@ -13,7 +13,7 @@ use crate::support::{FILE, append, options, small_files, values};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_file_that_is_full_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Folder::open(folder.path()).unwrap();
+    let disk = FolderDisk::open(folder.path()).unwrap();
     let log = EmbeddedLog::open(Arc::new(disk), 7, &options(FILE)).unwrap();
     let rolls = Arc::new(AtomicU64::new(0));
     let counted = rolls.clone();
@@ -47,7 +47,7 @@ async fn what_is_erased_is_in_no_file_and_the_rest_is_still_there() {
     let (own, busy) = (PartitionId::new(3, 0), PartitionId::new(3, 1));
     for fill in [0, 3, 40] {
         let folder = tempfile::tempdir().unwrap();
-        let open = || EmbeddedLog::open(Arc::new(Folder::open(folder.path()).unwrap()), 7, &small_files()).unwrap();
+        let open = || EmbeddedLog::open(Arc::new(FolderDisk::open(folder.path()).unwrap()), 7, &small_files()).unwrap();
         let log = Arc::new(open());
         for id in [own, busy] {
             log.create(id, Durability::Os).await.unwrap();

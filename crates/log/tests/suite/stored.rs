@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::support::{append, options, values};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogError, PartitionId, check};
 
 const FILE: u64 = 64 << 10;
@@ -23,7 +23,7 @@ fn fixture() -> PathBuf {
 }
 
 fn open(folder: &Path) -> Result<EmbeddedLog, LogError> {
-    EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options(FILE))
+    EmbeddedLog::open(Arc::new(FolderDisk::open(folder).unwrap()), 7, &options(FILE))
 }
 
 fn stored() -> Vec<Vec<u8>> {
@@ -72,7 +72,7 @@ fn unpacked() -> tempfile::TempDir {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_superblock_is_read_and_goes_on() {
     let folder = unpacked();
-    let report = check(&Folder::open(folder.path()).unwrap(), &mut |_, _| {}).unwrap();
+    let report = check(&FolderDisk::open(folder.path()).unwrap(), &mut |_, _| {}).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
     let log = open(folder.path()).unwrap();
     assert!(log.report().was_closed);

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset as ZoneOffset;
 
-use super::{Field, Item, Layout, MONTHS, Offset, Pad, SHORT_NAME_CHARS, WEEKDAYS};
+use super::{LayoutItem, MONTHS, OffsetFormat, Pad, SHORT_NAME_CHARS, TimeField, TimeLayout, WEEKDAYS};
 
 /// What the text said so far; what it does not say is the first instant of year 0 in UTC, as in Go.
-struct Parts {
+struct ParsedTime {
     year: i16,
     month: Option<i8>,
     day: Option<i8>,
@@ -22,11 +22,11 @@ struct Parts {
 }
 
 /// What was expected where the text has something else.
-type Read<T> = Result<T, &'static str>;
+type ReadResult<T> = Result<T, &'static str>;
 
-impl Layout {
+impl TimeLayout {
     pub fn read(&self, text: &str) -> Result<Timestamp, String> {
-        let mut parts = Parts {
+        let mut parts = ParsedTime {
             year: 0,
             month: None,
             day: None,
@@ -48,9 +48,12 @@ impl Layout {
         };
         for (at, item) in self.items.iter().enumerate() {
             let result = match item {
-                Item::Literal(literal) => skip_literal(&mut rest, literal),
-                Item::Field(field) => {
-                    let next_is_fraction = matches!(self.items.get(at + 1), Some(Item::Field(Field::Fraction { .. })));
+                LayoutItem::Literal(literal) => skip_literal(&mut rest, literal),
+                LayoutItem::Field(field) => {
+                    let next_is_fraction = matches!(
+                        self.items.get(at + 1),
+                        Some(LayoutItem::Field(TimeField::Fraction { .. }))
+                    );
                     parts.read(*field, next_is_fraction, &mut rest)
                 }
             };
@@ -69,7 +72,7 @@ impl Layout {
 }
 
 /// A run of spaces in the layout stands for any number of spaces.
-fn skip_literal(rest: &mut &str, literal: &str) -> Read<()> {
+fn skip_literal(rest: &mut &str, literal: &str) -> ReadResult<()> {
     let mut literal = literal;
     while let Some(first) = literal.chars().next() {
         if first == ' ' {
@@ -86,43 +89,43 @@ fn skip_literal(rest: &mut &str, literal: &str) -> Read<()> {
     Ok(())
 }
 
-impl Parts {
-    fn read(&mut self, field: Field, next_is_fraction: bool, rest: &mut &str) -> Read<()> {
+impl ParsedTime {
+    fn read(&mut self, field: TimeField, next_is_fraction: bool, rest: &mut &str) -> ReadResult<()> {
         match field {
-            Field::Year => self.year = digits(rest, 4, 4).ok_or("a year of four digits")?,
-            Field::YearOfCentury => {
+            TimeField::Year => self.year = digits(rest, 4, 4).ok_or("a year of four digits")?,
+            TimeField::YearOfCentury => {
                 let year: i16 = digits(rest, 2, 2).ok_or("a year of two digits")?;
                 self.year = year + if year >= 69 { 1900 } else { 2000 };
             }
-            Field::MonthName => self.month = Some(named(rest, &MONTHS, false).ok_or("the name of a month")?),
-            Field::MonthShort => self.month = Some(named(rest, &MONTHS, true).ok_or("the short name of a month")?),
-            Field::Month(pad) => self.month = Some(number(rest, pad).ok_or("a month")?),
+            TimeField::MonthName => self.month = Some(named(rest, &MONTHS, false).ok_or("the name of a month")?),
+            TimeField::MonthShort => self.month = Some(named(rest, &MONTHS, true).ok_or("the short name of a month")?),
+            TimeField::Month(pad) => self.month = Some(number(rest, pad).ok_or("a month")?),
             // A weekday is read past: it follows from the date.
-            Field::WeekdayName => _ = named(rest, &WEEKDAYS, false).ok_or("the name of a weekday")?,
-            Field::WeekdayShort => _ = named(rest, &WEEKDAYS, true).ok_or("the short name of a weekday")?,
-            Field::Day(pad) => self.day = Some(number(rest, pad).ok_or("a day")?),
-            Field::DayOfYear(pad) => {
+            TimeField::WeekdayName => _ = named(rest, &WEEKDAYS, false).ok_or("the name of a weekday")?,
+            TimeField::WeekdayShort => _ = named(rest, &WEEKDAYS, true).ok_or("the short name of a weekday")?,
+            TimeField::Day(pad) => self.day = Some(number(rest, pad).ok_or("a day")?),
+            TimeField::DayOfYear(pad) => {
                 if pad == Pad::Space {
                     *rest = rest.trim_start_matches(' ');
                 }
                 let least = if pad == Pad::Zero { 3 } else { 1 };
                 self.day_of_year = Some(digits(rest, least, 3).ok_or("a day of the year")?);
             }
-            Field::Hour24 => self.hour = number(rest, Pad::None).ok_or("an hour")?,
-            Field::Hour12(pad) => {
+            TimeField::Hour24 => self.hour = number(rest, Pad::None).ok_or("an hour")?,
+            TimeField::Hour12(pad) => {
                 self.hour = number(rest, pad)
                     .filter(|hour| *hour <= 12)
                     .ok_or("an hour of at most 12")?;
             }
-            Field::Minute(pad) => self.minute = number(rest, pad).ok_or("a minute")?,
-            Field::Second(pad) => {
+            TimeField::Minute(pad) => self.minute = number(rest, pad).ok_or("a minute")?,
+            TimeField::Second(pad) => {
                 self.second = number(rest, pad).ok_or("a second")?;
                 // Go takes a fraction after the second whether or not the layout has one.
                 if !next_is_fraction && has_fraction(rest) {
                     self.nanos = fraction(rest).ok_or("a fraction")?;
                 }
             }
-            Field::Fraction {
+            TimeField::Fraction {
                 digits, exact: true, ..
             } => {
                 let before = rest.len();
@@ -131,16 +134,16 @@ impl Parts {
                     return Err("a fraction of as many digits as the layout has");
                 }
             }
-            Field::Fraction { .. } if has_fraction(rest) => self.nanos = fraction(rest).ok_or("a fraction")?,
-            Field::Fraction { .. } => {}
-            Field::Half { upper } => {
+            TimeField::Fraction { .. } if has_fraction(rest) => self.nanos = fraction(rest).ok_or("a fraction")?,
+            TimeField::Fraction { .. } => {}
+            TimeField::Half { upper } => {
                 let (am, pm) = if upper { ("AM", "PM") } else { ("am", "pm") };
                 let afternoon = rest.starts_with(pm);
                 *rest = rest.strip_prefix(if afternoon { pm } else { am }).ok_or("AM or PM")?;
                 self.afternoon = Some(afternoon);
             }
-            Field::ZoneName => self.offset_seconds = zone_name(rest)?,
-            Field::Offset(offset) => self.offset_seconds = zone_offset(rest, offset).ok_or("a time zone offset")?,
+            TimeField::ZoneName => self.offset_seconds = zone_name(rest)?,
+            TimeField::Offset(offset) => self.offset_seconds = zone_offset(rest, offset).ok_or("a time zone offset")?,
         }
         Ok(())
     }
@@ -215,7 +218,7 @@ fn fraction(rest: &mut &str) -> Option<i32> {
     nanos.parse().ok()
 }
 
-fn zone_name(rest: &mut &str) -> Read<i32> {
+fn zone_name(rest: &mut &str) -> ReadResult<i32> {
     const EXPECTED: &str = "UTC or GMT; other abbreviations do not tell the offset, so read times with offsets (-0700)";
     let length = rest.bytes().take_while(u8::is_ascii_uppercase).count();
     let (name, after) = rest.split_at_checked(length).ok_or(EXPECTED)?;
@@ -234,7 +237,7 @@ fn zone_name(rest: &mut &str) -> Read<i32> {
     Ok(0)
 }
 
-fn zone_offset(rest: &mut &str, offset: Offset) -> Option<i32> {
+fn zone_offset(rest: &mut &str, offset: OffsetFormat) -> Option<i32> {
     if offset.z
         && let Some(after) = rest.strip_prefix('Z')
     {

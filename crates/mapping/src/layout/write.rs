@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::{Field, Item, Layout, MONTHS, Offset, Pad, SHORT_NAME_CHARS, WEEKDAYS};
+use super::{LayoutItem, MONTHS, OffsetFormat, Pad, SHORT_NAME_CHARS, TimeField, TimeLayout, WEEKDAYS};
 
 /// A point in time as a zone's clocks show it.
-struct Clock {
+struct ZonedClock {
     civil: DateTime,
     offset_seconds: i32,
     zone: String,
 }
 
-impl Layout {
+impl TimeLayout {
     pub fn write(&self, time: Timestamp, zone: TimeZone) -> String {
         let info = zone.to_offset_info(time);
-        let clock = Clock {
+        let clock = ZonedClock {
             civil: info.offset().to_datetime(time),
             offset_seconds: info.offset().seconds(),
             zone: info.abbreviation().to_owned(),
@@ -26,15 +26,15 @@ impl Layout {
         let mut out = String::with_capacity(self.text.len() + 8);
         for item in &self.items {
             match item {
-                Item::Literal(text) => out.push_str(text),
-                Item::Field(field) => write_field(*field, &clock, &mut out),
+                LayoutItem::Literal(text) => out.push_str(text),
+                LayoutItem::Field(field) => write_field(*field, &clock, &mut out),
             }
         }
         out
     }
 }
 
-fn write_field(field: Field, clock: &Clock, out: &mut String) {
+fn write_field(field: TimeField, clock: &ZonedClock, out: &mut String) {
     let civil = clock.civil;
     let number = |out: &mut String, n: i16, width: usize, pad: Pad| {
         let _ = match pad {
@@ -45,31 +45,33 @@ fn write_field(field: Field, clock: &Clock, out: &mut String) {
     };
     let hour = i16::from(civil.hour());
     match field {
-        Field::Year => {
+        TimeField::Year => {
             let sign = if civil.year() < 0 { "-" } else { "" };
             let _ = write!(out, "{sign}{:04}", civil.year().unsigned_abs());
         }
-        Field::YearOfCentury => number(out, civil.year().rem_euclid(100), 2, Pad::Zero),
-        Field::MonthName => out.push_str(name(&MONTHS, civil.month())),
-        Field::MonthShort => out.push_str(short(name(&MONTHS, civil.month()))),
-        Field::Month(pad) => number(out, i16::from(civil.month()), 2, pad),
-        Field::WeekdayName => out.push_str(name(&WEEKDAYS, civil.weekday().to_monday_one_offset())),
-        Field::WeekdayShort => out.push_str(short(name(&WEEKDAYS, civil.weekday().to_monday_one_offset()))),
-        Field::Day(pad) => number(out, i16::from(civil.day()), 2, pad),
-        Field::DayOfYear(pad) => number(out, civil.day_of_year(), 3, pad),
-        Field::Hour24 => number(out, hour, 2, Pad::Zero),
-        Field::Hour12(pad) => number(out, if hour % 12 == 0 { 12 } else { hour % 12 }, 2, pad),
-        Field::Minute(pad) => number(out, i16::from(civil.minute()), 2, pad),
-        Field::Second(pad) => number(out, i16::from(civil.second()), 2, pad),
-        Field::Fraction { digits, exact, sign } => write_fraction(civil.subsec_nanosecond(), digits, exact, sign, out),
-        Field::Half { upper } => out.push_str(match (hour < 12, upper) {
+        TimeField::YearOfCentury => number(out, civil.year().rem_euclid(100), 2, Pad::Zero),
+        TimeField::MonthName => out.push_str(name(&MONTHS, civil.month())),
+        TimeField::MonthShort => out.push_str(short(name(&MONTHS, civil.month()))),
+        TimeField::Month(pad) => number(out, i16::from(civil.month()), 2, pad),
+        TimeField::WeekdayName => out.push_str(name(&WEEKDAYS, civil.weekday().to_monday_one_offset())),
+        TimeField::WeekdayShort => out.push_str(short(name(&WEEKDAYS, civil.weekday().to_monday_one_offset()))),
+        TimeField::Day(pad) => number(out, i16::from(civil.day()), 2, pad),
+        TimeField::DayOfYear(pad) => number(out, civil.day_of_year(), 3, pad),
+        TimeField::Hour24 => number(out, hour, 2, Pad::Zero),
+        TimeField::Hour12(pad) => number(out, if hour % 12 == 0 { 12 } else { hour % 12 }, 2, pad),
+        TimeField::Minute(pad) => number(out, i16::from(civil.minute()), 2, pad),
+        TimeField::Second(pad) => number(out, i16::from(civil.second()), 2, pad),
+        TimeField::Fraction { digits, exact, sign } => {
+            write_fraction(civil.subsec_nanosecond(), digits, exact, sign, out)
+        }
+        TimeField::Half { upper } => out.push_str(match (hour < 12, upper) {
             (true, true) => "AM",
             (true, false) => "am",
             (false, true) => "PM",
             (false, false) => "pm",
         }),
-        Field::ZoneName => out.push_str(&clock.zone),
-        Field::Offset(offset) => write_offset(offset, clock.offset_seconds, out),
+        TimeField::ZoneName => out.push_str(&clock.zone),
+        TimeField::Offset(offset) => write_offset(offset, clock.offset_seconds, out),
     }
 }
 
@@ -98,7 +100,7 @@ fn write_fraction(nanos: i32, digits: usize, exact: bool, sign: char, out: &mut 
     }
 }
 
-fn write_offset(offset: Offset, seconds: i32, out: &mut String) {
+fn write_offset(offset: OffsetFormat, seconds: i32, out: &mut String) {
     if offset.z && seconds == 0 {
         out.push('Z');
         return;

@@ -6,20 +6,20 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
 use thalweg_record::{Value, json};
 
 use super::{MethodSpec, argument_text, built, given, plain, text_argument, with};
-use crate::context::Context;
-use crate::error::{Eval, Fault};
-use crate::parser::arguments::{Kind, Param};
-use crate::val::Val;
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
+use crate::parser::arguments::{Param, ParamKind};
 use crate::view;
 
 pub(super) static METHODS: &[MethodSpec] = &[
-    with("decode", &[Param::needed("scheme", Kind::Text)], decode),
-    with("encode", &[Param::needed("scheme", Kind::Text)], encode),
+    with("decode", &[Param::needed("scheme", ParamKind::Text)], decode),
+    with("encode", &[Param::needed("scheme", ParamKind::Text)], encode),
     with(
         "format_json",
         &[
-            Param::optional("indent", Kind::Text),
-            Param::optional("no_indent", Kind::Bool),
+            Param::optional("indent", ParamKind::Text),
+            Param::optional("no_indent", ParamKind::Bool),
         ],
         format_json,
     ),
@@ -28,21 +28,21 @@ pub(super) static METHODS: &[MethodSpec] = &[
         let parsed =
             json::parse(&bytes).map_err(|error| Fault::text(format!("failed to parse value as JSON: {error}")))?;
         context.spend(bytes.len())?;
-        Ok(Val::Value(parsed))
+        Ok(ExprValue::Value(parsed))
     }),
 ];
 
-enum Scheme {
+enum EncodingScheme {
     Base64(&'static GeneralPurpose),
     Hex,
 }
 
-fn scheme(name: &str) -> Eval<Scheme> {
+fn scheme(name: &str) -> EvalResult<EncodingScheme> {
     Ok(match name {
-        "base64" => Scheme::Base64(&STANDARD),
-        "base64url" => Scheme::Base64(&URL_SAFE),
-        "base64rawurl" => Scheme::Base64(&URL_SAFE_NO_PAD),
-        "hex" => Scheme::Hex,
+        "base64" => EncodingScheme::Base64(&STANDARD),
+        "base64url" => EncodingScheme::Base64(&URL_SAFE),
+        "base64rawurl" => EncodingScheme::Base64(&URL_SAFE_NO_PAD),
+        "hex" => EncodingScheme::Hex,
         other => {
             let message =
                 format!("unrecognized encoding scheme `{other}`; there are: base64, base64url, base64rawurl, hex");
@@ -51,12 +51,12 @@ fn scheme(name: &str) -> Eval<Scheme> {
     })
 }
 
-fn encode(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn encode(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let bytes = view::bytes(&value).ok_or_else(|| view::mismatch("string or bytes", &value))?;
     context.spend_bytes(bytes.len().saturating_mul(2))?;
     built(match scheme(&text_argument(arguments, 0, "scheme")?)? {
-        Scheme::Base64(engine) => engine.encode(&bytes),
-        Scheme::Hex => {
+        EncodingScheme::Base64(engine) => engine.encode(&bytes),
+        EncodingScheme::Hex => {
             const DIGITS: [char; 16] = [
                 '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
             ];
@@ -69,11 +69,11 @@ fn encode(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) 
     })
 }
 
-fn decode(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn decode(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let bytes = view::bytes(&value).ok_or_else(|| view::mismatch("string or bytes", &value))?;
     context.spend_bytes(bytes.len())?;
     let decoded = match scheme(&text_argument(arguments, 0, "scheme")?)? {
-        Scheme::Base64(engine) => {
+        EncodingScheme::Base64(engine) => {
             // Line breaks are part of how base64 is mailed and printed.
             let lines: Vec<u8> = bytes
                 .iter()
@@ -84,12 +84,12 @@ fn decode(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) 
                 .decode(lines)
                 .map_err(|error| Fault::text(format!("failed to decode base64: {error}")))?
         }
-        Scheme::Hex => unhex(&bytes)?,
+        EncodingScheme::Hex => unhex(&bytes)?,
     };
-    Ok(Val::Value(Value::Bytes(decoded.into())))
+    Ok(ExprValue::Value(Value::Bytes(decoded.into())))
 }
 
-fn unhex(text: &[u8]) -> Eval<Vec<u8>> {
+fn unhex(text: &[u8]) -> EvalResult<Vec<u8>> {
     let bad = || Fault::text("failed to decode hex: expected an even number of the digits 0-9 and a-f");
     let nibble = |digit: u8| {
         char::from(digit)
@@ -105,7 +105,7 @@ fn unhex(text: &[u8]) -> Eval<Vec<u8>> {
 }
 
 /// JSON bytes, indented by four spaces unless told otherwise.
-fn format_json(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn format_json(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     context.check(&value)?;
     let indent = match given(arguments, 0) {
         Some(indent) => argument_text(indent, "indent")?,
@@ -116,7 +116,7 @@ fn format_json(value: Value, arguments: &[Option<Value>], context: &mut Context<
     if no_indent {
         json::write(&value, &mut out);
     } else {
-        let mut printer = Printer {
+        let mut printer = JsonPrinter {
             out: &mut out,
             indent: &indent,
             context,
@@ -124,17 +124,17 @@ fn format_json(value: Value, arguments: &[Option<Value>], context: &mut Context<
         printer.value(&value, 0)?;
     }
     context.spend_bytes(out.len())?;
-    Ok(Val::Value(Value::Bytes(out.into_bytes().into())))
+    Ok(ExprValue::Value(Value::Bytes(out.into_bytes().into())))
 }
 
-struct Printer<'a, 'c> {
+struct JsonPrinter<'a, 'c> {
     out: &'a mut String,
     indent: &'a str,
-    context: &'a mut Context<'c>,
+    context: &'a mut EvalContext<'c>,
 }
 
-impl Printer<'_, '_> {
-    fn value(&mut self, value: &Value, depth: usize) -> Eval<()> {
+impl JsonPrinter<'_, '_> {
+    fn value(&mut self, value: &Value, depth: usize) -> EvalResult<()> {
         match value {
             Value::Array(values) if !values.is_empty() => {
                 self.out.push('[');
@@ -162,7 +162,7 @@ impl Printer<'_, '_> {
     }
 
     /// The indentation is chosen by the mapping, so it counts before it is written.
-    fn line(&mut self, comma: bool, depth: usize) -> Eval<()> {
+    fn line(&mut self, comma: bool, depth: usize) -> EvalResult<()> {
         self.context.spend(self.indent.len() * depth)?;
         crate::limits::check_bytes(self.out.len() + self.indent.len() * depth)?;
         if comma {

@@ -5,42 +5,42 @@ use std::sync::Arc;
 use thalweg_record::{Object, Text, Value};
 
 use super::{Method, MethodSpec, argument_text, custom, elements, integer_argument, needed, plain, variadic, with};
-use crate::context::Context;
-use crate::error::{Eval, Fault};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
 use crate::operators;
-use crate::parser::arguments::{Arguments, Kind, Param};
+use crate::parser::arguments::{Arguments, Param, ParamKind};
 use crate::path::Path;
-use crate::prepared::Prepared;
-use crate::val::Val;
+use crate::prepared_argument::PreparedArgument;
 use crate::view;
 
 pub(super) static METHODS: &[MethodSpec] = &[
     variadic("append", append),
-    with("contains", &[Param::needed("value", Kind::Any)], contains),
-    custom("exists", &[Param::needed("path", Kind::Text)], |arguments| {
+    with("contains", &[Param::needed("value", ParamKind::Any)], contains),
+    custom("exists", &[Param::needed("path", ParamKind::Text)], |arguments| {
         Ok(Method::Path(PathMethod::Exists(path(arguments)?)))
     }),
-    custom("get", &[Param::needed("path", Kind::Text)], |arguments| {
+    custom("get", &[Param::needed("path", ParamKind::Text)], |arguments| {
         Ok(Method::Path(PathMethod::Get(path(arguments)?)))
     }),
-    with("index", &[Param::needed("index", Kind::Integer)], index),
+    with("index", &[Param::needed("index", ParamKind::Integer)], index),
     plain("keys", |value, context| {
         let members = sorted_members(&value)?;
         context.spend_elements(members.len())?;
-        Ok(Val::Value(Value::Array(
+        Ok(ExprValue::Value(Value::Array(
             members.into_iter().map(|(name, _)| Value::Text(name)).collect(),
         )))
     }),
     plain("length", length),
     with(
         "merge",
-        &[Param::needed("with", Kind::Any)],
-        |value, arguments, context| merge(&value, needed(arguments, 0), context).map(Val::Value),
+        &[Param::needed("with", ParamKind::Any)],
+        |value, arguments, context| merge(&value, needed(arguments, 0), context).map(ExprValue::Value),
     ),
     plain("values", |value, context| {
         let members = sorted_members(&value)?;
         context.spend_elements(members.len())?;
-        Ok(Val::Value(Value::Array(
+        Ok(ExprValue::Value(Value::Array(
             members.into_iter().map(|(_, value)| value).collect(),
         )))
     }),
@@ -48,26 +48,28 @@ pub(super) static METHODS: &[MethodSpec] = &[
 
 /// Methods on a path in dot notation.
 pub(crate) enum PathMethod {
-    Exists(Prepared<Path>),
-    Get(Prepared<Path>),
+    Exists(PreparedArgument<Path>),
+    Get(PreparedArgument<Path>),
 }
 
-fn path(arguments: &mut Arguments) -> Result<Prepared<Path>, crate::error::Syntax> {
+fn path(arguments: &mut Arguments) -> Result<PreparedArgument<Path>, crate::error::SyntaxError> {
     let at = arguments.at(0);
-    Prepared::new("path", arguments.value(0)?, at, |text| Ok(Path::dotted(text)))
+    PreparedArgument::new("path", arguments.value(0)?, at, |text| Ok(Path::dotted(text)))
 }
 
 impl PathMethod {
-    pub fn eval(&self, target: Value, context: &mut Context<'_>) -> Eval<Val> {
+    pub fn eval(&self, target: Value, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         match self {
-            PathMethod::Exists(path) => path.with(context, |path, _| Ok(Val::Value(Value::Bool(path.exists(&target))))),
-            PathMethod::Get(path) => path.with(context, |path, _| Ok(Val::Value(path.read(&target)))),
+            PathMethod::Exists(path) => path.with(context, |path, _| {
+                Ok(ExprValue::Value(Value::Bool(path.exists(&target))))
+            }),
+            PathMethod::Get(path) => path.with(context, |path, _| Ok(ExprValue::Value(path.read(&target)))),
         }
     }
 }
 
 /// The members by name: `keys` and `values` answer in the same order, whatever order the document has.
-fn sorted_members(value: &Value) -> Eval<Vec<(Text, Value)>> {
+fn sorted_members(value: &Value) -> EvalResult<Vec<(Text, Value)>> {
     let object = view::object(value).ok_or_else(|| view::mismatch("object", value))?;
     let mut members: Vec<_> = object
         .iter()
@@ -77,14 +79,16 @@ fn sorted_members(value: &Value) -> Eval<Vec<(Text, Value)>> {
     Ok(members)
 }
 
-fn append(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn append(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let values = elements(&value)?;
     context.spend_elements(values.len() + arguments.len())?;
     let added = arguments.iter().flatten();
-    Ok(Val::Value(Value::Array(values.iter().chain(added).cloned().collect())))
+    Ok(ExprValue::Value(Value::Array(
+        values.iter().chain(added).cloned().collect(),
+    )))
 }
 
-fn contains(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn contains(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let wanted = needed(arguments, 0);
     context.check(wanted)?;
     context.spend(view::shallow_size(&value))?;
@@ -96,11 +100,11 @@ fn contains(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>
             (None, None) => return Err(view::mismatch("string, array or object", other)),
         },
     };
-    Ok(Val::Value(Value::Bool(found)))
+    Ok(ExprValue::Value(Value::Bool(found)))
 }
 
 /// The element of an array, or the byte of bytes or a string; negative indices count from the end.
-fn index(value: Value, arguments: &[Option<Value>], _: &mut Context<'_>) -> Eval<Val> {
+fn index(value: Value, arguments: &[Option<Value>], _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let index = integer_argument(needed(arguments, 0), "index")?;
     let resolve = |length: usize| {
         let from_end = index
@@ -118,17 +122,17 @@ fn index(value: Value, arguments: &[Option<Value>], _: &mut Context<'_>) -> Eval
     };
     if let Value::Array(values) = &value {
         let at = resolve(values.len())?;
-        return Ok(Val::Value(values.get(at).cloned().unwrap_or(Value::Null)));
+        return Ok(ExprValue::Value(values.get(at).cloned().unwrap_or(Value::Null)));
     }
     let bytes = view::bytes(&value).ok_or_else(|| view::mismatch("array or bytes", &value))?;
     let at = resolve(bytes.len())?;
-    Ok(Val::Value(
+    Ok(ExprValue::Value(
         bytes.get(at).map_or(Value::Null, |byte| Value::I64(i64::from(*byte))),
     ))
 }
 
 /// Elements, members, or bytes.
-fn length(value: Value, _: &mut Context<'_>) -> Eval<Val> {
+fn length(value: Value, _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let length = match &value {
         Value::Array(values) => values.len(),
         other => match (view::object(other), view::bytes(other)) {
@@ -137,12 +141,12 @@ fn length(value: Value, _: &mut Context<'_>) -> Eval<Val> {
             (None, None) => return Err(view::mismatch("string, bytes, array or object", other)),
         },
     };
-    Ok(Val::Value(Value::I64(i64::try_from(length).unwrap_or(i64::MAX))))
+    Ok(ExprValue::Value(Value::I64(i64::try_from(length).unwrap_or(i64::MAX))))
 }
 
 /// Objects are merged member by member; where both have a value that is not an object, the result is an array of both,
 /// arrays among them opened. An array takes in the elements of another, or one value.
-fn merge(into: &Value, from: &Value, context: &mut Context<'_>) -> Eval<Value> {
+fn merge(into: &Value, from: &Value, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     if let Value::Array(_) = into {
         return join_values(into, from, context);
     }
@@ -151,7 +155,7 @@ fn merge(into: &Value, from: &Value, context: &mut Context<'_>) -> Eval<Value> {
     merge_objects(&old, &new, context)
 }
 
-fn merge_objects(old: &Object, new: &Object, context: &mut Context<'_>) -> Eval<Value> {
+fn merge_objects(old: &Object, new: &Object, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     context.spend_elements(old.len() + new.len())?;
     let mut members: Vec<(Text, Value)> = Vec::with_capacity(old.len() + new.len());
     members.extend(old.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -168,7 +172,7 @@ fn merge_objects(old: &Object, new: &Object, context: &mut Context<'_>) -> Eval<
     Ok(Value::Object(Arc::new(members.into_iter().collect())))
 }
 
-fn join_values(left: &Value, right: &Value, context: &mut Context<'_>) -> Eval<Value> {
+fn join_values(left: &Value, right: &Value, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     let open = |value: &Value| match value {
         Value::Array(values) => values.to_vec(),
         single => vec![single.clone()],

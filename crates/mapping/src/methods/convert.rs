@@ -3,32 +3,32 @@
 use thalweg_record::{Value, json, parse_decimal};
 
 use super::{Method, MethodSpec, custom, given, plain, with};
-use crate::context::Context;
-use crate::error::{Eval, Fault};
-use crate::parser::arguments::{Kind, Param};
-use crate::val::Val;
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
+use crate::parser::arguments::{Param, ParamKind};
 use crate::view::{self, Number};
 
 pub(super) static METHODS: &[MethodSpec] = &[
     with(
         "bool",
-        &[Param::optional("default", Kind::Any)],
+        &[Param::optional("default", ParamKind::Any)],
         |value, arguments, _| or_default(to_bool(&value), arguments),
     ),
-    custom("catch", &[Param::needed("fallback", Kind::Query)], |arguments| {
+    custom("catch", &[Param::needed("fallback", ParamKind::Query)], |arguments| {
         Ok(Method::Catch(arguments.query(0)?))
     }),
     plain("not_empty", not_empty),
     plain("not_null", |value, _| match value {
         Value::Null => Err(Fault::text("value is null")),
-        value => Ok(Val::Value(value)),
+        value => Ok(ExprValue::Value(value)),
     }),
     with(
         "number",
-        &[Param::optional("default", Kind::Any)],
+        &[Param::optional("default", ParamKind::Any)],
         |value, arguments, _| or_default(to_number(&value), arguments),
     ),
-    custom("or", &[Param::needed("fallback", Kind::Any)], |arguments| {
+    custom("or", &[Param::needed("fallback", ParamKind::Any)], |arguments| {
         Ok(Method::Or(arguments.value(0)?))
     }),
     plain("string", |value, context| {
@@ -39,15 +39,15 @@ pub(super) static METHODS: &[MethodSpec] = &[
     custom("type", &[], |_| Ok(Method::Type)),
 ];
 
-fn or_default(converted: Eval<Value>, arguments: &[Option<Value>]) -> Eval<Val> {
+fn or_default(converted: EvalResult<Value>, arguments: &[Option<Value>]) -> EvalResult<ExprValue> {
     match (converted, given(arguments, 0)) {
-        (Ok(value), _) => Ok(Val::Value(value)),
-        (Err(_), Some(default)) => Ok(Val::Value(default.clone())),
+        (Ok(value), _) => Ok(ExprValue::Value(value)),
+        (Err(_), Some(default)) => Ok(ExprValue::Value(default.clone())),
         (Err(fault), None) => Err(fault),
     }
 }
 
-fn to_bool(value: &Value) -> Eval<Value> {
+fn to_bool(value: &Value) -> EvalResult<Value> {
     let truth = match value {
         Value::Bool(truth) => Some(*truth),
         other => match (Number::of(other), view::text(other).as_deref()) {
@@ -61,7 +61,7 @@ fn to_bool(value: &Value) -> Eval<Value> {
 }
 
 /// Numbers as they are; texts without losing a digit: what JSON would read as a number is read as JSON reads it.
-fn to_number(value: &Value) -> Eval<Value> {
+fn to_number(value: &Value) -> EvalResult<Value> {
     if Number::of(value).is_some() {
         return Ok(value.clone());
     }
@@ -83,7 +83,7 @@ fn to_number(value: &Value) -> Eval<Value> {
     finite.ok_or_else(|| view::mismatch("number", value))
 }
 
-fn not_empty(value: Value, _: &mut Context<'_>) -> Eval<Val> {
+fn not_empty(value: Value, _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let is_empty = match &value {
         Value::Array(values) => values.is_empty(),
         other => match (view::text(other), view::object(other)) {
@@ -95,5 +95,5 @@ fn not_empty(value: Value, _: &mut Context<'_>) -> Eval<Val> {
     if is_empty {
         return Err(Fault::text(format!("{} value is empty", view::kind(&value))));
     }
-    Ok(Val::Value(value))
+    Ok(ExprValue::Value(value))
 }

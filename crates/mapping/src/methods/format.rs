@@ -5,7 +5,7 @@
 
 use thalweg_record::{Value, g_form, json};
 
-use crate::error::{Eval, Fault};
+use crate::error::{EvalResult, Fault};
 use crate::limits;
 use crate::view::{self, Number, whole};
 
@@ -13,7 +13,7 @@ use crate::view::{self, Number, whole};
 const WIDTH_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Spec {
+struct FormatSpec {
     plus: bool,
     minus: bool,
     sharp: bool,
@@ -23,8 +23,8 @@ struct Spec {
     precision: Option<usize>,
 }
 
-pub(super) fn format(text: &str, arguments: &[&Value]) -> Eval<String> {
-    let mut formatter = Formatter {
+pub(super) fn format(text: &str, arguments: &[&Value]) -> EvalResult<String> {
+    let mut formatter = GoFormatter {
         rest: text,
         arguments,
         next: 0,
@@ -47,7 +47,7 @@ pub(super) fn format(text: &str, arguments: &[&Value]) -> Eval<String> {
     Ok(formatter.out)
 }
 
-struct Formatter<'a> {
+struct GoFormatter<'a> {
     rest: &'a str,
     arguments: &'a [&'a Value],
     next: usize,
@@ -56,9 +56,9 @@ struct Formatter<'a> {
     out: String,
 }
 
-impl<'a> Formatter<'a> {
-    fn directive(&mut self) -> Eval<()> {
-        let mut spec = Spec::default();
+impl<'a> GoFormatter<'a> {
+    fn directive(&mut self) -> EvalResult<()> {
+        let mut spec = FormatSpec::default();
         self.flags(&mut spec);
         self.choose_argument()?;
         spec.width = self.size(&mut spec.minus)?;
@@ -85,7 +85,7 @@ impl<'a> Formatter<'a> {
         Ok(())
     }
 
-    fn flags(&mut self, spec: &mut Spec) {
+    fn flags(&mut self, spec: &mut FormatSpec) {
         while let Some(flag) = self.rest.chars().next() {
             match flag {
                 '+' => spec.plus = true,
@@ -100,7 +100,7 @@ impl<'a> Formatter<'a> {
     }
 
     /// `[n]` chooses the next argument, counted from 1.
-    fn choose_argument(&mut self) -> Eval<()> {
+    fn choose_argument(&mut self) -> EvalResult<()> {
         let Some(after) = self.rest.strip_prefix('[') else {
             return Ok(());
         };
@@ -119,7 +119,7 @@ impl<'a> Formatter<'a> {
     }
 
     /// Digits, or `*` for the next argument, whose sign goes to `negative`.
-    fn size(&mut self, negative: &mut bool) -> Eval<Option<usize>> {
+    fn size(&mut self, negative: &mut bool) -> EvalResult<Option<usize>> {
         let size = if self.take('*') {
             let value = self.argument()?;
             let size = view::integer(value).ok_or_else(|| view::mismatch("integer", value));
@@ -147,14 +147,14 @@ impl<'a> Formatter<'a> {
         after.is_some()
     }
 
-    fn argument(&mut self) -> Eval<&'a Value> {
+    fn argument(&mut self) -> EvalResult<&'a Value> {
         let (index, given) = (self.next, self.arguments.len());
         self.next += 1;
         let argument = self.arguments.get(index).copied();
         argument.ok_or_else(|| Fault::text(format!("format: argument {} is missing, {given} given", index + 1)))
     }
 
-    fn pad(&mut self, spec: &Spec, text: &str, verb: char) {
+    fn pad(&mut self, spec: &FormatSpec, text: &str, verb: char) {
         let length = text.chars().count();
         let missing = spec.width.unwrap_or(0).saturating_sub(length);
         let fill = |out: &mut String, character| out.extend(std::iter::repeat_n(character, missing));
@@ -179,7 +179,7 @@ impl<'a> Formatter<'a> {
     }
 }
 
-fn render(verb: char, spec: &Spec, value: &Value) -> Eval<String> {
+fn render(verb: char, spec: &FormatSpec, value: &Value) -> EvalResult<String> {
     let refuse = |wanted: &str| {
         let kind = view::kind(value);
         Err(Fault::text(format!(
@@ -230,13 +230,13 @@ fn render(verb: char, spec: &Spec, value: &Value) -> Eval<String> {
 }
 
 /// `%v`: as Go prints the value.
-fn general(spec: &Spec, value: &Value) -> Eval<String> {
+fn general(spec: &FormatSpec, value: &Value) -> EvalResult<String> {
     limits::check(value)?;
     Ok(print(spec, value))
 }
 
-fn print(spec: &Spec, value: &Value) -> String {
-    let inner = Spec::default();
+fn print(spec: &FormatSpec, value: &Value) -> String {
+    let inner = FormatSpec::default();
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::Bool(truth) => truth.to_string(),
@@ -267,7 +267,7 @@ fn print(spec: &Spec, value: &Value) -> String {
 }
 
 /// The precision of a text is its greatest length in characters.
-fn cut(spec: &Spec, text: &str) -> String {
+fn cut(spec: &FormatSpec, text: &str) -> String {
     text.chars().take(spec.precision.unwrap_or(usize::MAX)).collect()
 }
 
@@ -285,7 +285,7 @@ fn whole_number(value: &Value) -> Option<i128> {
     }
 }
 
-fn integer(verb: char, spec: &Spec, number: i128) -> String {
+fn integer(verb: char, spec: &FormatSpec, number: i128) -> String {
     let size = number.unsigned_abs();
     let (prefix, mut digits) = match verb {
         'b' => (if spec.sharp { "0b" } else { "" }, format!("{size:b}")),
@@ -301,7 +301,7 @@ fn integer(verb: char, spec: &Spec, number: i128) -> String {
     format!("{}{prefix}{digits}", sign(spec, number < 0))
 }
 
-fn sign(spec: &Spec, is_negative: bool) -> &'static str {
+fn sign(spec: &FormatSpec, is_negative: bool) -> &'static str {
     match (is_negative, spec.plus, spec.space) {
         (true, ..) => "-",
         (false, true, _) => "+",
@@ -310,7 +310,7 @@ fn sign(spec: &Spec, is_negative: bool) -> &'static str {
     }
 }
 
-fn float(verb: char, spec: &Spec, number: f64) -> String {
+fn float(verb: char, spec: &FormatSpec, number: f64) -> String {
     let is_negative = number.is_sign_negative() && !number.is_nan();
     let size = if is_negative { -number } else { number };
     let digits = match verb {

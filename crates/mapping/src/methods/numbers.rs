@@ -5,15 +5,15 @@ use std::cmp::Ordering;
 use thalweg_record::Value;
 
 use super::{MethodSpec, at_element, elements, plain};
-use crate::context::Context;
-use crate::error::{Eval, Fault};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
 use crate::operators;
-use crate::val::Val;
 use crate::view::{Number, shallow_size, whole};
 
 pub(super) static METHODS: &[MethodSpec] = &[
     plain("abs", |value, _| {
-        Ok(Val::Value(match Number::need(&value)? {
+        Ok(ExprValue::Value(match Number::need(&value)? {
             Number::Integer(n) => Number::Integer(n.saturating_abs()).value(),
             Number::Float(n) => Value::F64(n.abs()),
         }))
@@ -27,8 +27,8 @@ pub(super) static METHODS: &[MethodSpec] = &[
 ];
 
 /// An integer if it fits 64 bits, else a float.
-fn round(value: &Value, rounding: fn(f64) -> f64) -> Eval<Val> {
-    Ok(Val::Value(match Number::need(value)? {
+fn round(value: &Value, rounding: fn(f64) -> f64) -> EvalResult<ExprValue> {
+    Ok(ExprValue::Value(match Number::need(value)? {
         Number::Integer(_) => value.clone(),
         Number::Float(n) => {
             let rounded = rounding(n);
@@ -37,7 +37,7 @@ fn round(value: &Value, rounding: fn(f64) -> f64) -> Eval<Val> {
     }))
 }
 
-fn extreme(value: &Value, is_better: fn(Ordering) -> bool, context: &mut Context<'_>) -> Eval<Val> {
+fn extreme(value: &Value, is_better: fn(Ordering) -> bool, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     context.spend(shallow_size(value))?;
     let mut best: Option<&Value> = None;
     for (index, value) in elements(value)?.iter().enumerate() {
@@ -48,13 +48,13 @@ fn extreme(value: &Value, is_better: fn(Ordering) -> bool, context: &mut Context
         }
     }
     match best {
-        Some(best) => Ok(Val::Value(best.clone())),
+        Some(best) => Ok(ExprValue::Value(best.clone())),
         None => Err(Fault::text("the array is empty")),
     }
 }
 
 /// Exact as long as all are integers.
-fn sum(value: &Value, context: &mut Context<'_>) -> Eval<Val> {
+fn sum(value: &Value, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     context.spend(shallow_size(value))?;
     let mut sum = Number::Integer(0);
     for (index, value) in elements(value)?.iter().enumerate() {
@@ -67,5 +67,5 @@ fn sum(value: &Value, context: &mut Context<'_>) -> Eval<Val> {
             (sum, next) => Number::Float(sum.float() + next.float()),
         };
     }
-    Ok(Val::Value(sum.value()))
+    Ok(ExprValue::Value(sum.value()))
 }

@@ -3,54 +3,57 @@
 use thalweg_record::{Object, Text, Value};
 
 use super::{Method, MethodSpec, at_element, custom, elements};
-use crate::context::Context;
-use crate::error::{Eval, Fault};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
 use crate::expr::{Expr, Lambda};
+use crate::expr_value::ExprValue;
 use crate::limits;
 use crate::operators;
-use crate::parser::arguments::{Kind, Param};
-use crate::val::Val;
+use crate::parser::arguments::{Param, ParamKind};
 use crate::view;
 
 pub(super) static METHODS: &[MethodSpec] = &[
-    custom("filter", &[Param::needed("test", Kind::Query)], |arguments| {
-        Ok(Method::Query(Query::Filter(arguments.query(0)?)))
+    custom("filter", &[Param::needed("test", ParamKind::Query)], |arguments| {
+        Ok(Method::Query(QueryMethod::Filter(arguments.query(0)?)))
     }),
     custom(
         "fold",
-        &[Param::needed("initial", Kind::Any), Param::needed("query", Kind::Query)],
+        &[
+            Param::needed("initial", ParamKind::Any),
+            Param::needed("query", ParamKind::Query),
+        ],
         |arguments| {
             let initial = arguments.value(0)?;
-            Ok(Method::Query(Query::Fold(initial, arguments.query(1)?)))
+            Ok(Method::Query(QueryMethod::Fold(initial, arguments.query(1)?)))
         },
     ),
-    custom("map_each", &[Param::needed("query", Kind::Query)], |arguments| {
-        Ok(Method::Query(Query::MapEach(arguments.query(0)?)))
+    custom("map_each", &[Param::needed("query", ParamKind::Query)], |arguments| {
+        Ok(Method::Query(QueryMethod::MapEach(arguments.query(0)?)))
     }),
-    custom("sort", &[Param::optional("compare", Kind::Query)], |arguments| {
-        Ok(Method::Query(Query::Sort(arguments.optional_query(0)?)))
+    custom("sort", &[Param::optional("compare", ParamKind::Query)], |arguments| {
+        Ok(Method::Query(QueryMethod::Sort(arguments.optional_query(0)?)))
     }),
 ];
 
-pub(crate) enum Query {
+pub(crate) enum QueryMethod {
     Filter(Lambda),
     Fold(Expr, Lambda),
     MapEach(Lambda),
     Sort(Option<Lambda>),
 }
 
-impl Query {
-    pub fn eval(&self, target: Value, context: &mut Context<'_>) -> Eval<Val> {
-        Ok(Val::Value(match self {
-            Query::Filter(test) => filter(&target, test, context)?,
-            Query::Fold(initial, query) => fold(&target, initial, query, context)?,
-            Query::MapEach(query) => map_each(&target, query, context)?,
-            Query::Sort(compare) => sort(&target, compare.as_ref(), context)?,
+impl QueryMethod {
+    pub fn eval(&self, target: Value, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
+        Ok(ExprValue::Value(match self {
+            QueryMethod::Filter(test) => filter(&target, test, context)?,
+            QueryMethod::Fold(initial, query) => fold(&target, initial, query, context)?,
+            QueryMethod::MapEach(query) => map_each(&target, query, context)?,
+            QueryMethod::Sort(compare) => sort(&target, compare.as_ref(), context)?,
         }))
     }
 }
 
-fn filter(target: &Value, test: &Lambda, context: &mut Context<'_>) -> Eval<Value> {
+fn filter(target: &Value, test: &Lambda, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     if let Value::Array(values) = target {
         let mut kept = Vec::new();
         for (index, value) in values.iter().enumerate() {
@@ -75,9 +78,9 @@ fn filter(target: &Value, test: &Lambda, context: &mut Context<'_>) -> Eval<Valu
 }
 
 /// Null counts as false: the usual test of a field that not all elements have.
-fn passes(test: &Lambda, value: Value, context: &mut Context<'_>) -> Eval<bool> {
+fn passes(test: &Lambda, value: Value, context: &mut EvalContext<'_>) -> EvalResult<bool> {
     match context.call(test, value)? {
-        Val::Value(Value::Bool(truth)) => Ok(truth),
+        ExprValue::Value(Value::Bool(truth)) => Ok(truth),
         absent if absent.is_absent() => Ok(false),
         other => {
             let other = other.value("bool")?;
@@ -86,7 +89,7 @@ fn passes(test: &Lambda, value: Value, context: &mut Context<'_>) -> Eval<bool> 
     }
 }
 
-fn map_each(target: &Value, query: &Lambda, context: &mut Context<'_>) -> Eval<Value> {
+fn map_each(target: &Value, query: &Lambda, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     if let Value::Array(values) = target {
         context.spend_elements(values.len())?;
         let mut mapped = Vec::with_capacity(values.len());
@@ -95,9 +98,9 @@ fn map_each(target: &Value, query: &Lambda, context: &mut Context<'_>) -> Eval<V
                 .call(query, value.clone())
                 .map_err(|fault| at_element(index, fault))?
             {
-                Val::Value(value) => mapped.push(value),
-                Val::Nothing => mapped.push(value.clone()),
-                Val::Deleted => {}
+                ExprValue::Value(value) => mapped.push(value),
+                ExprValue::Nothing => mapped.push(value.clone()),
+                ExprValue::Deleted => {}
             }
         }
         return Ok(mapped.into());
@@ -110,9 +113,9 @@ fn map_each(target: &Value, query: &Lambda, context: &mut Context<'_>) -> Eval<V
             .call(query, member(name, value))
             .map_err(|fault| at_member(name, fault))?
         {
-            Val::Value(value) => mapped.push_new(name.clone(), value),
-            Val::Nothing => mapped.push_new(name.clone(), value.clone()),
-            Val::Deleted => {}
+            ExprValue::Value(value) => mapped.push_new(name.clone(), value),
+            ExprValue::Nothing => mapped.push_new(name.clone(), value.clone()),
+            ExprValue::Deleted => {}
         }
     }
     Ok(mapped.into())
@@ -134,7 +137,7 @@ fn at_member(name: &str, fault: Fault) -> Fault {
     Fault::text(format!("member `{name}`: {fault}"))
 }
 
-fn fold(target: &Value, initial: &Expr, query: &Lambda, context: &mut Context<'_>) -> Eval<Value> {
+fn fold(target: &Value, initial: &Expr, query: &Lambda, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     let mut tally = initial.value("initial", context)?;
     for (index, value) in elements(target)?.iter().enumerate() {
         let item = pair(("tally", tally), ("value", value.clone()));
@@ -149,7 +152,7 @@ fn fold(target: &Value, initial: &Expr, query: &Lambda, context: &mut Context<'_
 }
 
 /// In increasing order of numbers or strings, or as a query says of `left` and `right` whether they are in order.
-fn sort(target: &Value, compare: Option<&Lambda>, context: &mut Context<'_>) -> Eval<Value> {
+fn sort(target: &Value, compare: Option<&Lambda>, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     let values = elements(target)?;
     context.spend_elements(values.len())?;
     let sorted = merge_sort(values.to_vec(), &mut |left, right| match compare {
@@ -170,7 +173,10 @@ fn sort(target: &Value, compare: Option<&Lambda>, context: &mut Context<'_>) -> 
 }
 
 /// Stable, and safe with a comparison that contradicts itself, which the standard library's sort may panic on.
-fn merge_sort(mut values: Vec<Value>, less: &mut impl FnMut(&Value, &Value) -> Eval<bool>) -> Eval<Vec<Value>> {
+fn merge_sort(
+    mut values: Vec<Value>,
+    less: &mut impl FnMut(&Value, &Value) -> EvalResult<bool>,
+) -> EvalResult<Vec<Value>> {
     let mut width = 1;
     while width < values.len() {
         let mut merged = Vec::with_capacity(values.len());

@@ -7,15 +7,15 @@ use super::{
     Method, MethodSpec, argument_text, at_element, built, custom, elements, format, given, plain, text_argument,
     variadic, with,
 };
-use crate::context::Context;
-use crate::error::{Eval, Syntax};
+use crate::context::EvalContext;
+use crate::error::{EvalResult, SyntaxError};
 use crate::expr::Expr;
-use crate::parser::arguments::{Arguments, Kind, Param};
-use crate::prepared::Prepared;
-use crate::val::Val;
+use crate::expr_value::ExprValue;
+use crate::parser::arguments::{Arguments, Param, ParamKind};
+use crate::prepared_argument::PreparedArgument;
 use crate::view::need_text;
 
-const PATTERN: Param = Param::needed("pattern", Kind::Text);
+const PATTERN: Param = Param::needed("pattern", ParamKind::Text);
 
 pub(super) static METHODS: &[MethodSpec] = &[
     variadic("format", |value, arguments, context| {
@@ -26,21 +26,21 @@ pub(super) static METHODS: &[MethodSpec] = &[
     }),
     with(
         "has_prefix",
-        &[Param::needed("value", Kind::Text)],
+        &[Param::needed("value", ParamKind::Text)],
         |value, arguments, _| {
             let found = need_text(&value)?.starts_with(&*text_argument(arguments, 0, "value")?);
-            Ok(Val::Value(Value::Bool(found)))
+            Ok(ExprValue::Value(Value::Bool(found)))
         },
     ),
     with(
         "has_suffix",
-        &[Param::needed("value", Kind::Text)],
+        &[Param::needed("value", ParamKind::Text)],
         |value, arguments, _| {
             let found = need_text(&value)?.ends_with(&*text_argument(arguments, 0, "value")?);
-            Ok(Val::Value(Value::Bool(found)))
+            Ok(ExprValue::Value(Value::Bool(found)))
         },
     ),
-    with("join", &[Param::optional("delimiter", Kind::Text)], join),
+    with("join", &[Param::optional("delimiter", ParamKind::Text)], join),
     plain("lowercase", |value, context| {
         let text = need_text(&value)?.to_lowercase();
         context.spend_bytes(text.len())?;
@@ -49,19 +49,26 @@ pub(super) static METHODS: &[MethodSpec] = &[
     custom("re_match", &[PATTERN], |arguments| {
         Ok(Method::Pattern(PatternMethod::Match(pattern(arguments)?)))
     }),
-    custom("re_replace", &[PATTERN, Param::needed("value", Kind::Text)], re_replace),
+    custom(
+        "re_replace",
+        &[PATTERN, Param::needed("value", ParamKind::Text)],
+        re_replace,
+    ),
     custom(
         "re_replace_all",
-        &[PATTERN, Param::needed("value", Kind::Text)],
+        &[PATTERN, Param::needed("value", ParamKind::Text)],
         re_replace,
     ),
     with(
         "replace_all",
-        &[Param::needed("old", Kind::Text), Param::needed("new", Kind::Text)],
+        &[
+            Param::needed("old", ParamKind::Text),
+            Param::needed("new", ParamKind::Text),
+        ],
         replace_all,
     ),
-    with("split", &[Param::needed("delimiter", Kind::Text)], split),
-    with("trim", &[Param::optional("cutset", Kind::Text)], trim),
+    with("split", &[Param::needed("delimiter", ParamKind::Text)], split),
+    with("trim", &[Param::optional("cutset", ParamKind::Text)], trim),
     plain("uppercase", |value, context| {
         let text = need_text(&value)?.to_uppercase();
         context.spend_bytes(text.len())?;
@@ -69,7 +76,7 @@ pub(super) static METHODS: &[MethodSpec] = &[
     }),
 ];
 
-fn join(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn join(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let delimiter = match given(arguments, 0) {
         Some(delimiter) => argument_text(delimiter, "delimiter")?,
         None => "".into(),
@@ -86,7 +93,7 @@ fn join(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) ->
     built(joined)
 }
 
-fn replace_all(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn replace_all(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let text = need_text(&value)?;
     let (old, new) = (text_argument(arguments, 0, "old")?, text_argument(arguments, 1, "new")?);
     let found = if new.len() > old.len() {
@@ -100,7 +107,7 @@ fn replace_all(value: Value, arguments: &[Option<Value>], context: &mut Context<
 }
 
 /// An empty delimiter splits into characters.
-fn split(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn split(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let text = need_text(&value)?;
     let delimiter = text_argument(arguments, 0, "delimiter")?;
     let parts: Vec<Value> = if delimiter.is_empty() {
@@ -111,10 +118,10 @@ fn split(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -
         text.split(&*delimiter).map(Value::from).collect()
     };
     context.spend_bytes(text.len())?;
-    Ok(Val::Value(parts.into()))
+    Ok(ExprValue::Value(parts.into()))
 }
 
-fn trim(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+fn trim(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let text = need_text(&value)?;
     let trimmed = match given(arguments, 0) {
         None => text.trim(),
@@ -129,29 +136,29 @@ fn trim(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) ->
 
 /// Methods on a regular expression.
 pub(crate) enum PatternMethod {
-    Match(Prepared<Regex>),
-    Replace(Prepared<Regex>, Expr),
+    Match(PreparedArgument<Regex>),
+    Replace(PreparedArgument<Regex>, Expr),
 }
 
-fn pattern(arguments: &mut Arguments) -> Result<Prepared<Regex>, Syntax> {
+fn pattern(arguments: &mut Arguments) -> Result<PreparedArgument<Regex>, SyntaxError> {
     let at = arguments.at(0);
-    Prepared::new("pattern", arguments.value(0)?, at, |text| {
+    PreparedArgument::new("pattern", arguments.value(0)?, at, |text| {
         Regex::new(text).map_err(|error| format!("bad regular expression: {error}"))
     })
 }
 
-fn re_replace(arguments: &mut Arguments) -> Result<Method, Syntax> {
+fn re_replace(arguments: &mut Arguments) -> Result<Method, SyntaxError> {
     let pattern = pattern(arguments)?;
     Ok(Method::Pattern(PatternMethod::Replace(pattern, arguments.value(1)?)))
 }
 
 impl PatternMethod {
-    pub fn eval(&self, target: Value, context: &mut Context<'_>) -> Eval<Val> {
+    pub fn eval(&self, target: Value, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         let text = need_text(&target)?;
         context.spend(text.len())?;
         match self {
             PatternMethod::Match(pattern) => pattern.with(context, |pattern, _| {
-                Ok(Val::Value(Value::Bool(pattern.is_match(&text))))
+                Ok(ExprValue::Value(Value::Bool(pattern.is_match(&text))))
             }),
             PatternMethod::Replace(pattern, replacement) => {
                 let replacement = replacement.value("string", context)?;
@@ -165,7 +172,12 @@ impl PatternMethod {
 }
 
 /// All matches, with `$1` and `${name}` in the replacement; the size is watched as the text grows.
-fn replace_matches(pattern: &Regex, text: &str, replacement: &str, context: &mut Context<'_>) -> Eval<Val> {
+fn replace_matches(
+    pattern: &Regex,
+    text: &str,
+    replacement: &str,
+    context: &mut EvalContext<'_>,
+) -> EvalResult<ExprValue> {
     let mut replaced = String::with_capacity(text.len());
     let mut copied = 0;
     for captures in pattern.captures_iter(text) {

@@ -9,38 +9,41 @@ use jiff::tz::TimeZone;
 use thalweg_record::{Ticks, Value};
 
 use super::{Method, MethodSpec, built, custom, plain};
-use crate::context::Context;
-use crate::error::{Eval, Fault};
-use crate::layout::{Layout, RFC3339_NANO};
-use crate::parser::arguments::{Kind, Param};
-use crate::prepared::Prepared;
-use crate::val::Val;
+use crate::context::EvalContext;
+use crate::error::{EvalResult, Fault};
+use crate::expr_value::ExprValue;
+use crate::layout::{RFC3339_NANO, TimeLayout};
+use crate::parser::arguments::{Param, ParamKind};
+use crate::prepared_argument::PreparedArgument;
 use crate::view::{self, Number};
 
 pub(super) static METHODS: &[MethodSpec] = &[
     custom(
         "ts_format",
-        &[Param::optional("format", Kind::Text), Param::optional("tz", Kind::Text)],
+        &[
+            Param::optional("format", ParamKind::Text),
+            Param::optional("tz", ParamKind::Text),
+        ],
         |arguments| {
             let (at, zone_at) = (arguments.at(0), arguments.at(1));
             let layout = match arguments.optional(0)? {
-                Some(layout) => Some(Prepared::new("format", layout, at, Layout::parse)?),
+                Some(layout) => Some(PreparedArgument::new("format", layout, at, TimeLayout::parse)?),
                 None => None,
             };
             let zone = match arguments.optional(1)? {
-                Some(zone) => Some(Prepared::new("tz", zone, zone_at, time_zone)?),
+                Some(zone) => Some(PreparedArgument::new("tz", zone, zone_at, time_zone)?),
                 None => None,
             };
             Ok(Method::Time(TimeMethod::Format { layout, zone }))
         },
     ),
-    custom("ts_parse", &[Param::needed("format", Kind::Text)], |arguments| {
+    custom("ts_parse", &[Param::needed("format", ParamKind::Text)], |arguments| {
         let at = arguments.at(0);
-        Ok(Method::Time(TimeMethod::Parse(Prepared::new(
+        Ok(Method::Time(TimeMethod::Parse(PreparedArgument::new(
             "format",
             arguments.value(0)?,
             at,
-            Layout::parse,
+            TimeLayout::parse,
         )?)))
     }),
     plain("ts_unix", |value, _| unix_time(&value, 1_000_000_000)),
@@ -48,20 +51,20 @@ pub(super) static METHODS: &[MethodSpec] = &[
 ];
 
 pub(crate) enum TimeMethod {
-    Parse(Prepared<Layout>),
+    Parse(PreparedArgument<TimeLayout>),
     Format {
-        layout: Option<Prepared<Layout>>,
-        zone: Option<Prepared<TimeZone>>,
+        layout: Option<PreparedArgument<TimeLayout>>,
+        zone: Option<PreparedArgument<TimeZone>>,
     },
 }
 
 impl TimeMethod {
-    pub fn eval(&self, target: Value, context: &mut Context<'_>) -> Eval<Val> {
+    pub fn eval(&self, target: Value, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         match self {
             TimeMethod::Parse(layout) => {
                 let text = view::need_text(&target)?;
                 let time = layout.with(context, |layout, _| layout.read(&text).map_err(Fault::text))?;
-                Ok(Val::Value(Value::Time(ticks(time)?)))
+                Ok(ExprValue::Value(Value::Time(ticks(time)?)))
             }
             TimeMethod::Format { layout, zone } => {
                 let time = timestamp(&target)?;
@@ -87,18 +90,18 @@ fn time_zone(name: &str) -> Result<TimeZone, String> {
     })
 }
 
-fn unix_time(value: &Value, nanos_per_unit: i128) -> Eval<Val> {
+fn unix_time(value: &Value, nanos_per_unit: i128) -> EvalResult<ExprValue> {
     let units = timestamp(value)?.as_nanosecond().div_euclid(nanos_per_unit);
-    Ok(Val::Value(Number::Integer(units).value()))
+    Ok(ExprValue::Value(Number::Integer(units).value()))
 }
 
-fn ticks(time: Timestamp) -> Eval<Ticks> {
+fn ticks(time: Timestamp) -> EvalResult<Ticks> {
     let ticks = i64::try_from(time.as_nanosecond().div_euclid(100));
     ticks.map(Ticks).map_err(|_| Fault::text("the time is out of range"))
 }
 
 /// The time that a value stands for.
-fn timestamp(value: &Value) -> Eval<Timestamp> {
+fn timestamp(value: &Value) -> EvalResult<Timestamp> {
     let nanos = match value {
         Value::Time(ticks) => i128::from(ticks.0) * 100,
         Value::Decimal(text) => decimal_nanos(text).ok_or_else(|| view::mismatch("timestamp", value))?,

@@ -2,13 +2,13 @@
 
 use thalweg_record::Value;
 
-use crate::error::{Syntax, unknown};
+use crate::error::{SyntaxError, unknown};
 use crate::expr::{Expr, Lambda};
 use crate::view;
 
 /// What a parameter takes. Literals are checked when the mapping is compiled, computed arguments when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ParamKind {
     Any,
     Text,
     Integer,
@@ -19,12 +19,12 @@ pub(crate) enum Kind {
 
 pub(crate) struct Param {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ParamKind,
     pub is_needed: bool,
 }
 
 impl Param {
-    pub const fn needed(name: &'static str, kind: Kind) -> Param {
+    pub const fn needed(name: &'static str, kind: ParamKind) -> Param {
         Param {
             name,
             kind,
@@ -32,7 +32,7 @@ impl Param {
         }
     }
 
-    pub const fn optional(name: &'static str, kind: Kind) -> Param {
+    pub const fn optional(name: &'static str, kind: ParamKind) -> Param {
         Param {
             name,
             kind,
@@ -42,7 +42,7 @@ impl Param {
 }
 
 /// An argument as it was written.
-pub(crate) struct Written {
+pub(crate) struct CallArgument {
     pub name: Option<String>,
     pub value: Lambda,
     pub at: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Written {
 
 /// The arguments of one call, in the order of the parameters.
 pub(crate) struct Arguments {
-    slots: Vec<Option<Written>>,
+    slots: Vec<Option<CallArgument>>,
     /// Those beyond the parameters, where any number is taken.
     pub rest: Vec<Expr>,
     /// The place of the call.
@@ -64,9 +64,9 @@ impl Arguments {
         call_at: usize,
         params: &[Param],
         variadic: bool,
-        written: Vec<Written>,
-    ) -> Result<Arguments, Syntax> {
-        let mut slots: Vec<Option<Written>> = params.iter().map(|_| None).collect();
+        written: Vec<CallArgument>,
+    ) -> Result<Arguments, SyntaxError> {
+        let mut slots: Vec<Option<CallArgument>> = params.iter().map(|_| None).collect();
         let mut rest = Vec::new();
         for (position, argument) in written.into_iter().enumerate() {
             let at = argument.at;
@@ -77,7 +77,10 @@ impl Arguments {
             let Some((slot, param)) = found.and_then(|found| Some((slots.get_mut(found)?, params.get(found)?))) else {
                 if let Some(name) = &argument.name {
                     let names = params.iter().map(|param| param.name);
-                    return Err(Syntax::new(at, unknown(&format!("argument of {call}"), name, names)));
+                    return Err(SyntaxError::new(
+                        at,
+                        unknown(&format!("argument of {call}"), name, names),
+                    ));
                 }
                 if variadic {
                     rest.push(plain(argument.value, at, call)?);
@@ -87,11 +90,11 @@ impl Arguments {
                     0 => format!("{call} takes no arguments"),
                     count => format!("{call} takes at most {count} argument(s): {}", names(params)),
                 };
-                return Err(Syntax::new(at, message));
+                return Err(SyntaxError::new(at, message));
             };
             check_kind(call, param, &argument)?;
             if slot.replace(argument).is_some() {
-                return Err(Syntax::new(
+                return Err(SyntaxError::new(
                     at,
                     format!("argument `{}` of {call} is given twice", param.name),
                 ));
@@ -102,7 +105,7 @@ impl Arguments {
             .zip(&slots)
             .find(|(param, slot)| param.is_needed && slot.is_none());
         if let Some((param, _)) = missing {
-            return Err(Syntax::new(
+            return Err(SyntaxError::new(
                 call_at,
                 format!("{call} needs the argument `{}`", param.name),
             ));
@@ -118,7 +121,7 @@ impl Arguments {
             .map_or(self.call_at, |argument| argument.at)
     }
 
-    pub fn optional_query(&mut self, index: usize) -> Result<Option<Lambda>, Syntax> {
+    pub fn optional_query(&mut self, index: usize) -> Result<Option<Lambda>, SyntaxError> {
         Ok(self
             .slots
             .get_mut(index)
@@ -126,29 +129,29 @@ impl Arguments {
             .map(|argument| argument.value))
     }
 
-    pub fn query(&mut self, index: usize) -> Result<Lambda, Syntax> {
+    pub fn query(&mut self, index: usize) -> Result<Lambda, SyntaxError> {
         let call_at = self.call_at;
         let query = self.optional_query(index)?;
-        query.ok_or_else(|| Syntax::new(call_at, format!("argument {} is missing", index + 1)))
+        query.ok_or_else(|| SyntaxError::new(call_at, format!("argument {} is missing", index + 1)))
     }
 
-    pub fn value(&mut self, index: usize) -> Result<Expr, Syntax> {
+    pub fn value(&mut self, index: usize) -> Result<Expr, SyntaxError> {
         self.query(index).map(|query| query.body)
     }
 
-    pub fn optional(&mut self, index: usize) -> Result<Option<Expr>, Syntax> {
+    pub fn optional(&mut self, index: usize) -> Result<Option<Expr>, SyntaxError> {
         Ok(self.optional_query(index)?.map(|query| query.body))
     }
 
     /// An integer that must be known when the mapping is compiled.
-    pub fn constant(&mut self, index: usize, default: i64) -> Result<i64, Syntax> {
+    pub fn constant(&mut self, index: usize, default: i64) -> Result<i64, SyntaxError> {
         let at = self.at(index);
         let value = match self.optional(index)? {
             None => Some(default),
             Some(Expr::Literal(value)) => view::integer(&value),
             Some(_) => None,
         };
-        value.ok_or_else(|| Syntax::new(at, "this argument must be a literal integer"))
+        value.ok_or_else(|| SyntaxError::new(at, "this argument must be a literal integer"))
     }
 }
 
@@ -158,9 +161,9 @@ fn names(params: &[Param]) -> String {
 }
 
 /// The expression of an argument that is a value.
-fn plain(value: Lambda, at: usize, call: &str) -> Result<Expr, Syntax> {
+fn plain(value: Lambda, at: usize, call: &str) -> Result<Expr, SyntaxError> {
     if value.named {
-        return Err(Syntax::new(
+        return Err(SyntaxError::new(
             at,
             format!("{call} takes values here, not a query (`name -> ...`)"),
         ));
@@ -168,8 +171,8 @@ fn plain(value: Lambda, at: usize, call: &str) -> Result<Expr, Syntax> {
     Ok(value.body)
 }
 
-fn check_kind(call: &str, param: &Param, argument: &Written) -> Result<(), Syntax> {
-    if param.kind == Kind::Query {
+fn check_kind(call: &str, param: &Param, argument: &CallArgument) -> Result<(), SyntaxError> {
+    if param.kind == ParamKind::Query {
         return Ok(());
     }
     if argument.value.named {
@@ -177,22 +180,22 @@ fn check_kind(call: &str, param: &Param, argument: &Written) -> Result<(), Synta
             "argument `{}` of {call} is a value, not a query (`name -> ...`)",
             param.name
         );
-        return Err(Syntax::new(argument.at, message));
+        return Err(SyntaxError::new(argument.at, message));
     }
     let Expr::Literal(literal) = &argument.value.body else {
         return Ok(());
     };
     let (fits, wanted) = match param.kind {
-        Kind::Text => (view::text(literal).is_some(), "a string"),
-        Kind::Integer => (view::integer(literal).is_some(), "an integer"),
-        Kind::Bool => (matches!(literal, Value::Bool(_)), "true or false"),
-        Kind::Any | Kind::Query => (true, ""),
+        ParamKind::Text => (view::text(literal).is_some(), "a string"),
+        ParamKind::Integer => (view::integer(literal).is_some(), "an integer"),
+        ParamKind::Bool => (matches!(literal, Value::Bool(_)), "true or false"),
+        ParamKind::Any | ParamKind::Query => (true, ""),
     };
     if fits {
         return Ok(());
     }
     let (name, kind) = (param.name, view::kind(literal));
-    Err(Syntax::new(
+    Err(SyntaxError::new(
         argument.at,
         format!("argument `{name}` of {call} must be {wanted}, not {kind}"),
     ))

@@ -3,16 +3,16 @@
 use thalweg_record::{Object, Text, Value};
 
 use super::Parser;
-use crate::error::{Syntax, unknown};
-use crate::expr::{Expr, If, Match, Pattern};
-use crate::functions::{Built, FUNCTIONS};
+use crate::error::{SyntaxError, unknown};
+use crate::expr::{Expr, IfExpr, MatchExpr, MatchPattern};
+use crate::functions::{FUNCTIONS, FunctionNode};
 use crate::lexer::Token;
 use crate::path::Path;
 
 use super::arguments::Arguments;
 
 impl Parser<'_> {
-    pub(super) fn primary(&mut self) -> Result<Expr, Syntax> {
+    pub(super) fn primary(&mut self) -> Result<Expr, SyntaxError> {
         let next = self.take()?;
         let at = next.start;
         match next.token {
@@ -31,14 +31,14 @@ impl Parser<'_> {
             Token::Sign("[") => self.array(),
             Token::Sign("{") => self.object(),
             Token::Name(name) => self.name(&name, at, next.end),
-            other => Err(Syntax::new(
+            other => Err(SyntaxError::new(
                 at,
                 format!("expected an expression, found {}", other.show()),
             )),
         }
     }
 
-    fn name(&mut self, name: &Text, at: usize, end: usize) -> Result<Expr, Syntax> {
+    fn name(&mut self, name: &Text, at: usize, end: usize) -> Result<Expr, SyntaxError> {
         let is_call = self.source.get(end..).is_some_and(|after| after.starts_with('('));
         match name.as_str() {
             "true" => Ok(Expr::Literal(Value::Bool(true))),
@@ -56,26 +56,26 @@ impl Parser<'_> {
                         "unknown name `{name}`: a field of the input is written `this.{name}`, a variable `${name}`, a \
                          metadata value `@{name}`, a text \"{name}\""
                     );
-                    Err(Syntax::new(at, message))
+                    Err(SyntaxError::new(at, message))
                 }
             },
         }
     }
 
-    fn function(&mut self, name: &Text, at: usize) -> Result<Expr, Syntax> {
+    fn function(&mut self, name: &Text, at: usize) -> Result<Expr, SyntaxError> {
         let Some(spec) = FUNCTIONS.iter().find(|spec| spec.name == name) else {
             let names = FUNCTIONS.iter().map(|spec| spec.name);
-            return Err(Syntax::new(at, unknown("function", name, names)));
+            return Err(SyntaxError::new(at, unknown("function", name, names)));
         };
         let written = self.arguments()?;
         let mut arguments = Arguments::bind(&format!("function `{name}`"), at, spec.params, false, written)?;
         Ok(match (spec.build)(&mut arguments, self.compiler)? {
-            Built::Expr(expr) => expr,
-            Built::Function(function) => Expr::Call(spec.name, Box::new(function)),
+            FunctionNode::Expr(expr) => expr,
+            FunctionNode::Function(function) => Expr::Call(spec.name, Box::new(function)),
         })
     }
 
-    fn array(&mut self) -> Result<Expr, Syntax> {
+    fn array(&mut self) -> Result<Expr, SyntaxError> {
         let mut elements = Vec::new();
         let in_match = std::mem::replace(&mut self.in_match, false);
         while !self.accept("]")? {
@@ -96,7 +96,7 @@ impl Parser<'_> {
         })
     }
 
-    fn object(&mut self) -> Result<Expr, Syntax> {
+    fn object(&mut self) -> Result<Expr, SyntaxError> {
         let mut members = Vec::new();
         let in_match = std::mem::replace(&mut self.in_match, false);
         while !self.accept("}")? {
@@ -105,7 +105,7 @@ impl Parser<'_> {
             if let Expr::Literal(literal) = &name
                 && !matches!(literal, Value::Text(_))
             {
-                return Err(Syntax::new(at, "the name of a member must be a string"));
+                return Err(SyntaxError::new(at, "the name of a member must be a string"));
             }
             self.expect(":", "after the member's name")?;
             members.push((name, self.expression()?));
@@ -125,7 +125,7 @@ impl Parser<'_> {
         })
     }
 
-    fn if_expression(&mut self) -> Result<Expr, Syntax> {
+    fn if_expression(&mut self) -> Result<Expr, SyntaxError> {
         let in_match = std::mem::replace(&mut self.in_match, false);
         let mut branches = Vec::new();
         let mut otherwise = None;
@@ -143,20 +143,20 @@ impl Parser<'_> {
             self.take()?;
         }
         self.in_match = in_match;
-        Ok(Expr::If(Box::new(If {
+        Ok(Expr::If(Box::new(IfExpr {
             branches: branches.into(),
             otherwise,
         })))
     }
 
-    fn braced_branch(&mut self) -> Result<Expr, Syntax> {
+    fn braced_branch(&mut self) -> Result<Expr, SyntaxError> {
         self.expect("{", "before the branch")?;
         let branch = self.expression()?;
         self.expect("}", "after the branch, which is one expression")?;
         Ok(branch)
     }
 
-    fn match_expression(&mut self) -> Result<Expr, Syntax> {
+    fn match_expression(&mut self) -> Result<Expr, SyntaxError> {
         let outer = std::mem::replace(&mut self.in_match, false);
         let subject = if self.next_is("{")? {
             None
@@ -175,27 +175,27 @@ impl Parser<'_> {
             if !self.accept(",")? && !separated {
                 let next = self.take()?;
                 let found = next.token.show();
-                return Err(Syntax::new(
+                return Err(SyntaxError::new(
                     next.start,
                     format!("expected a line break, `,` or `}}` after the case, found {found}"),
                 ));
             }
         }
         self.in_match = outer;
-        Ok(Expr::Match(Box::new(Match {
+        Ok(Expr::Match(Box::new(MatchExpr {
             subject,
             arms: arms.into(),
         })))
     }
 
-    fn pattern(&mut self) -> Result<Pattern, Syntax> {
+    fn pattern(&mut self) -> Result<MatchPattern, SyntaxError> {
         if self.next_is_name("_")? && self.second_is("=>") {
             self.take()?;
-            return Ok(Pattern::Any);
+            return Ok(MatchPattern::Any);
         }
         Ok(match self.expression()? {
-            Expr::Literal(value) => Pattern::Equal(value),
-            condition => Pattern::When(condition),
+            Expr::Literal(value) => MatchPattern::Equal(value),
+            condition => MatchPattern::When(condition),
         })
     }
 }

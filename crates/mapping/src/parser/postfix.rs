@@ -3,21 +3,21 @@
 use thalweg_record::Text;
 
 use super::Parser;
-use super::arguments::{Arguments, Written};
-use crate::error::{Syntax, unknown};
-use crate::expr::{Expr, Step, Steps};
+use super::arguments::{Arguments, CallArgument};
+use crate::error::{SyntaxError, unknown};
+use crate::expr::{Expr, PostfixChain, PostfixStep};
 use crate::lexer::Token;
 use crate::limits::NESTING_MAX;
 use crate::methods;
-use crate::path::{Path, Segment};
+use crate::path::{Path, PathSegment};
 
 impl Parser<'_> {
-    pub(super) fn postfix(&mut self) -> Result<Expr, Syntax> {
+    pub(super) fn postfix(&mut self) -> Result<Expr, SyntaxError> {
         let base = self.primary()?;
         self.postfix_of(base)
     }
 
-    pub(super) fn postfix_of(&mut self, mut value: Expr) -> Result<Expr, Syntax> {
+    pub(super) fn postfix_of(&mut self, mut value: Expr) -> Result<Expr, SyntaxError> {
         loop {
             let next = self.peek()?;
             match next.token {
@@ -25,7 +25,7 @@ impl Parser<'_> {
                 Token::Sign("[") if !next.on_new_line => {
                     let message =
                         "a value is not indexed with brackets; write `.index(0)`, or `.get(\"a.b\")` for a path";
-                    return Err(Syntax::new(next.start, message));
+                    return Err(SyntaxError::new(next.start, message));
                 }
                 _ => return Ok(value),
             }
@@ -35,7 +35,7 @@ impl Parser<'_> {
     }
 
     /// After a dot.
-    fn step(&mut self, value: Expr) -> Result<Expr, Syntax> {
+    fn step(&mut self, value: Expr) -> Result<Expr, SyntaxError> {
         self.lexer.skip_space();
         let at = self.lexer.at;
         if self.lexer.peek() == Some('(') {
@@ -44,28 +44,28 @@ impl Parser<'_> {
             let query = self.query()?;
             self.in_match = in_match;
             self.expect(")", "to close the bracketed query")?;
-            return Ok(with_step(value, Step::Map(query)));
+            return Ok(with_step(value, PostfixStep::Map(query)));
         }
         let (name, quoted) = self.lexer.segment()?;
         if !quoted && self.lexer.peek() == Some('(') {
             return self.method(value, &name, at);
         }
-        with_field(value, Segment::new(name), at)
+        with_field(value, PathSegment::new(name), at)
     }
 
-    fn method(&mut self, value: Expr, name: &Text, at: usize) -> Result<Expr, Syntax> {
+    fn method(&mut self, value: Expr, name: &Text, at: usize) -> Result<Expr, SyntaxError> {
         let Some(spec) = methods::all().find(|spec| spec.name == name) else {
             let names = methods::all().map(|spec| spec.name);
-            return Err(Syntax::new(at, unknown("method", name, names)));
+            return Err(SyntaxError::new(at, unknown("method", name, names)));
         };
         let written = self.arguments()?;
         let call = format!("method `{name}`");
         let arguments = Arguments::bind(&call, at, spec.params, spec.variadic, written)?;
-        Ok(with_step(value, Step::Method(spec.name, spec.build(arguments)?)))
+        Ok(with_step(value, PostfixStep::Method(spec.name, spec.build(arguments)?)))
     }
 
     /// The parenthesis and what is in it.
-    pub(super) fn arguments(&mut self) -> Result<Vec<Written>, Syntax> {
+    pub(super) fn arguments(&mut self) -> Result<Vec<CallArgument>, SyntaxError> {
         self.expect("(", "before the arguments")?;
         let in_match = std::mem::replace(&mut self.in_match, false);
         let mut written = Vec::new();
@@ -81,7 +81,7 @@ impl Parser<'_> {
             };
             let at = next.start;
             let value = self.query()?;
-            written.push(Written { name, value, at });
+            written.push(CallArgument { name, value, at });
             if !self.accept(",")? {
                 self.expect(")", "or `,` in the arguments")?;
                 break;
@@ -92,13 +92,13 @@ impl Parser<'_> {
     }
 }
 
-fn with_step(value: Expr, step: Step) -> Expr {
+fn with_step(value: Expr, step: PostfixStep) -> Expr {
     match value {
         Expr::Steps(mut steps) => {
             steps.steps.push(step);
             Expr::Steps(steps)
         }
-        base => Expr::Steps(Box::new(Steps {
+        base => Expr::Steps(Box::new(PostfixChain {
             base,
             steps: vec![step],
         })),
@@ -106,18 +106,18 @@ fn with_step(value: Expr, step: Step) -> Expr {
 }
 
 /// Fields become part of the path that is read, so that a document is walked once.
-fn with_field(mut value: Expr, segment: Segment, at: usize) -> Result<Expr, Syntax> {
+fn with_field(mut value: Expr, segment: PathSegment, at: usize) -> Result<Expr, SyntaxError> {
     let path = match &mut value {
         Expr::This(path) | Expr::Root(path) | Expr::Input(path) => path,
         Expr::AllMeta => return Ok(Expr::Meta(segment.name)),
         Expr::Steps(steps) => match steps.steps.last_mut() {
-            Some(Step::Field(path)) => path,
-            _ => return Ok(with_step(value, Step::Field(Path(vec![segment])))),
+            Some(PostfixStep::Field(path)) => path,
+            _ => return Ok(with_step(value, PostfixStep::Field(Path(vec![segment])))),
         },
-        _ => return Ok(with_step(value, Step::Field(Path(vec![segment])))),
+        _ => return Ok(with_step(value, PostfixStep::Field(Path(vec![segment])))),
     };
     if path.0.len() >= NESTING_MAX {
-        return Err(Syntax::new(
+        return Err(SyntaxError::new(
             at,
             format!("a path is longer than the limit of {NESTING_MAX} fields"),
         ));

@@ -4,17 +4,17 @@ use thalweg_record::Text;
 
 use super::Parser;
 use crate::Compiler;
-use crate::error::Syntax;
+use crate::error::SyntaxError;
 use crate::expr::Expr;
 use crate::lexer::{Lexer, Token};
 use crate::limits::NESTING_MAX;
-use crate::path::{Path, Segment, is_plain};
+use crate::path::{Path, PathSegment, is_plain};
 use crate::statement::Statement;
 
 /// A whole mapping: statements, or one expression that becomes `root`.
-pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result<Vec<Statement>, Syntax> {
+pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result<Vec<Statement>, SyntaxError> {
     if matches!(Lexer::new(source, 0).next()?.token, Token::End) {
-        return Err(Syntax::new(0, "the mapping is empty; write `root = this`"));
+        return Err(SyntaxError::new(0, "the mapping is empty; write `root = this`"));
     }
     let fault = match Parser::new(compiler, source, 0, in_place).mapping() {
         Ok(statements) => return Ok(statements),
@@ -28,16 +28,16 @@ pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result
 }
 
 impl Parser<'_> {
-    fn mapping(mut self) -> Result<Vec<Statement>, Syntax> {
+    fn mapping(mut self) -> Result<Vec<Statement>, SyntaxError> {
         let statements = self.statements()?;
         let next = self.take()?;
         match next.token {
             Token::End => Ok(statements),
-            other => Err(Syntax::new(next.start, format!("unexpected {}", other.show()))),
+            other => Err(SyntaxError::new(next.start, format!("unexpected {}", other.show()))),
         }
     }
 
-    fn single_expression(mut self) -> Result<Statement, Syntax> {
+    fn single_expression(mut self) -> Result<Statement, SyntaxError> {
         let value = self.whole_expression()?;
         let next = self.take()?;
         let message = match next.token {
@@ -65,11 +65,11 @@ impl Parser<'_> {
                 other.show()
             ),
         };
-        Err(Syntax::new(next.start, message))
+        Err(SyntaxError::new(next.start, message))
     }
 
     /// Statements up to a closing brace or the end.
-    fn statements(&mut self) -> Result<Vec<Statement>, Syntax> {
+    fn statements(&mut self) -> Result<Vec<Statement>, SyntaxError> {
         let mut statements = Vec::new();
         loop {
             let next = self.peek()?;
@@ -78,7 +78,7 @@ impl Parser<'_> {
             }
             if !statements.is_empty() && !next.on_new_line {
                 let (at, found) = (next.start, next.token.show());
-                return Err(Syntax::new(
+                return Err(SyntaxError::new(
                     at,
                     format!("expected an operator or a line break, found {found}"),
                 ));
@@ -87,11 +87,11 @@ impl Parser<'_> {
         }
     }
 
-    fn statement(&mut self) -> Result<Statement, Syntax> {
+    fn statement(&mut self) -> Result<Statement, SyntaxError> {
         let next = self.peek()?.clone();
         let (at, name) = (next.start, next.token);
         let Token::Name(name) = name else {
-            return Err(Syntax::new(
+            return Err(SyntaxError::new(
                 at,
                 format!("expected a statement such as `root.a = this.b`, found {}", name.show()),
             ));
@@ -113,12 +113,15 @@ impl Parser<'_> {
                 self.take()?;
                 self.nested(Parser::if_statement)
             }
-            "map" | "import" => Err(Syntax::new(at, format!("`{name}` is not part of this language subset"))),
+            "map" | "import" => Err(SyntaxError::new(
+                at,
+                format!("`{name}` is not part of this language subset"),
+            )),
             _ if self.second_is("=") => {
                 let message = format!("cannot assign to `{name}`: write `root.{name} = ...` or `let {name} = ...`");
-                Err(Syntax::new(at, message))
+                Err(SyntaxError::new(at, message))
             }
-            _ => Err(Syntax::new(
+            _ => Err(SyntaxError::new(
                 at,
                 format!("expected a statement such as `root.a = this.b`, found `{name}`"),
             )),
@@ -129,13 +132,13 @@ impl Parser<'_> {
         self.source.get(..at).unwrap_or_default().matches('\n').count() + 1
     }
 
-    fn root_assignment(&mut self, at: usize) -> Result<Statement, Syntax> {
+    fn root_assignment(&mut self, at: usize) -> Result<Statement, SyntaxError> {
         let mut path = Path::default();
         while self.accept(".")? {
             let (name, _) = self.lexer.segment()?;
-            path.push(Segment::new(name));
+            path.push(PathSegment::new(name));
             if path.0.len() > NESTING_MAX {
-                return Err(Syntax::new(
+                return Err(SyntaxError::new(
                     at,
                     format!("a path is longer than the limit of {NESTING_MAX} fields"),
                 ));
@@ -152,7 +155,7 @@ impl Parser<'_> {
         })
     }
 
-    fn meta_assignment(&mut self, at: usize) -> Result<Statement, Syntax> {
+    fn meta_assignment(&mut self, at: usize) -> Result<Statement, SyntaxError> {
         let next = self.peek()?.clone();
         let key = match next.token {
             Token::Name(key) | Token::Text(key) => {
@@ -162,7 +165,7 @@ impl Parser<'_> {
             _ => None,
         };
         if key.as_ref().is_some_and(Text::is_empty) {
-            return Err(Syntax::new(next.start, "a metadata key cannot be empty"));
+            return Err(SyntaxError::new(next.start, "a metadata key cannot be empty"));
         }
         let next = self.peek()?;
         if !matches!(next.token, Token::Sign("=")) {
@@ -171,7 +174,7 @@ impl Parser<'_> {
                 "expected `=` after the metadata key, found {found}; keys with other characters than letters, digits and \
                  `_` go in quotes, as in meta \"foo.bar\" = 1"
             );
-            return Err(Syntax::new(at, message));
+            return Err(SyntaxError::new(at, message));
         }
         self.take()?;
         let value = self.whole_expression()?;
@@ -179,7 +182,7 @@ impl Parser<'_> {
         Ok(Statement::Meta { key, value, line })
     }
 
-    fn let_assignment(&mut self, at: usize) -> Result<Statement, Syntax> {
+    fn let_assignment(&mut self, at: usize) -> Result<Statement, SyntaxError> {
         let next = self.take()?;
         let name = match next.token {
             Token::Name(name) | Token::Text(name) if is_plain(&name) => name,
@@ -187,7 +190,7 @@ impl Parser<'_> {
                 let found = other.show();
                 let message =
                     format!("expected a variable's name of letters, digits and `_` after `let`, found {found}");
-                return Err(Syntax::new(next.start, message));
+                return Err(SyntaxError::new(next.start, message));
             }
         };
         self.expect("=", "after the variable's name")?;
@@ -206,7 +209,7 @@ impl Parser<'_> {
     }
 
     /// After `if`.
-    fn if_statement(&mut self) -> Result<Statement, Syntax> {
+    fn if_statement(&mut self) -> Result<Statement, SyntaxError> {
         let mut branches = Vec::new();
         let mut otherwise = Vec::new();
         loop {
@@ -226,7 +229,7 @@ impl Parser<'_> {
         Ok(Statement::If { branches, otherwise })
     }
 
-    fn block(&mut self) -> Result<Vec<Statement>, Syntax> {
+    fn block(&mut self) -> Result<Vec<Statement>, SyntaxError> {
         self.expect("{", "before the statements")?;
         let statements = self.statements()?;
         self.expect("}", "after the statements")?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thalweg_record::{Guid, Message, Metadata, Object, Payload, Ticks, Value};
 
 use super::{compiler, mapping, outcome, typed};
-use crate::{Applied, Mapping};
+use crate::{Mapping, MappingOutcome};
 
 fn run(source: &str, document: &str) -> String {
     outcome(&mapping(source), Message::raw(document.to_owned()))
@@ -157,7 +157,7 @@ fn metadata_is_written_as_text_and_read_as_it_came() {
         message.meta.set(key, "old");
     }
     let mut batch = [message];
-    assert_eq!(mapping(source).apply(&mut batch, 0), Ok(Applied::Kept));
+    assert_eq!(mapping(source).apply(&mut batch, 0), Ok(MappingOutcome::Kept));
     let meta: Vec<(String, String)> = batch[0]
         .meta
         .iter()

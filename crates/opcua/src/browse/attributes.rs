@@ -6,7 +6,7 @@ use thalweg_record::{Structured, Value};
 use crate::node_id::NodeSpec;
 use crate::node_table::{NodeIndex, NodeTable};
 use crate::session::read_id;
-use crate::value::{Content, DataValue, status};
+use crate::value::{DataValue, ValueContent, status};
 
 /// Attributes per variable.
 pub(super) const PER_NODE: usize = 3;
@@ -26,7 +26,7 @@ pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataVa
         let value = |i: usize| {
             let value = values.get(i).filter(|value| !status::is_bad(value.stamps.status));
             value.and_then(|value| match &value.content {
-                Content::Value(value) => Some(value),
+                ValueContent::Value(value) => Some(value),
                 _ => None,
             })
         };
@@ -51,11 +51,11 @@ fn description(value: Option<&DataValue>) -> Option<&str> {
             let has_none = value.stamps.status == opcua::types::StatusCode::BadAttributeIdInvalid.bits();
             has_none.then_some("")
         }
-        Content::Value(Value::Structured(structured)) => match &**structured {
+        ValueContent::Value(Value::Structured(structured)) => match &**structured {
             Structured::LocalizedText { text, .. } => Some(text.as_ref().map_or("", |text| text.as_str())),
             _ => None,
         },
-        Content::Nothing => Some(""),
+        ValueContent::Nothing => Some(""),
         _ => None,
     }
 }
@@ -63,13 +63,16 @@ fn description(value: Option<&DataValue>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node_table::{Class, Found, NO_NODE};
-    use thalweg_record::Stamps;
+    use crate::node_table::{DiscoveredNode, NO_NODE, NodeKind};
+    use thalweg_record::ValueQuality;
 
-    fn read(content: Content, status: u32) -> DataValue {
+    fn read(content: ValueContent, status: u32) -> DataValue {
         DataValue {
             content,
-            stamps: Stamps { status, ..Stamps::NONE },
+            stamps: ValueQuality {
+                status,
+                ..ValueQuality::NONE
+            },
             wrapped: false,
         }
     }
@@ -78,10 +81,10 @@ mod tests {
     fn a_read_that_fails_for_a_moment_forgets_nothing() {
         let mut table = NodeTable::default();
         let id = NodeId::new(1, 1u32);
-        let found = Found {
+        let found = DiscoveredNode {
             id: &id,
             name: "v",
-            class: Class::Variable,
+            class: NodeKind::Variable,
             parent: NO_NODE,
         };
         let node = table.add(&found).unwrap();
@@ -90,21 +93,21 @@ mod tests {
             text: Some("described".into()),
         };
         let good = [
-            read(Content::Value(Value::NodeId("i=11".into())), 0),
-            read(Content::Value(Value::U8(3)), 0),
-            read(Content::Value(Value::Structured(std::sync::Arc::new(text))), 0),
+            read(ValueContent::Value(Value::NodeId("i=11".into())), 0),
+            read(ValueContent::Value(Value::U8(3)), 0),
+            read(ValueContent::Value(Value::Structured(std::sync::Arc::new(text))), 0),
         ];
         apply(&mut table, &[node], &good, usize::MAX);
         let known = |table: &NodeTable| (table.data_type(node).cloned(), table.access_level(node));
         let before = known(&table);
         assert_eq!(before, (Some(NodeId::new(0, 11u32)), 3));
         let timeout = opcua::types::StatusCode::BadTimeout.bits();
-        let failed = [0; PER_NODE].map(|_| read(Content::Nothing, timeout));
+        let failed = [0; PER_NODE].map(|_| read(ValueContent::Nothing, timeout));
         apply(&mut table, &[node], &failed, usize::MAX);
         assert_eq!((known(&table), table.description(node)), (before.clone(), "described"));
         // A node that has lost its description says so.
         let without = opcua::types::StatusCode::BadAttributeIdInvalid.bits();
-        for value in [read(Content::Nothing, 0), read(Content::Nothing, without)] {
+        for value in [read(ValueContent::Nothing, 0), read(ValueContent::Nothing, without)] {
             apply(&mut table, &[node], &good, usize::MAX);
             let values = [good[0].clone(), good[1].clone(), value];
             apply(&mut table, &[node], &values, usize::MAX);

@@ -4,10 +4,10 @@
 //! paths are final, tries failed nodes again, and brings the table up to date when the server may have changed.
 
 mod attributes;
+mod pass;
 mod progress;
 mod references;
 mod roots;
-mod survey;
 mod walk;
 
 use std::sync::Arc;
@@ -22,27 +22,30 @@ use crate::assign::Assigner;
 use crate::backoff::{Backoff, until};
 use crate::config::BrowseConfig;
 use crate::directory::NodeMemory;
-use crate::failures::{Failures, What};
-use crate::metrics::Metrics;
+use crate::failures::{NodeFailureKind, NodeFailures};
+use crate::metrics::InputMetrics;
 use crate::namespace_array::NamespaceArray;
 use crate::node_id::{self, NodeSpec};
-use crate::node_table::{Class, Differences, FailureReason, Found, ItemState, NO_NODE, NodeIndex, NodeTable, Unclear};
+use crate::node_table::{
+    DiscoveredNode, FailureReason, ItemState, MergeUncertainty, NO_NODE, NodeIndex, NodeKind, NodeTable,
+    NodeTableChanges,
+};
 use crate::profile::Profile;
 use crate::server_facts::ServerFacts;
 use crate::session::Session;
 use crate::tag_path;
 use crate::value::status;
 
+use pass::{BrowseExtent, BrowsePass, BrowseSeeds};
 use progress::Progress;
 use roots::Root;
-use survey::{Again, Reached, Survey};
 
 /// How often failed nodes are looked through for those whose time has come, at most.
 const RETRY_TICK_MAX: Duration = Duration::from_secs(5);
 
 /// A usable session and what was learnt of its server. Clones are cheap.
 #[derive(Clone)]
-pub(crate) struct Connected {
+pub(crate) struct ConnectedServer {
     pub session: Session,
     pub facts: Arc<ServerFacts>,
     pub profile: Profile,
@@ -50,23 +53,23 @@ pub(crate) struct Connected {
 
 /// What the browse works on and with.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub(crate) struct BrowseContext {
     pub table: Arc<RwLock<NodeTable>>,
     pub browse: BrowseConfig,
-    pub failures: Arc<Failures>,
-    pub metrics: Arc<Metrics>,
+    pub failures: Arc<NodeFailures>,
+    pub metrics: Arc<InputMetrics>,
     pub memory: Arc<NodeMemory>,
     /// Whether this is the table that is served, and not one that is only compared with it.
     pub is_served: bool,
     /// The primary connection, `None` while there is none.
-    pub sessions: watch::Receiver<Option<Connected>>,
+    pub sessions: watch::Receiver<Option<ConnectedServer>>,
 }
 
-impl Context {
+impl BrowseContext {
     /// Waits for a session whose connection is open.
-    async fn connected(&self) -> Connected {
+    async fn connected(&self) -> ConnectedServer {
         let mut sessions = self.sessions.clone();
-        let open = |connected: &Option<Connected>| {
+        let open = |connected: &Option<ConnectedServer>| {
             connected
                 .as_ref()
                 .is_some_and(|connected| !connected.session.channel().is_closed())
@@ -110,7 +113,7 @@ impl Context {
 }
 
 pub(crate) struct Browser {
-    pub context: Context,
+    pub context: BrowseContext,
     pub nodes: Vec<NodeSpec>,
     pub assigner: Assigner,
     pub component: Component,
@@ -142,12 +145,12 @@ impl Browser {
     }
 
     /// One pass with progress in log and metrics; over everything, or from some nodes on.
-    async fn survey(&mut self, nodes: Option<Again>, start: Instant) -> Reached {
+    async fn survey(&mut self, nodes: Option<BrowseSeeds>, start: Instant) -> BrowseExtent {
         let context = self.context.clone();
         let connected = context.connected().await;
         let survey = match nodes {
-            None => Survey::new(&context, &connected),
-            Some(nodes) => Survey::again(&context, &connected, nodes),
+            None => BrowsePass::new(&context, &connected),
+            Some(nodes) => BrowsePass::again(&context, &connected, nodes),
         };
         let assigner = &mut self.assigner;
         let mut ready = |nodes: Vec<NodeIndex>| assigner.assign(&nodes, connected.profile.items_max);
@@ -162,11 +165,11 @@ impl Browser {
     }
 
     /// Says why no more nodes are taken or looked into, if that is so.
-    fn tell_what_is_left_out(&self, context: &Context) {
+    fn tell_what_is_left_out(&self, context: &BrowseContext) {
         let table = context.table.read();
         let depth_max = context.browse.depth_max;
         let nodes = 0..NodeIndex::try_from(table.len()).unwrap_or(NodeIndex::MAX);
-        let lowest = nodes.filter(|node| table.depth(*node) >= depth_max && table.class(*node) == Class::Object);
+        let lowest = nodes.filter(|node| table.depth(*node) >= depth_max && table.class(*node) == NodeKind::Object);
         let lowest = lowest.count();
         // Who asks for no level wants none.
         if lowest > 0 && depth_max > 0 {
@@ -263,7 +266,7 @@ impl Browser {
         table.set_state(index, ItemState::Failed(FailureReason::of_status(status)));
         self.context
             .failures
-            .add(What::Root, index, status, Some(why.to_owned()));
+            .add(NodeFailureKind::Root, index, status, Some(why.to_owned()));
         self.context.metrics.browse_error(status);
         self.component.warn_limited("root", 1, || {
             format!("the configured node {text} cannot be used: {why}")
@@ -290,7 +293,7 @@ impl Browser {
         match root {
             Root::Usable { class, name } => {
                 let class = references::filter("", name, *class, &self.context.browse)?;
-                let added = table.add(&Found {
+                let added = table.add(&DiscoveredNode {
                     id,
                     name,
                     class,
@@ -302,15 +305,15 @@ impl Browser {
             Root::Unusable { status } => {
                 // Counted as a wanted node that failed, under its own name for the moment.
                 let name = node_id::text(id);
-                let found = Found {
+                let found = DiscoveredNode {
                     id,
                     name: &name,
-                    class: Class::Variable,
+                    class: NodeKind::Variable,
                     parent: NO_NODE,
                 };
                 if let Some(index) = table.add(&found) {
                     table.set_state(index, ItemState::Failed(FailureReason::of_status(*status)));
-                    self.context.failures.add(What::Root, index, *status, None);
+                    self.context.failures.add(NodeFailureKind::Root, index, *status, None);
                     metrics.browse_error(*status);
                     self.component.warn_limited("root", 1, || {
                         format!("the configured node {name} cannot be used: {}", status::text(*status))
@@ -325,10 +328,12 @@ impl Browser {
     async fn retry(&mut self) {
         let now = Instant::now();
         let failures = self.context.failures.clone();
-        self.assigner
-            .retry(&failures.due(What::Item, now), &failures.due(What::Read, now));
-        let mut again = self.retry_roots(failures.due(What::Root, now)).await;
-        again.browse.extend(failures.due(What::Browse, now));
+        self.assigner.retry(
+            &failures.due(NodeFailureKind::Item, now),
+            &failures.due(NodeFailureKind::Read, now),
+        );
+        let mut again = self.retry_roots(failures.due(NodeFailureKind::Root, now)).await;
+        again.browse.extend(failures.due(NodeFailureKind::Browse, now));
         if !again.browse.is_empty() {
             self.survey(Some(again), Instant::now()).await;
             self.paths_final();
@@ -336,8 +341,8 @@ impl Browser {
     }
 
     /// Returns the roots that have become usable: all are browsed, and variables among them are tags.
-    async fn retry_roots(&self, roots: Vec<NodeIndex>) -> Again {
-        let mut again = Again::default();
+    async fn retry_roots(&self, roots: Vec<NodeIndex>) -> BrowseSeeds {
+        let mut again = BrowseSeeds::default();
         if roots.is_empty() {
             return again;
         }
@@ -353,7 +358,7 @@ impl Browser {
         for ((index, id), root) in asked.into_iter().zip(read) {
             let usable = match root {
                 Root::Unusable { status } => {
-                    self.context.failures.add(What::Root, index, status, None);
+                    self.context.failures.add(NodeFailureKind::Root, index, status, None);
                     continue;
                 }
                 Root::Usable { class, name } => self.root_usable(index, &id, class, name),
@@ -381,20 +386,22 @@ impl Browser {
             Ok(id) => Some(id),
             Err(why) => {
                 let status = StatusCode::BadNodeIdUnknown.bits();
-                self.context.failures.add(What::Root, index, status, Some(why));
+                self.context
+                    .failures
+                    .add(NodeFailureKind::Root, index, status, Some(why));
                 None
             }
         }
     }
 
     /// A configured node that failed can be read. Returns its index, which is another one if it had no NodeID before.
-    fn root_usable(&self, index: NodeIndex, id: &NodeId, class: Class, name: String) -> Option<NodeIndex> {
-        self.context.failures.remove(What::Root, index);
+    fn root_usable(&self, index: NodeIndex, id: &NodeId, class: NodeKind, name: String) -> Option<NodeIndex> {
+        self.context.failures.remove(NodeFailureKind::Root, index);
         if self.context.table.read().is_unresolved(index) {
             self.context.table.write().resolved(index);
             return self.add_root(id, &Root::Usable { class, name });
         }
-        let class = references::filter("", &name, class, &self.context.browse).unwrap_or(Class::Object);
+        let class = references::filter("", &name, class, &self.context.browse).unwrap_or(NodeKind::Object);
         self.context.table.write().set_root(index, &name, class);
         Some(index)
     }
@@ -408,7 +415,7 @@ impl Browser {
         );
         let newer = Arc::new(RwLock::new(NodeTable::default()));
         let mut second = Browser {
-            context: Context {
+            context: BrowseContext {
                 table: newer.clone(),
                 failures: Arc::default(),
                 is_served: false,
@@ -447,21 +454,21 @@ impl Browser {
     }
 
     /// What the newer browse could not find out, and what was not known before it.
-    fn unclear(&self, newer: &Context, reached: Reached) -> Unclear {
-        let unbrowsed = [What::Root, What::Browse].into_iter();
+    fn unclear(&self, newer: &BrowseContext, reached: BrowseExtent) -> MergeUncertainty {
+        let unbrowsed = [NodeFailureKind::Root, NodeFailureKind::Browse].into_iter();
         let table = self.context.table.read();
-        let roots = self.context.failures.of_kind(What::Root).into_iter();
-        Unclear {
+        let roots = self.context.failures.of_kind(NodeFailureKind::Root).into_iter();
+        MergeUncertainty {
             unbrowsed: unbrowsed.flat_map(|what| newer.failures.of_kind(what)).collect(),
             // One that is served, and could not be read by an earlier browse, is known all the same.
             unknown_roots: roots.filter(|root| table.is_failed(*root)).collect(),
-            is_cut_short: reached == Reached::TheLimit,
+            is_cut_short: reached == BrowseExtent::TheLimit,
         }
     }
 
     /// The failures of a newer browse instead of those of the earlier one, under this table's indexes. Tags that are gone
     /// are not tried again; those that the newer browse did not get to are.
-    fn take_over_failures(&self, newer: &Context, differences: &Differences, reached: Reached) {
+    fn take_over_failures(&self, newer: &BrowseContext, differences: &NodeTableChanges, reached: BrowseExtent) {
         let (table, newer_table) = (self.context.table.read(), newer.table.read());
         let failures = newer.failures.page(0, usize::MAX).into_iter();
         let own = failures.filter_map(|(what, node, failure)| {
@@ -470,7 +477,7 @@ impl Browser {
         });
         let was_asked = |node: NodeIndex| {
             let is_found = newer_table.find(&table.node_id(node)).is_some();
-            table.is_removed(node) || (is_found && reached == Reached::Everything)
+            table.is_removed(node) || (is_found && reached == BrowseExtent::Everything)
         };
         self.context.failures.replace_browse(own.collect(), was_asked);
         self.context.failures.forget(&differences.removed);

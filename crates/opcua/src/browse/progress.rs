@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use thalweg_flow::Component;
 
-use super::Context;
+use super::BrowseContext;
 
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -13,13 +13,13 @@ const PERIOD: Duration = Duration::from_secs(10);
 const METRICS_PERIOD: Duration = Duration::from_millis(500);
 
 pub(super) struct Progress<'a> {
-    context: &'a Context,
+    context: &'a BrowseContext,
     component: &'a Component,
     start: Instant,
 }
 
 impl<'a> Progress<'a> {
-    pub fn new(context: &'a Context, component: &'a Component, start: Instant) -> Progress<'a> {
+    pub fn new(context: &'a BrowseContext, component: &'a Component, start: Instant) -> Progress<'a> {
         Progress {
             context,
             component,

@@ -4,13 +4,13 @@ use opcua::types::{NodeClass, NodeId, ReferenceDescription, ReferenceTypeId};
 
 use crate::config::BrowseConfig;
 use crate::namespace_array::NamespaceArray;
-use crate::node_table::{Class, Found, NodeIndex, NodeTable};
+use crate::node_table::{DiscoveredNode, NodeIndex, NodeKind, NodeTable};
 use crate::tag_path;
 use crate::text_arena::TEXT_BYTES_MAX;
 
 /// What became of the references of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Applied {
+pub(super) struct AppliedReferences {
     /// How many led to new nodes.
     pub added: usize,
     /// Some were left out, since the table was full.
@@ -25,14 +25,14 @@ pub(super) fn apply(
     config: &BrowseConfig,
     namespaces: &NamespaceArray,
     is_full: impl Fn(&NodeTable) -> bool,
-) -> Applied {
+) -> AppliedReferences {
     let filtered = config.include.is_some() || config.exclude.is_some();
     let parent_path = if filtered {
         tag_path::plain(table, parent)
     } else {
         String::new()
     };
-    let mut applied = Applied {
+    let mut applied = AppliedReferences {
         added: 0,
         is_cut_short: false,
     };
@@ -53,7 +53,7 @@ pub(super) fn apply(
         };
         applied.added += usize::from(
             table
-                .add(&Found {
+                .add(&DiscoveredNode {
                     id: &id,
                     name,
                     class,
@@ -84,19 +84,19 @@ fn target(reference: &ReferenceDescription, namespaces: &NamespaceArray) -> Opti
     (fits && !id.is_null()).then_some(id)
 }
 
-fn class(reference: &ReferenceDescription, config: &BrowseConfig) -> Option<Class> {
+fn class(reference: &ReferenceDescription, config: &BrowseConfig) -> Option<NodeKind> {
     if !config.properties && reference.reference_type_id == ReferenceTypeId::HasProperty {
         return None;
     }
     match reference.node_class {
-        NodeClass::Object => Some(Class::Object),
-        NodeClass::Variable => Some(Class::Variable),
+        NodeClass::Object => Some(NodeKind::Object),
+        NodeClass::Variable => Some(NodeKind::Variable),
         _ => None,
     }
 }
 
 /// `None` if the path is excluded, with all below it. A variable that is not included is walked like an object.
-pub(super) fn filter(parent_path: &str, name: &str, class: Class, config: &BrowseConfig) -> Option<Class> {
+pub(super) fn filter(parent_path: &str, name: &str, class: NodeKind, config: &BrowseConfig) -> Option<NodeKind> {
     if config.include.is_none() && config.exclude.is_none() {
         return Some(class);
     }
@@ -109,7 +109,7 @@ pub(super) fn filter(parent_path: &str, name: &str, class: Class, config: &Brows
         return None;
     }
     let included = config.include.as_ref().is_none_or(|include| include.is_match(&path));
-    Some(if included { class } else { Class::Object })
+    Some(if included { class } else { NodeKind::Object })
 }
 
 /// All forward hierarchical references to objects and variables, with everything that the answer can say.

@@ -4,14 +4,14 @@ use opcua::types::{AttributeId, NodeId, StatusCode, TimestampsToReturn};
 use thalweg_record::{Structured, Value};
 
 use crate::channel::CallError;
-use crate::node_table::Class;
+use crate::node_table::NodeKind;
 use crate::session::{Session, read_id};
-use crate::value::{Content, DataValue, TypeBook, status};
+use crate::value::{DataValue, StructureRegistry, ValueContent, status};
 
 /// What a root is, or why it is of no use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Root {
-    Usable { class: Class, name: String },
+    Usable { class: NodeKind, name: String },
     Unusable { status: u32 },
 }
 
@@ -19,7 +19,7 @@ const VARIABLE: i64 = 2;
 
 /// One read for all, in parts of `chunk` attributes; a part that is refused as too large, or not answered in full, is halved.
 pub(super) async fn read(session: &Session, ids: &[NodeId], chunk: usize) -> Result<Vec<Root>, CallError> {
-    let types = TypeBook::default();
+    let types = StructureRegistry::default();
     let mut roots = Vec::with_capacity(ids.len());
     let mut size = (chunk / 2).max(1);
     while let Some(rest) = ids.get(roots.len()..).filter(|rest| !rest.is_empty()) {
@@ -47,7 +47,7 @@ fn root(values: &[DataValue]) -> Root {
     let [class, name] = values else {
         return Root::Unusable { status: 0 };
     };
-    let Content::Value(class_value) = &class.content else {
+    let ValueContent::Value(class_value) = &class.content else {
         return Root::Unusable {
             status: class.stamps.status,
         };
@@ -58,12 +58,12 @@ fn root(values: &[DataValue]) -> Root {
         };
     }
     let class = if class_value.as_i64() == Some(VARIABLE) {
-        Class::Variable
+        NodeKind::Variable
     } else {
-        Class::Object
+        NodeKind::Object
     };
     let name = match &name.content {
-        Content::Value(Value::Structured(structured)) => match &**structured {
+        ValueContent::Value(Value::Structured(structured)) => match &**structured {
             Structured::QualifiedName { name, .. } => name.to_string(),
             _ => String::new(),
         },

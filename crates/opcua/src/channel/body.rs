@@ -9,25 +9,25 @@ use opcua::types::{
 };
 
 use super::limits;
-use super::pending::Share;
-use super::service::{CallError, Service};
+use super::pending::BudgetReservation;
+use super::service::{CallError, ServiceRequest};
 
 /// One whole answer. Cloning shares the bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Body {
+pub(crate) struct AnswerBody {
     bytes: Bytes,
     /// What these bytes take of the channel's budget.
-    _share: Option<Arc<Share>>,
+    _share: Option<Arc<BudgetReservation>>,
 }
 
-impl Body {
+impl AnswerBody {
     /// Bytes that count against no budget.
-    pub fn from_bytes(bytes: Bytes) -> Body {
-        Body { bytes, _share: None }
+    pub fn from_bytes(bytes: Bytes) -> AnswerBody {
+        AnswerBody { bytes, _share: None }
     }
 
-    pub(super) fn with_share(bytes: Bytes, share: Share) -> Body {
-        Body {
+    pub(super) fn with_share(bytes: Bytes, share: BudgetReservation) -> AnswerBody {
+        AnswerBody {
             bytes,
             _share: Some(Arc::new(share)),
         }
@@ -39,7 +39,7 @@ impl Body {
     }
 
     /// Decodes a whole answer of a service and checks its result.
-    pub fn decode<S: Service>(&self) -> Result<S::Response, CallError> {
+    pub fn decode<S: ServiceRequest>(&self) -> Result<S::Response, CallError> {
         self.decode_with(|cursor, context| {
             expect_type(cursor, context, S::RESPONSE)?;
             S::decode(cursor, context).map_err(unreadable)
@@ -47,7 +47,7 @@ impl Body {
     }
 
     /// The bytes behind the type id, which must be that of the service's answer.
-    pub fn content<S: Service>(&self) -> Result<Bytes, CallError> {
+    pub fn content<S: ServiceRequest>(&self) -> Result<Bytes, CallError> {
         let start = self.decode_with(|cursor, context| {
             expect_type(cursor, context, S::RESPONSE)?;
             Ok(usize::try_from(cursor.position()).unwrap_or(usize::MAX))

@@ -13,8 +13,8 @@ use opcua::types::{
 use parking_lot::RwLock;
 use tokio::sync::{Notify, oneshot};
 
-use super::pending::{Pending, Reply};
-use super::reader::Reader;
+use super::pending::{AnswerSink, PendingRequests};
+use super::reader::ChannelReader;
 use super::{ChannelSecurity, handshake, limits};
 
 /// Requests that wait for answers.
@@ -133,15 +133,15 @@ fn set_size(frame: &mut [u8]) {
 }
 
 fn receive(stream: &[u8], secure: SecureChannel, security: ChannelSecurity) {
-    let pending = Arc::new(Pending::default());
+    let pending = Arc::new(PendingRequests::default());
     let answers: Vec<_> = (1..=REQUESTS)
         .map(|request_id| {
             let (reply, answer) = oneshot::channel();
-            pending.add(request_id, Reply::One(reply));
+            pending.add(request_id, AnswerSink::One(reply));
             answer
         })
         .collect();
-    let reader = Reader {
+    let reader = ChannelReader {
         read: stream,
         chunk_bytes_max: limits::CHUNK_BYTES_MAX,
         secure: Arc::new(RwLock::new(secure)),
@@ -222,10 +222,10 @@ mod tests {
                 };
                 frame.write(&secure, &security, &mut stream);
             }
-            let pending = Arc::new(Pending::default());
+            let pending = Arc::new(PendingRequests::default());
             let (reply, answer) = oneshot::channel();
-            pending.add(1, Reply::One(reply));
-            let reader = Reader {
+            pending.add(1, AnswerSink::One(reply));
+            let reader = ChannelReader {
                 read: &stream[..],
                 chunk_bytes_max: limits::CHUNK_BYTES_MAX,
                 secure: Arc::new(RwLock::new(secure)),

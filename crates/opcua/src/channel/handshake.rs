@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::body::Body;
+use super::body::AnswerBody;
 use super::service::CallError;
 use super::{Channel, ChannelSecurity, SharedSecureChannel, limits};
 use crate::endpoint_url::EndpointUrl;
@@ -33,7 +33,7 @@ const ADDRESS_STAGGER: Duration = Duration::from_millis(250);
 
 /// Why no channel could be opened; each says what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum OpenError {
+pub(crate) enum ChannelOpenError {
     #[error("{0}")]
     BadUrl(String),
     #[error("the host \"{host}\" of {url} is not known ({why}); check its name or use its IP address")]
@@ -49,18 +49,18 @@ pub(crate) enum OpenError {
     Call(#[from] CallError),
 }
 
-impl OpenError {
+impl ChannelOpenError {
     pub fn status(&self) -> Option<u32> {
         match self {
-            OpenError::Refused { status, .. } => Some(*status),
-            OpenError::Call(error) => error.status(),
+            ChannelOpenError::Refused { status, .. } => Some(*status),
+            ChannelOpenError::Call(error) => error.status(),
             _ => None,
         }
     }
 }
 
 /// A connection after hello and acknowledge.
-pub(super) struct Link {
+pub(super) struct TransportConnection {
     pub stream: TcpStream,
     pub peer: PeerLimits,
     /// Largest chunk that the peer may send.
@@ -74,9 +74,9 @@ pub(super) struct PeerLimits {
     pub chunks: usize,
 }
 
-pub(super) async fn connect(url: &str) -> Result<Link, OpenError> {
-    let address = EndpointUrl::parse(url).map_err(OpenError::BadUrl)?;
-    let unreachable = |why: String| OpenError::Unreachable {
+pub(super) async fn connect(url: &str) -> Result<TransportConnection, ChannelOpenError> {
+    let address = EndpointUrl::parse(url).map_err(ChannelOpenError::BadUrl)?;
+    let unreachable = |why: String| ChannelOpenError::Unreachable {
         url: url.to_owned(),
         why,
     };
@@ -84,14 +84,14 @@ pub(super) async fn connect(url: &str) -> Result<Link, OpenError> {
         .await
         .ok_or_else(|| unreachable("no answer within 10 s".to_owned()))??;
     let _unsupported = stream.set_nodelay(true);
-    let not_opcua = |why: String| OpenError::NotOpcUa {
+    let not_opcua = |why: String| ChannelOpenError::NotOpcUa {
         url: url.to_owned(),
         why,
     };
     within(hello(&mut stream, url))
         .await
         .ok_or_else(|| not_opcua("no answer to hello within 10 s".to_owned()))?
-        .map(|(peer, chunk_bytes_max)| Link {
+        .map(|(peer, chunk_bytes_max)| TransportConnection {
             stream,
             peer,
             chunk_bytes_max,
@@ -102,8 +102,8 @@ async fn within<T>(step: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(STEP_TIMEOUT, step).await.ok()
 }
 
-async fn tcp(address: &EndpointUrl, url: &str) -> Result<TcpStream, OpenError> {
-    let unknown = |why: String| OpenError::UnknownHost {
+async fn tcp(address: &EndpointUrl, url: &str) -> Result<TcpStream, ChannelOpenError> {
+    let unknown = |why: String| ChannelOpenError::UnknownHost {
         url: url.to_owned(),
         host: address.host.clone(),
         why,
@@ -112,7 +112,7 @@ async fn tcp(address: &EndpointUrl, url: &str) -> Result<TcpStream, OpenError> {
     let addresses = found.map_err(|error| unknown(error.to_string()))?;
     let connected = first_to_answer(addresses, ADDRESS_STAGGER, TcpStream::connect).await;
     connected.map_err(|error| match error {
-        Some(error) => OpenError::Unreachable {
+        Some(error) => ChannelOpenError::Unreachable {
             url: url.to_owned(),
             why: error.to_string(),
         },
@@ -147,8 +147,8 @@ where
     }
 }
 
-async fn hello(stream: &mut TcpStream, url: &str) -> Result<(PeerLimits, usize), OpenError> {
-    let not_opcua = |why: String| OpenError::NotOpcUa {
+async fn hello(stream: &mut TcpStream, url: &str) -> Result<(PeerLimits, usize), ChannelOpenError> {
+    let not_opcua = |why: String| ChannelOpenError::NotOpcUa {
         url: url.to_owned(),
         why,
     };
@@ -180,7 +180,7 @@ async fn hello(stream: &mut TcpStream, url: &str) -> Result<(PeerLimits, usize),
     if &kind == b"ERR" {
         let error = ErrorMessage::decode(&mut cursor, &options).map_err(undecodable)?;
         let reason = reason(error.reason.as_ref());
-        return Err(OpenError::Refused {
+        return Err(ChannelOpenError::Refused {
             url: url.to_owned(),
             status: error.error.bits(),
             reason,
@@ -235,20 +235,24 @@ pub(super) fn secure_channel(security: &ChannelSecurity) -> SecureChannel {
 
 /// What is asked of the server for each token.
 #[derive(Clone, Copy)]
-pub(super) struct TokenWish {
+pub(super) struct TokenRequest {
     pub mode: MessageSecurityMode,
     pub lifetime_ms: u32,
 }
 
 /// Asks for the first token. The reader applies the answer before anything else can arrive.
-pub(super) async fn issue(channel: &Channel, secure: &SharedSecureChannel, wish: TokenWish) -> Result<(), CallError> {
+pub(super) async fn issue(
+    channel: &Channel,
+    secure: &SharedSecureChannel,
+    wish: TokenRequest,
+) -> Result<(), CallError> {
     token(channel, secure, wish, SecurityTokenRequestType::Issue).await
 }
 
 async fn token(
     channel: &Channel,
     secure: &SharedSecureChannel,
-    wish: TokenWish,
+    wish: TokenRequest,
     request_type: SecurityTokenRequestType,
 ) -> Result<(), CallError> {
     let client_nonce = {
@@ -283,7 +287,7 @@ fn bad_result(status: u32) -> Result<(), CallError> {
 
 /// Takes over the token of an answer to OpenSecureChannel. Called by the reader, so that no message secured with the
 /// new token can be read before its keys exist.
-pub(super) fn apply_token(secure: &SharedSecureChannel, body: &Body) -> Result<(), CallError> {
+pub(super) fn apply_token(secure: &SharedSecureChannel, body: &AnswerBody) -> Result<(), CallError> {
     let response: OpenSecureChannelResponse = body.decode::<OpenSecureChannelRequest>()?;
     bad_result(response.response_header.service_result.bits())?;
     let mut secure = secure.write();
@@ -312,7 +316,7 @@ pub(super) fn apply_token(secure: &SharedSecureChannel, body: &Body) -> Result<(
 
 /// Renews the token after three quarters of each lifetime, for as long as the channel lives. Holds no clone of the
 /// channel while it sleeps, so that it does not keep it open.
-pub(super) fn spawn_renewal(channel: &Channel, secure: SharedSecureChannel, wish: TokenWish) {
+pub(super) fn spawn_renewal(channel: &Channel, secure: SharedSecureChannel, wish: TokenRequest) {
     let weak = Arc::downgrade(&channel.inner);
     let closed = channel.inner.closed.clone();
     tokio::spawn(async move {

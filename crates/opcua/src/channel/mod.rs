@@ -28,13 +28,13 @@ use parking_lot::RwLock;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub(crate) use body::Body;
-pub(crate) use handshake::OpenError;
+pub(crate) use body::AnswerBody;
+pub(crate) use handshake::ChannelOpenError;
 pub(crate) use limits::{ARRAY_ELEMENTS_MAX, MESSAGE_BYTES_MAX};
-pub(crate) use pending::{Answer, AnswerQueue};
-pub(crate) use service::{CallError, Failure, Service};
+pub(crate) use pending::{AnswerQueue, QueuedAnswer};
+pub(crate) use service::{CallError, CallFailureKind, ServiceRequest};
 
-use pending::Pending;
+use pending::PendingRequests;
 
 /// How a channel is to be secured. `None` for mode and policy needs neither certificate.
 #[derive(Clone)]
@@ -65,12 +65,12 @@ impl ChannelSecurity {
 /// An open channel. Clones share it; it closes when the last one goes.
 #[derive(Clone)]
 pub(crate) struct Channel {
-    inner: Arc<Inner>,
+    inner: Arc<ChannelInner>,
 }
 
-struct Inner {
-    requests: mpsc::Sender<Outgoing>,
-    pending: Arc<Pending>,
+struct ChannelInner {
+    requests: mpsc::Sender<OutgoingRequest>,
+    pending: Arc<PendingRequests>,
     handles: AtomicU32,
     #[cfg(test)]
     secure: SharedSecureChannel,
@@ -80,28 +80,32 @@ struct Inner {
 }
 
 /// One request on its way to the writer.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingRequest {
     request: RequestMessage,
     /// `None` for requests without an answer.
-    reply: Option<pending::Reply>,
+    reply: Option<pending::AnswerSink>,
 }
 
 impl Channel {
     /// Connects, says hello and opens the secure channel.
-    pub async fn open(url: &str, security: &ChannelSecurity) -> Result<Channel, OpenError> {
+    pub async fn open(url: &str, security: &ChannelSecurity) -> Result<Channel, ChannelOpenError> {
         Channel::open_with_lifetime(url, security, limits::TOKEN_LIFETIME_MS).await
     }
 
     /// `lifetime_ms` is asked for the security token, which is renewed after three quarters of what the server grants.
-    async fn open_with_lifetime(url: &str, security: &ChannelSecurity, lifetime_ms: u32) -> Result<Channel, OpenError> {
+    async fn open_with_lifetime(
+        url: &str,
+        security: &ChannelSecurity,
+        lifetime_ms: u32,
+    ) -> Result<Channel, ChannelOpenError> {
         let link = handshake::connect(url).await?;
         let secure = Arc::new(RwLock::new(handshake::secure_channel(security)));
-        let pending = Arc::new(Pending::default());
+        let pending = Arc::new(PendingRequests::default());
         let closed = CancellationToken::new();
         let (requests, outgoing) = mpsc::channel(limits::REQUESTS_QUEUED_MAX);
         let (read, write) = link.stream.into_split();
         let token_answered = Arc::new(Notify::new());
-        let reader = reader::Reader {
+        let reader = reader::ChannelReader {
             read,
             chunk_bytes_max: link.chunk_bytes_max,
             secure: secure.clone(),
@@ -111,7 +115,7 @@ impl Channel {
             buffer: BytesMut::new(),
             sequence: None,
         };
-        let writer = writer::Writer::new(
+        let writer = writer::ChannelWriter::new(
             write,
             &link.peer,
             secure.clone(),
@@ -121,7 +125,7 @@ impl Channel {
         );
         spawn(closed.clone(), pending.clone(), reader.run());
         spawn(closed.clone(), pending.clone(), writer.run());
-        let inner = Inner {
+        let inner = ChannelInner {
             requests,
             pending,
             handles: AtomicU32::new(1),
@@ -131,7 +135,7 @@ impl Channel {
             closed,
         };
         let channel = Channel { inner: Arc::new(inner) };
-        let token = handshake::TokenWish {
+        let token = handshake::TokenRequest {
             mode: security.mode,
             lifetime_ms,
         };
@@ -141,7 +145,7 @@ impl Channel {
     }
 
     /// Sends a request and decodes its answer.
-    pub async fn call<S: Service>(
+    pub async fn call<S: ServiceRequest>(
         &self,
         token: &NodeId,
         request: S,
@@ -151,12 +155,12 @@ impl Channel {
     }
 
     /// Sends a request and returns its answer undecoded; a service fault is an error already.
-    pub async fn call_raw<S: Service>(
+    pub async fn call_raw<S: ServiceRequest>(
         &self,
         token: &NodeId,
         mut request: S,
         timeout: Duration,
-    ) -> Result<Body, CallError> {
+    ) -> Result<AnswerBody, CallError> {
         *request.header() = self.header(token, timeout);
         let body = self.exchange(request.into(), timeout).await?;
         body.check_fault()?;
@@ -164,12 +168,12 @@ impl Channel {
     }
 
     /// Sends what needs no answer. Errors are of no interest: the channel is closing.
-    pub async fn post<S: Service>(&self, token: &NodeId, mut request: S) {
+    pub async fn post<S: ServiceRequest>(&self, token: &NodeId, mut request: S) {
         *request.header() = self.header(token, Duration::from_secs(1));
         let _closed = self
             .inner
             .requests
-            .send(Outgoing {
+            .send(OutgoingRequest {
                 request: request.into(),
                 reply: None,
             })
@@ -177,7 +181,7 @@ impl Channel {
     }
 
     /// Sends a request whose answer goes to a queue, in the order in which the server's answers arrive.
-    pub async fn enqueue<S: Service>(
+    pub async fn enqueue<S: ServiceRequest>(
         &self,
         token: &NodeId,
         mut request: S,
@@ -186,24 +190,24 @@ impl Channel {
         tag: u64,
     ) {
         *request.header() = self.header(token, timeout_hint);
-        let reply = pending::Reply::Queue(pending::QueueReply::new(queue.clone(), tag));
+        let reply = pending::AnswerSink::Queue(pending::QueueReply::new(queue.clone(), tag));
         // What cannot be sent answers by itself.
         let _closed = self
             .inner
             .requests
-            .send(Outgoing {
+            .send(OutgoingRequest {
                 request: request.into(),
                 reply: Some(reply),
             })
             .await;
     }
 
-    async fn exchange(&self, request: RequestMessage, timeout: Duration) -> Result<Body, CallError> {
+    async fn exchange(&self, request: RequestMessage, timeout: Duration) -> Result<AnswerBody, CallError> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let exchange = async {
-            let outgoing = Outgoing {
+            let outgoing = OutgoingRequest {
                 request,
-                reply: Some(pending::Reply::One(reply)),
+                reply: Some(pending::AnswerSink::One(reply)),
             };
             if self.inner.requests.send(outgoing).await.is_err() {
                 return Err(self.inner.pending.closed_error());
@@ -256,7 +260,11 @@ impl Channel {
 
 /// Runs one half of the connection until it ends, the channel closes or it panics (a hostile peer may find a way to do
 /// that inside the library); then nothing waits for an answer any more.
-fn spawn(closed: CancellationToken, pending: Arc<Pending>, half: impl Future<Output = String> + Send + 'static) {
+fn spawn(
+    closed: CancellationToken,
+    pending: Arc<PendingRequests>,
+    half: impl Future<Output = String> + Send + 'static,
+) {
     use futures::FutureExt as _;
     tokio::spawn(async move {
         let guarded = std::panic::AssertUnwindSafe(half).catch_unwind();

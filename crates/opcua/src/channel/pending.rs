@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 use thalweg_telemetry::IntGauge;
 use tokio::sync::{mpsc, oneshot};
 
-use super::body::Body;
+use super::body::AnswerBody;
 use super::limits;
 use super::service::CallError;
 
 /// Where an answer goes.
-pub(super) enum Reply {
-    One(oneshot::Sender<Result<Body, CallError>>),
+pub(super) enum AnswerSink {
+    One(oneshot::Sender<Result<AnswerBody, CallError>>),
     Queue(QueueReply),
 }
 
@@ -41,11 +41,11 @@ impl QueueReply {
         }
     }
 
-    fn send(&mut self, result: Result<Body, CallError>) {
+    fn send(&mut self, result: Result<AnswerBody, CallError>) {
         self.sent = true;
         self.queue.outstanding.dec();
         // Whoever asked may have gone.
-        let _gone = self.queue.answers.send(Answer { tag: self.tag, result });
+        let _gone = self.queue.answers.send(QueuedAnswer { tag: self.tag, result });
     }
 }
 
@@ -61,30 +61,30 @@ impl Drop for QueueReply {
 /// sends the requests bounds their number, and the channel's budget bounds their bytes.
 #[derive(Clone)]
 pub(crate) struct AnswerQueue {
-    pub answers: mpsc::UnboundedSender<Answer>,
+    pub answers: mpsc::UnboundedSender<QueuedAnswer>,
     /// How many requests the server holds.
     pub outstanding: IntGauge,
 }
 
 /// One answer with the tag of its request.
-pub(crate) struct Answer {
+pub(crate) struct QueuedAnswer {
     pub tag: u64,
-    pub result: Result<Body, CallError>,
+    pub result: Result<AnswerBody, CallError>,
 }
 
-impl Reply {
-    pub fn send(self, result: Result<Body, CallError>) {
+impl AnswerSink {
+    pub fn send(self, result: Result<AnswerBody, CallError>) {
         // Whoever asked may have gone.
         match self {
-            Reply::One(reply) => drop(reply.send(result)),
-            Reply::Queue(mut reply) => reply.send(result),
+            AnswerSink::One(reply) => drop(reply.send(result)),
+            AnswerSink::Queue(mut reply) => reply.send(result),
         }
     }
 
     fn is_closed(&self) -> bool {
         match self {
-            Reply::One(reply) => reply.is_closed(),
-            Reply::Queue(reply) => reply.queue.answers.is_closed(),
+            AnswerSink::One(reply) => reply.is_closed(),
+            AnswerSink::Queue(reply) => reply.queue.answers.is_closed(),
         }
     }
 }
@@ -98,14 +98,14 @@ struct Budget {
 
 /// A part of the budget, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct BudgetReservation {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl Share {
-    fn new(budget: &Arc<Budget>) -> Share {
-        Share {
+impl BudgetReservation {
+    fn new(budget: &Arc<Budget>) -> BudgetReservation {
+        BudgetReservation {
             budget: budget.clone(),
             bytes: 0,
         }
@@ -117,47 +117,47 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetReservation {
     fn drop(&mut self) {
         self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-pub(super) struct Pending {
-    state: Mutex<State>,
+pub(super) struct PendingRequests {
+    state: Mutex<PendingState>,
     budget: Arc<Budget>,
 }
 
 #[derive(Default)]
-struct State {
-    waiting: HashMap<u32, Waiting>,
+struct PendingState {
+    waiting: HashMap<u32, PendingRequest>,
     closed: Option<Arc<str>>,
 }
 
-struct Waiting {
-    reply: Reply,
+struct PendingRequest {
+    reply: AnswerSink,
     chunks: Vec<Bytes>,
     bytes: usize,
-    share: Share,
+    share: BudgetReservation,
 }
 
-impl Default for Pending {
-    fn default() -> Pending {
-        Pending::with_budget(limits::ANSWERS_BYTES_MAX)
+impl Default for PendingRequests {
+    fn default() -> PendingRequests {
+        PendingRequests::with_budget(limits::ANSWERS_BYTES_MAX)
     }
 }
 
-impl Pending {
-    fn with_budget(max: usize) -> Pending {
+impl PendingRequests {
+    fn with_budget(max: usize) -> PendingRequests {
         let held = AtomicUsize::new(0);
-        Pending {
+        PendingRequests {
             state: Mutex::default(),
             budget: Arc::new(Budget { held, max }),
         }
     }
 
     /// Must be called before the request is written, since its answer may overtake.
-    pub fn add(&self, request_id: u32, reply: Reply) {
+    pub fn add(&self, request_id: u32, reply: AnswerSink) {
         let mut state = self.state.lock();
         if let Some(why) = &state.closed {
             reply.send(Err(CallError::Closed(why.clone())));
@@ -167,11 +167,11 @@ impl Pending {
             // Callers that gave up (timeout) leave their entries until an answer comes.
             state.waiting.retain(|_, waiting| !waiting.reply.is_closed());
         }
-        let waiting = Waiting {
+        let waiting = PendingRequest {
             reply,
             chunks: Vec::new(),
             bytes: 0,
-            share: Share::new(&self.budget),
+            share: BudgetReservation::new(&self.budget),
         };
         state.waiting.insert(request_id, waiting);
     }
@@ -206,7 +206,10 @@ impl Pending {
             waiting.reply.send(if too_large {
                 Err(CallError::TooLarge)
             } else {
-                Ok(Body::with_share(joined(waiting.chunks, waiting.bytes), waiting.share))
+                Ok(AnswerBody::with_share(
+                    joined(waiting.chunks, waiting.bytes),
+                    waiting.share,
+                ))
             });
         }
         self.check_budget()
@@ -273,9 +276,9 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn ask(pending: &Pending, request_id: u32) -> oneshot::Receiver<Result<Body, CallError>> {
+    fn ask(pending: &PendingRequests, request_id: u32) -> oneshot::Receiver<Result<AnswerBody, CallError>> {
         let (sender, receiver) = oneshot::channel();
-        pending.add(request_id, Reply::One(sender));
+        pending.add(request_id, AnswerSink::One(sender));
         receiver
     }
 
@@ -285,7 +288,7 @@ mod tests {
 
     #[test]
     fn unfinished_answers_together_have_a_limit() {
-        let pending = Pending::with_budget(4 * MIB);
+        let pending = PendingRequests::with_budget(4 * MIB);
         let _answers: Vec<_> = (0..5).map(|id| ask(&pending, id)).collect();
         for id in 0..3 {
             pending.chunk(id, part(), false).unwrap();
@@ -296,13 +299,13 @@ mod tests {
 
     #[test]
     fn answers_in_a_queue_count_until_they_are_used() {
-        let pending = Pending::with_budget(4 * MIB);
+        let pending = PendingRequests::with_budget(4 * MIB);
         let (sender, mut answers) = mpsc::unbounded_channel();
         let queue = AnswerQueue {
             answers: sender,
             outstanding: IntGauge::new("outstanding", "Requests.").unwrap(),
         };
-        let ask = |id: u32| pending.add(id, Reply::Queue(QueueReply::new(queue.clone(), u64::from(id))));
+        let ask = |id: u32| pending.add(id, AnswerSink::Queue(QueueReply::new(queue.clone(), u64::from(id))));
         for id in 0..100 {
             ask(id);
             pending.chunk(id, part(), true).unwrap();
@@ -321,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_comes_for_a_caller_that_gave_up_is_not_kept() {
-        let pending = Pending::with_budget(4 * MIB);
+        let pending = PendingRequests::with_budget(4 * MIB);
         for id in 0..100 {
             let answer = ask(&pending, id);
             pending.chunk(id, part(), false).unwrap();
@@ -336,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_part_of_an_answer_does_not_keep_the_buffer_that_it_was_received_in() {
-        let pending = Pending::with_budget(4 * MIB);
+        let pending = PendingRequests::with_budget(4 * MIB);
         let _answer = ask(&pending, 0);
         for bytes in [1, 4096, 8192, 65_000] {
             let received = part();
@@ -347,7 +350,7 @@ mod tests {
 
     #[test]
     fn pieces_without_content_count_too() {
-        let pending = Pending::with_budget(MIB);
+        let pending = PendingRequests::with_budget(MIB);
         let _answers: Vec<_> = (0..4).map(|id| ask(&pending, id)).collect();
         let pieces = (0..100_000).find(|piece| pending.chunk(piece % 4, Bytes::new(), false).is_err());
         assert!(pieces.is_some());

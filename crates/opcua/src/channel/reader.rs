@@ -14,8 +14,8 @@ use opcua::types::{MessageSecurityMode, SimpleBinaryDecodable as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::Notify;
 
-use super::body::Body;
-use super::pending::Pending;
+use super::body::AnswerBody;
+use super::pending::PendingRequests;
 use super::service::CallError;
 use super::{ChannelSecurity, SharedSecureChannel, chain, handshake, limits};
 use crate::security::leaf_certificate;
@@ -30,12 +30,12 @@ const TOKEN_ID_BYTES: usize = 4;
 /// Room made for reading; several small messages arrive in one read.
 const READ_BYTES: usize = 64 << 10;
 
-pub(super) struct Reader<R> {
+pub(super) struct ChannelReader<R> {
     pub read: R,
     pub chunk_bytes_max: usize,
     pub secure: SharedSecureChannel,
     pub security: ChannelSecurity,
-    pub pending: Arc<Pending>,
+    pub pending: Arc<PendingRequests>,
     /// Told of every answer to OpenSecureChannel, once its token counts.
     pub token_answered: Arc<Notify>,
     pub buffer: BytesMut,
@@ -43,7 +43,7 @@ pub(super) struct Reader<R> {
     pub sequence: Option<u32>,
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
+impl<R: AsyncRead + Unpin> ChannelReader<R> {
     /// Returns why the connection ended.
     pub async fn run(mut self) -> String {
         loop {
@@ -130,7 +130,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             MessageIsFinalType::Final => {
                 if is_open {
                     // A refusal is for whoever asked; anything else wrong with a token ends the channel.
-                    match handshake::apply_token(&self.secure, &Body::from_bytes(body.clone())) {
+                    match handshake::apply_token(&self.secure, &AnswerBody::from_bytes(body.clone())) {
                         Ok(()) | Err(CallError::Refused(_)) => {}
                         Err(error) => return Err(error.to_string()),
                     }

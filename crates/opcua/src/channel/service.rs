@@ -48,7 +48,7 @@ pub(crate) enum CallError {
 
 /// What a failed call says of the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum CallFailureKind {
     /// The connection or the session is gone: the same again over another one.
     Lost,
     /// Not answered in time, and perhaps carried out: too much for the server, or the network stood still.
@@ -64,16 +64,16 @@ pub(crate) enum Failure {
 }
 
 impl CallError {
-    pub fn failure(&self) -> Failure {
+    pub fn failure(&self) -> CallFailureKind {
         match self {
-            CallError::Closed(_) => Failure::Lost,
-            CallError::Timeout(_) => Failure::TimedOut,
-            CallError::Refused(status) if status::says_session_gone(*status) => Failure::Lost,
-            CallError::Refused(status) if status::says_timed_out(*status) => Failure::TimedOut,
-            CallError::Refused(status) if status::says_later(*status) => Failure::Later,
-            CallError::Refused(status) if status::says_too_many(*status) => Failure::TooMany,
-            _ if self.is_too_large() => Failure::TooLarge,
-            _ => Failure::Other,
+            CallError::Closed(_) => CallFailureKind::Lost,
+            CallError::Timeout(_) => CallFailureKind::TimedOut,
+            CallError::Refused(status) if status::says_session_gone(*status) => CallFailureKind::Lost,
+            CallError::Refused(status) if status::says_timed_out(*status) => CallFailureKind::TimedOut,
+            CallError::Refused(status) if status::says_later(*status) => CallFailureKind::Later,
+            CallError::Refused(status) if status::says_too_many(*status) => CallFailureKind::TooMany,
+            _ if self.is_too_large() => CallFailureKind::TooLarge,
+            _ => CallFailureKind::Other,
         }
     }
 
@@ -119,19 +119,19 @@ impl CallError {
 }
 
 /// A request of a service with its answer.
-pub(crate) trait Service: Into<RequestMessage> + Send {
+pub(crate) trait ServiceRequest: Into<RequestMessage> + Send {
     type Response: Send;
     const RESPONSE: ObjectId;
 
     fn header(&mut self) -> &mut RequestHeader;
 
-    /// Decodes the answer; a bad service result in it is for the caller of [`Service::result`].
+    /// Decodes the answer; a bad service result in it is for the caller of [`ServiceRequest::result`].
     fn decode(cursor: &mut Cursor<&[u8]>, context: &Context<'_>) -> EncodingResult<Self::Response>;
 }
 
 macro_rules! services {
     ($($request:ident => $response:ident, $id:ident;)+) => {
-        $(impl Service for $request {
+        $(impl ServiceRequest for $request {
             type Response = $response;
             const RESPONSE: ObjectId = ObjectId::$id;
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use opcua::crypto::SecurityPolicy;
 use opcua::types::{EndpointDescription, GetEndpointsRequest, UAString};
 use proptest::prelude::*;
-use thalweg_simulator::Options;
+use thalweg_simulator::SimulatorOptions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -31,17 +31,17 @@ async fn endpoints(channel: &Channel) -> Result<Vec<EndpointDescription>, CallEr
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_renewed_while_calls_go_on() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = SimulatorOptions {
         port: 0,
         auto_accept: true,
         pki_dir: folder.path().join("pki"),
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
     let plant = thalweg_simulator::start(options).await.unwrap();
     let open = Channel::open(plant.endpoint(), &ChannelSecurity::none()).await.unwrap();
     let offers = endpoints(&open).await.unwrap();
     let certificates = ClientCertificates::new(None, folder.path());
-    for offer in offers.iter().map(crate::security::Offer::from) {
+    for offer in offers.iter().map(crate::security::EndpointOffer::from) {
         let own = certificates.for_policy(offer.policy).await.unwrap();
         let security = match offer.policy {
             SecurityPolicy::None => ChannelSecurity::none(),
@@ -158,7 +158,7 @@ async fn a_server_that_says_nothing_is_given_up() {
     let url = format!("opc.tcp://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { drop(listener.accept().await) });
     let error = Channel::open(&url, &ChannelSecurity::none()).await.err().unwrap();
-    assert!(matches!(error, OpenError::NotOpcUa { .. }), "{error}");
+    assert!(matches!(error, ChannelOpenError::NotOpcUa { .. }), "{error}");
 }
 
 proptest! {

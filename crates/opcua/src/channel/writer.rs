@@ -13,9 +13,9 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc};
 
 use super::handshake::PeerLimits;
-use super::pending::Pending;
+use super::pending::PendingRequests;
 use super::service::CallError;
-use super::{Outgoing, SharedSecureChannel, limits};
+use super::{OutgoingRequest, SharedSecureChannel, limits};
 
 /// Requests are gathered into one write up to this size.
 const WRITE_BYTES: usize = 256 << 10;
@@ -25,22 +25,22 @@ const SECURITY_BYTES_MAX: usize = 4096;
 
 /// What follows a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum AfterRequest {
     GoOn,
     Close,
     /// Servers may forget the old token the moment they give a new one, so nothing is sent under it any more.
     WaitForToken,
 }
 
-pub(super) struct Writer {
+pub(super) struct ChannelWriter {
     write: OwnedWriteHalf,
     peer_chunk_bytes: usize,
     peer_message_bytes: usize,
     peer_chunks: usize,
     secure: SharedSecureChannel,
-    pending: Arc<Pending>,
+    pending: Arc<PendingRequests>,
     token_answered: Arc<Notify>,
-    outgoing: mpsc::Receiver<Outgoing>,
+    outgoing: mpsc::Receiver<OutgoingRequest>,
     sequence: SequenceNumberHandle,
     request_id: u32,
     buffer: Vec<u8>,
@@ -49,17 +49,17 @@ pub(super) struct Writer {
     chunks: Vec<MessageChunk>,
 }
 
-impl Writer {
+impl ChannelWriter {
     pub fn new(
         write: OwnedWriteHalf,
         peer: &PeerLimits,
         secure: SharedSecureChannel,
-        pending: Arc<Pending>,
+        pending: Arc<PendingRequests>,
         token_answered: Arc<Notify>,
-        outgoing: mpsc::Receiver<Outgoing>,
-    ) -> Writer {
+        outgoing: mpsc::Receiver<OutgoingRequest>,
+    ) -> ChannelWriter {
         let legacy = secure.read().security_policy().legacy_sequence_numbers();
-        Writer {
+        ChannelWriter {
             write,
             peer_chunk_bytes: peer.chunk_bytes,
             peer_message_bytes: match peer.message_bytes {
@@ -87,7 +87,7 @@ impl Writer {
             };
             self.buffer.clear();
             let mut then = self.encode(first);
-            while then == Then::GoOn && self.buffer.len() < WRITE_BYTES {
+            while then == AfterRequest::GoOn && self.buffer.len() < WRITE_BYTES {
                 let Ok(next) = self.outgoing.try_recv() else { break };
                 then = self.encode(next);
             }
@@ -95,21 +95,21 @@ impl Writer {
                 return format!("the connection broke: {error}");
             }
             match then {
-                Then::GoOn => {}
-                Then::Close => return "the connection was closed".to_owned(),
+                AfterRequest::GoOn => {}
+                AfterRequest::Close => return "the connection was closed".to_owned(),
                 // Whoever asked for the token sees to it that this does not last.
-                Then::WaitForToken => self.token_answered.notified().await,
+                AfterRequest::WaitForToken => self.token_answered.notified().await,
             }
         }
     }
 
     /// Appends a request to the buffer; a request that cannot be sent fails alone.
-    fn encode(&mut self, outgoing: Outgoing) -> Then {
-        let Outgoing { request, reply } = outgoing;
+    fn encode(&mut self, outgoing: OutgoingRequest) -> AfterRequest {
+        let OutgoingRequest { request, reply } = outgoing;
         let then = match &request {
-            RequestMessage::CloseSecureChannel(_) => Then::Close,
-            RequestMessage::OpenSecureChannel(_) => Then::WaitForToken,
-            _ => Then::GoOn,
+            RequestMessage::CloseSecureChannel(_) => AfterRequest::Close,
+            RequestMessage::OpenSecureChannel(_) => AfterRequest::WaitForToken,
+            _ => AfterRequest::GoOn,
         };
         self.request_id = self.request_id.wrapping_add(1);
         let request_id = self.request_id;
@@ -118,7 +118,7 @@ impl Writer {
         }
         if let Err(error) = self.chunks_of(request_id, &request) {
             self.pending.fail(request_id, error);
-            return Then::GoOn;
+            return AfterRequest::GoOn;
         }
         then
     }

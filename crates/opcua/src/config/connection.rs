@@ -39,7 +39,7 @@ pub(crate) struct ConnectionConfig {
     /// First delay between attempts.
     pub reconnect_interval: Duration,
     /// `None`: detected from what the server says of itself.
-    pub profile: Option<profile::Name>,
+    pub profile: Option<profile::ProfileName>,
 }
 
 /// Who logs in.
@@ -111,7 +111,7 @@ impl ConnectionConfig {
         let reconnect = fields
             .int_in("reconnectIntervalInSeconds", 5, 1..=86_400)
             .unsigned_abs();
-        let profile = profile::Name::parse(fields.one_of("profile", &profile::NAMES, ""));
+        let profile = profile::ProfileName::parse(fields.one_of("profile", &profile::NAMES, ""));
         Some(ConnectionConfig {
             endpoint: endpoint?,
             identity: identity?,

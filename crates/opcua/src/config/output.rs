@@ -9,7 +9,7 @@ use thalweg_mapping::Interpolation;
 use super::ConnectionConfig;
 use super::connection::legacy_without_effect;
 use crate::node_id::NodeSpec;
-use crate::output::{DataType, Field};
+use crate::output::{DataType, ValuePath};
 
 /// Longest timeout and pause of the handshake: an hour.
 const HOUR_MS: i64 = 3_600_000;
@@ -24,7 +24,7 @@ pub(crate) struct OutputConfig {
     /// In the order in which they are written.
     pub mappings: Vec<NodeMapping>,
     /// `None`: what the server says of a write is believed.
-    pub handshake: Option<Handshake>,
+    pub handshake: Option<HandshakeConfig>,
     /// Writes of the flow that are under way at the same time.
     pub in_flight_max: usize,
     /// `None`: what fails for now is repeated without limit.
@@ -35,7 +35,7 @@ pub(crate) struct OutputConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeMapping {
     pub node: PerMessage<NodeSpec>,
-    pub value_from: Field,
+    pub value_from: ValuePath,
     pub data_type: PerMessage<DataType>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum PerMessage<T> {
 
 /// Values are read back until they are the written ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Handshake {
+pub(crate) struct HandshakeConfig {
     pub readback_timeout: Duration,
     pub attempts_max: u32,
     pub pause: Duration,
@@ -94,7 +94,7 @@ fn mapping(node: &Node, context: &ParseContext<'_>) -> Option<NodeMapping> {
     let data_type = data_type.and_then(|node| PerMessage::read(&node, context, DataType::parse));
     Some(NodeMapping {
         node: node?,
-        value_from: Field::new(value_from),
+        value_from: ValuePath::new(value_from),
         data_type: data_type?,
     })
 }
@@ -111,14 +111,14 @@ impl<T> PerMessage<T> {
     }
 }
 
-fn handshake(fields: &mut Fields<'_>) -> Option<Handshake> {
+fn handshake(fields: &mut Fields<'_>) -> Option<HandshakeConfig> {
     let mut inner = fields.fields("handshake");
     let enabled = inner.bool("enabled", true);
     let timeout_ms = inner.int_in("readbackTimeoutMs", 2000, 0..=HOUR_MS).unsigned_abs();
     let attempts_max = inner.int_in("maxWriteAttempts", 1, 1..=1000);
     let pause_ms = inner.int_in("timeBetweenRetriesMs", 1000, 0..=HOUR_MS).unsigned_abs();
     inner.finish();
-    enabled.then(|| Handshake {
+    enabled.then(|| HandshakeConfig {
         readback_timeout: Duration::from_millis(timeout_ms),
         attempts_max: u32::try_from(attempts_max).unwrap_or(1),
         pause: Duration::from_millis(pause_ms),
@@ -128,13 +128,13 @@ fn handshake(fields: &mut Fields<'_>) -> Option<Handshake> {
 #[cfg(test)]
 mod tests {
     use thalweg_config::Diagnostics;
-    use thalweg_flow::Registry;
+    use thalweg_flow::ComponentRegistry;
 
     use super::*;
 
     fn parsed(yaml: &str) -> Result<OutputConfig, String> {
         let diagnostics = Diagnostics::new("flow.yaml");
-        let (registry, config) = (Registry::new(), thalweg_config::Config::default());
+        let (registry, config) = (ComponentRegistry::new(), thalweg_config::Config::default());
         let context = ParseContext::new(&diagnostics, &registry, &config);
         OutputConfig::parse(&Node::parse(yaml).unwrap(), &context).ok_or_else(|| diagnostics.to_string())
     }
@@ -151,7 +151,7 @@ mod tests {
         assert!(matches!(&mapping.node, PerMessage::Same(node) if node.to_string() == "ns=2;s=A"));
         assert!(matches!(mapping.data_type, PerMessage::Same(DataType::Int16)));
         assert_eq!(mapping.value_from.name(), "value");
-        let expected = Handshake {
+        let expected = HandshakeConfig {
             readback_timeout: Duration::from_secs(2),
             attempts_max: 1,
             pause: Duration::from_secs(1),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Listed, PAGE_BYTES_MAX};
+use super::{DirectoryEntry, PAGE_BYTES_MAX};
 use crate::node_table::{ItemState, NodeIndex, NodeTable};
 use crate::tag_path;
 use crate::value::types;
@@ -43,7 +43,12 @@ impl NodeView {
 }
 
 /// How many nodes of these inputs are in the state, or are at all, and those of the page.
-pub(super) fn page(inputs: &[Arc<Listed>], state: Option<&str>, offset: usize, limit: usize) -> (usize, Vec<NodeView>) {
+pub(super) fn page(
+    inputs: &[Arc<DirectoryEntry>],
+    state: Option<&str>,
+    offset: usize,
+    limit: usize,
+) -> (usize, Vec<NodeView>) {
     let (mut total, mut items, mut bytes) = (0, Vec::new(), 0);
     for listed in inputs {
         let count = count(&listed.table.read(), state);
@@ -52,7 +57,7 @@ pub(super) fn page(inputs: &[Arc<Listed>], state: Option<&str>, offset: usize, l
         if skip >= count || items.len() >= limit || bytes >= PAGE_BYTES_MAX {
             continue;
         }
-        let mut nodes = Nodes {
+        let mut nodes = NodePageCursor {
             listed,
             state,
             next: 0,
@@ -94,8 +99,8 @@ fn state_name(state: ItemState) -> (&'static str, Option<&'static str>) {
 }
 
 /// The way through the table of an input.
-pub(super) struct Nodes<'a> {
-    pub listed: &'a Listed,
+pub(super) struct NodePageCursor<'a> {
+    pub listed: &'a DirectoryEntry,
     pub state: Option<&'a str>,
     /// Where it goes on.
     pub next: NodeIndex,
@@ -103,7 +108,7 @@ pub(super) struct Nodes<'a> {
     pub skip: usize,
 }
 
-impl Nodes<'_> {
+impl NodePageCursor<'_> {
     /// What one look under the lock finds, which may be nothing; `None` at the end of the table.
     pub fn piece(&mut self, room: usize, bytes_max: usize) -> Option<Vec<NodeView>> {
         let table = self.listed.table.read();

@@ -4,13 +4,13 @@ use std::time::Duration;
 use opcua::types::NodeId;
 use proptest::prelude::*;
 
-use super::node_page::{Nodes, page};
+use super::node_page::{NodePageCursor, page};
 use super::*;
-use crate::failures::What;
-use crate::node_table::{Class, FailureReason, Found, ItemState, NO_NODE, NodeIndex};
+use crate::failures::NodeFailureKind;
+use crate::node_table::{DiscoveredNode, FailureReason, ItemState, NO_NODE, NodeIndex, NodeKind};
 
-fn listed(input: &str, table: NodeTable) -> Arc<Listed> {
-    Arc::new(Listed {
+fn listed(input: &str, table: NodeTable) -> Arc<DirectoryEntry> {
+    Arc::new(DirectoryEntry {
         input: input.to_owned(),
         endpoint: "opc.tcp://plc:4840/".to_owned(),
         table: Arc::new(RwLock::new(table)),
@@ -18,8 +18,8 @@ fn listed(input: &str, table: NodeTable) -> Arc<Listed> {
     })
 }
 
-fn add(table: &mut NodeTable, id: u32, name: &str, class: Class) -> Option<NodeIndex> {
-    table.add(&Found {
+fn add(table: &mut NodeTable, id: u32, name: &str, class: NodeKind) -> Option<NodeIndex> {
+    table.add(&DiscoveredNode {
         id: &NodeId::new(1, id),
         name,
         class,
@@ -30,14 +30,14 @@ fn add(table: &mut NodeTable, id: u32, name: &str, class: Class) -> Option<NodeI
 fn variables(count: u32) -> NodeTable {
     let mut table = NodeTable::default();
     for id in 0..count {
-        add(&mut table, id, &format!("v{id}"), Class::Variable).unwrap();
+        add(&mut table, id, &format!("v{id}"), NodeKind::Variable).unwrap();
     }
     table
 }
 
 #[test]
 fn what_waits_for_paths_has_a_part_of_the_memory() {
-    let directory = Directory::new();
+    let directory = InputDirectory::new();
     let memory = directory.memory();
     assert_eq!(memory.of_waiting_values(1), 128 << 20, "before it is told");
     directory.set_node_memory(160 << 20);
@@ -53,7 +53,7 @@ fn what_waits_for_paths_has_a_part_of_the_memory() {
 
 #[test]
 fn both_lists_are_declared() {
-    let declared: Vec<String> = Directory::default()
+    let declared: Vec<String> = InputDirectory::default()
         .endpoints()
         .into_iter()
         .map(|(path, _)| path)
@@ -64,9 +64,9 @@ fn both_lists_are_declared() {
 /// A browse may hold the table for as long as it takes to bring a million nodes up to date.
 #[tokio::test]
 async fn whoever_asks_for_nodes_while_their_table_is_locked_holds_up_nobody_else() {
-    let directory = Directory::new();
+    let directory = InputDirectory::new();
     let input = listed("a", variables(3));
-    input.failures.add(What::Item, 0, 0, None);
+    input.failures.add(NodeFailureKind::Item, 0, 0, None);
     directory.add(input.clone());
     let (locked, is_locked) = mpsc::channel();
     let (tell, told) = mpsc::channel::<()>();
@@ -78,8 +78,8 @@ async fn whoever_asks_for_nodes_while_their_table_is_locked_holds_up_nobody_else
     is_locked.recv().unwrap();
     // One thread runs all of these.
     let (nodes, failures, ()) = tokio::join!(
-        nodes(State(directory.clone()), Query(Page::default())),
-        failures(State(directory.clone()), Query(Page::default())),
+        nodes(State(directory.clone()), Query(PageQuery::default())),
+        failures(State(directory.clone()), Query(PageQuery::default())),
         async {
             tell.send(()).unwrap();
         }
@@ -95,7 +95,7 @@ async fn whoever_asks_for_nodes_while_their_table_is_locked_holds_up_nobody_else
 #[test]
 fn a_page_costs_the_way_to_its_end_and_gives_the_table_to_others_on_it() {
     let input = listed("a", variables(50_000));
-    let mut nodes = Nodes {
+    let mut nodes = NodePageCursor {
         listed: &input,
         state: None,
         next: 0,
@@ -104,7 +104,7 @@ fn a_page_costs_the_way_to_its_end_and_gives_the_table_to_others_on_it() {
     assert_eq!(nodes.piece(10, usize::MAX).unwrap().len(), 10);
     assert_eq!(nodes.next, 15, "no further than the page");
     // Nothing is found for long: the lock is given back all the same.
-    let mut failed = Nodes {
+    let mut failed = NodePageCursor {
         listed: &input,
         state: Some("failed"),
         next: 0,
@@ -149,7 +149,9 @@ fn a_page_of_long_texts_ends_at_its_bytes_and_all_are_found_page_by_page() {
 fn failures_with_long_texts_end_a_page_too() {
     let input = listed("a", variables(100));
     for node in 0..100 {
-        input.failures.add(What::Item, node, 0, Some("t".repeat(1 << 19)));
+        input
+            .failures
+            .add(NodeFailureKind::Item, node, 0, Some("t".repeat(1 << 19)));
     }
     let (total, items) = failure_page(std::slice::from_ref(&input), 0, LIMIT_MAX);
     assert_eq!((total, items.len()), (100, 32));
@@ -173,7 +175,7 @@ proptest! {
             let mut table = input.table.write();
             match what {
                 0 | 1 => {
-                    let class = if what == 0 { Class::Variable } else { Class::Object };
+                    let class = if what == 0 { NodeKind::Variable } else { NodeKind::Object };
                     add(&mut table, id, "n", class);
                 }
                 2 => table.set_state(id, STATES[state]),
@@ -181,7 +183,7 @@ proptest! {
                 _ => {
                     let mut newer = NodeTable::default();
                     for other in (0..12).filter(|other| *other != id && table.find(&NodeId::new(1, *other)).is_some()) {
-                        let class = if other as usize % 6 == state { Class::Object } else { Class::Variable };
+                        let class = if other as usize % 6 == state { NodeKind::Object } else { NodeKind::Variable };
                         add(&mut newer, other, "n", class);
                     }
                     table.merge(&newer, &Default::default(), usize::MAX);

@@ -18,7 +18,7 @@ fn a_generated_structure_is_used_by_the_values_behind_it() {
     let (book, rest) = generated(&data);
     assert_eq!(rest, value);
     let value = Decoder::new(rest, &book).data_value().unwrap();
-    let Content::Value(value @ thalweg_record::Value::Object(_)) = value.content else {
+    let ValueContent::Value(value @ thalweg_record::Value::Object(_)) = value.content else {
         panic!("{value:?}");
     };
     assert_eq!(json::to_string(&value), r#"{"field":7}"#);
@@ -30,7 +30,10 @@ fn an_answer_gets_past_its_type() {
     // A header of zeros with null strings, no values, no diagnostics.
     let header = [&[0; 16][..], &[0], &[0xff; 4], &[0, 0, 0]].concat();
     let answer = [&header[..], &0i32.to_le_bytes(), &[0xff; 4]].concat();
-    let read = answers::read(&body::<opcua::types::ReadRequest>(&answer), &TypeBook::standard());
+    let read = answers::read(
+        &body::<opcua::types::ReadRequest>(&answer),
+        &StructureRegistry::standard(),
+    );
     assert!(read.unwrap().is_empty());
     for service in 0..3 {
         answers(&[&[service], &answer[..]].concat());
@@ -141,7 +144,7 @@ fn the_seeds_are_right() {
     for _ in 0..200 {
         let answer = an_answer().new_tree(&mut runner).unwrap().current();
         let (service, rest) = answer.split_first().unwrap();
-        let (book, mut values) = (TypeBook::standard(), Vec::new());
+        let (book, mut values) = (StructureRegistry::standard(), Vec::new());
         match service {
             0 => drop(answers::publish(&body::<opcua::types::PublishRequest>(rest), &book, &mut values).unwrap()),
             1 => drop(answers::republish(&body::<opcua::types::RepublishRequest>(rest), &book, &mut values).unwrap()),

@@ -1,15 +1,19 @@
 use thalweg_record::MetaMap;
 
 use super::*;
-use crate::node_table::{Class, Found, NO_NODE};
+use crate::node_table::{DiscoveredNode, NO_NODE, NodeKind};
 
 fn table() -> NodeTable {
     let mut table = NodeTable::default();
     let mut parent = NO_NODE;
     for (id, name) in [("root", "My Plant"), ("line", "Line.1"), ("speed", "Speed (rpm)")] {
-        let class = if id == "speed" { Class::Variable } else { Class::Object };
+        let class = if id == "speed" {
+            NodeKind::Variable
+        } else {
+            NodeKind::Object
+        };
         parent = table
-            .add(&Found {
+            .add(&DiscoveredNode {
                 id: &NodeId::new(2, id),
                 name,
                 class,
@@ -25,10 +29,10 @@ fn table() -> NodeTable {
         usize::MAX,
     );
     table
-        .add(&Found {
+        .add(&DiscoveredNode {
             id: &NodeId::new(2, 7u32),
             name: "Alone",
-            class: Class::Variable,
+            class: NodeKind::Variable,
             parent: NO_NODE,
         })
         .unwrap();
@@ -79,10 +83,10 @@ opcua_tag_type=bool
 fn a_tag_named_by_its_id_has_the_whole_path_as_its_group() {
     let mut table = table();
     table
-        .add(&Found {
+        .add(&DiscoveredNode {
             id: &NodeId::new(2, 100u32),
             name: "Speed (rpm)",
-            class: Class::Variable,
+            class: NodeKind::Variable,
             parent: 1,
         })
         .unwrap();

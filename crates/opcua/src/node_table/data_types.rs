@@ -10,7 +10,7 @@ use opcua::types::{Identifier, NodeId};
 pub(super) const NO_TYPE: u16 = u16::MAX;
 
 #[derive(Debug, Default)]
-pub(super) struct DataTypes {
+pub(super) struct DataTypeTable {
     ids: Vec<NodeId>,
     index_of: HashTable<u16>,
     hasher: DefaultHashBuilder,
@@ -18,7 +18,7 @@ pub(super) struct DataTypes {
     identifier_bytes: usize,
 }
 
-impl DataTypes {
+impl DataTypeTable {
     pub fn get(&self, index: u16) -> Option<&NodeId> {
         self.ids.get(usize::from(index))
     }
@@ -47,7 +47,7 @@ impl DataTypes {
     }
 
     fn enter(&mut self, index: u16) {
-        let DataTypes {
+        let DataTypeTable {
             ids, index_of, hasher, ..
         } = self;
         let hash_of = |index: &u16| ids.get(usize::from(*index)).map_or(0, |id| hasher.hash_one(id));
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn data_types_have_indexes_until_there_are_none_left() {
-        let mut types = DataTypes::default();
+        let mut types = DataTypeTable::default();
         for n in 0..70_000u32 {
             let expected = u16::try_from(n).unwrap_or(NO_TYPE);
             assert_eq!(types.index_of(&NodeId::new(1, n)), expected, "type {n}");
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn of_two_types_that_have_become_one_the_first_is_found() {
-        let mut types = DataTypes::default();
+        let mut types = DataTypeTable::default();
         let (first, second) = (NodeId::new(1, "type"), NodeId::new(2, "type"));
         assert_eq!((types.index_of(&first), types.index_of(&second)), (0, 1));
         types.move_namespaces(|_| 3);
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn identifiers_of_data_types_are_memory() {
         const BYTES: usize = 1 << 20;
-        let mut types = DataTypes::default();
+        let mut types = DataTypeTable::default();
         let empty = types.heap_bytes();
         let text = NodeId::new(1, "t".repeat(BYTES).as_str());
         let bytes = NodeId::new(1, opcua::types::ByteString::from(vec![7; BYTES]));

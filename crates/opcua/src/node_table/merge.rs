@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 use opcua::types::NodeId;
 
-use super::{Class, Found, ItemState, NO_NODE, NodeIndex, NodeTable, chain_hash};
+use super::{DiscoveredNode, ItemState, NO_NODE, NodeIndex, NodeKind, NodeTable, chain_hash};
 
 /// What a newer browse found to be different. All are variables.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Differences {
+pub(crate) struct NodeTableChanges {
     pub added: Vec<NodeIndex>,
     pub removed: Vec<NodeIndex>,
 }
 
 /// What is known beside the two tables, so that a node that only could not be asked is not taken for one that is gone.
 #[derive(Debug, Default)]
-pub(crate) struct Unclear {
+pub(crate) struct MergeUncertainty {
     /// Nodes of the newer table that could not be read or browsed: nothing is known of them, or of what is below.
     pub unbrowsed: BTreeSet<NodeIndex>,
     /// Nodes of this table that were no more than a configured NodeID until now.
@@ -28,8 +28,8 @@ impl NodeTable {
     /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed, unless
     /// they were below one that could not be browsed, or the browse was cut short. Once this table takes `bytes_max`, nodes, data types and descriptions
     /// that are new are left out.
-    pub fn merge(&mut self, newer: &NodeTable, unclear: &Unclear, bytes_max: usize) -> Differences {
-        let mut differences = Differences::default();
+    pub fn merge(&mut self, newer: &NodeTable, unclear: &MergeUncertainty, bytes_max: usize) -> NodeTableChanges {
+        let mut differences = NodeTableChanges::default();
         let before = self.len();
         let mut mapped: Vec<NodeIndex> = Vec::with_capacity(newer.len());
         let mut unbrowsed: BTreeSet<NodeIndex> = BTreeSet::new();
@@ -81,9 +81,9 @@ impl NodeTable {
         newer: &NodeTable,
         index: NodeIndex,
         parent: NodeIndex,
-        unclear: &Unclear,
+        unclear: &MergeUncertainty,
         bytes_max: usize,
-        differences: &mut Differences,
+        differences: &mut NodeTableChanges,
     ) -> NodeIndex {
         let (id, name, class) = (newer.node_id(index), newer.name(index), newer.class(index));
         let known = self.find(&id);
@@ -102,7 +102,7 @@ impl NodeTable {
                 let Some(own) = self.add_newer(newer, index, &id, parent) else {
                     return NO_NODE;
                 };
-                if class == Class::Variable {
+                if class == NodeKind::Variable {
                     differences.added.push(own);
                 }
                 own
@@ -123,7 +123,7 @@ impl NodeTable {
         if newer.unresolved.contains(&index) {
             return self.add_unresolved(name);
         }
-        self.add(&Found {
+        self.add(&DiscoveredNode {
             id,
             name,
             class,
@@ -135,10 +135,10 @@ impl NodeTable {
         &mut self,
         own: NodeIndex,
         name: &str,
-        class: Class,
+        class: NodeKind,
         parent: NodeIndex,
         was_known: bool,
-        differences: &mut Differences,
+        differences: &mut NodeTableChanges,
     ) {
         let (depth, parent_hash) = self
             .entries
@@ -157,10 +157,10 @@ impl NodeTable {
         }
         let (was_class, was_removed) = (entry.class, std::mem::take(&mut entry.removed));
         entry.class = class;
-        self.variables += usize::from(class == Class::Variable);
-        self.variables -= usize::from(was_class == Class::Variable && !was_removed);
-        let was_served = was_class == Class::Variable && !was_removed && was_known;
-        match (was_served, class == Class::Variable) {
+        self.variables += usize::from(class == NodeKind::Variable);
+        self.variables -= usize::from(was_class == NodeKind::Variable && !was_removed);
+        let was_served = was_class == NodeKind::Variable && !was_removed && was_known;
+        match (was_served, class == NodeKind::Variable) {
             (false, true) => {
                 self.set_state(own, ItemState::Pending);
                 differences.added.push(own);
@@ -175,14 +175,14 @@ impl NodeTable {
         }
     }
 
-    fn remove(&mut self, index: NodeIndex, differences: &mut Differences) {
+    fn remove(&mut self, index: NodeIndex, differences: &mut NodeTableChanges) {
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return;
         };
         if std::mem::replace(&mut entry.removed, true) {
             return;
         }
-        if entry.class == Class::Variable {
+        if entry.class == NodeKind::Variable {
             differences.removed.push(index);
             self.variables -= 1;
         }
@@ -192,7 +192,7 @@ impl NodeTable {
     /// Takes a configured node off the table that stood for one without a NodeID, now that it has one.
     pub fn resolved(&mut self, index: NodeIndex) {
         if self.unresolved.remove(&index) {
-            self.remove(index, &mut Differences::default());
+            self.remove(index, &mut NodeTableChanges::default());
         }
     }
 }

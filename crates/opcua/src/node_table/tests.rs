@@ -5,9 +5,9 @@ use super::*;
 use crate::namespace_array::NamespaceArray;
 use crate::tag_path;
 
-fn add(table: &mut NodeTable, id: &NodeId, name: &str, class: Class, parent: NodeIndex) -> NodeIndex {
+fn add(table: &mut NodeTable, id: &NodeId, name: &str, class: NodeKind, parent: NodeIndex) -> NodeIndex {
     table
-        .add(&Found {
+        .add(&DiscoveredNode {
             id,
             name,
             class,
@@ -40,16 +40,16 @@ fn every_kind_of_identifier_is_found_and_comes_back() {
         NodeId::new(3, "AQID"),
     ];
     for (i, id) in ids.iter().enumerate() {
-        assert_eq!(add(&mut table, id, "n", Class::Variable, NO_NODE), i as NodeIndex);
+        assert_eq!(add(&mut table, id, "n", NodeKind::Variable, NO_NODE), i as NodeIndex);
     }
     for (i, id) in ids.iter().enumerate() {
         assert_eq!(table.find(id), Some(i as NodeIndex));
         assert_eq!(&table.node_id(i as NodeIndex), id);
         assert_eq!(
-            table.add(&Found {
+            table.add(&DiscoveredNode {
                 id,
                 name: "again",
-                class: Class::Object,
+                class: NodeKind::Object,
                 parent: 0
             }),
             None
@@ -61,12 +61,12 @@ fn every_kind_of_identifier_is_found_and_comes_back() {
 #[test]
 fn paths_are_unique_and_every_member_of_a_clash_is_renamed() {
     let mut table = NodeTable::default();
-    let root = add(&mut table, &text_id("r"), "Line 1", Class::Object, NO_NODE);
-    let a = add(&mut table, &text_id("a"), "Temp", Class::Variable, root);
-    let b = add(&mut table, &NodeId::new(2, 100u32), "Temp", Class::Variable, root);
-    let c = add(&mut table, &text_id("c"), "Temp.", Class::Variable, root);
-    let child = add(&mut table, &text_id("d"), "Unit", Class::Variable, a);
-    let object = add(&mut table, &text_id("o"), "Temp", Class::Object, root);
+    let root = add(&mut table, &text_id("r"), "Line 1", NodeKind::Object, NO_NODE);
+    let a = add(&mut table, &text_id("a"), "Temp", NodeKind::Variable, root);
+    let b = add(&mut table, &NodeId::new(2, 100u32), "Temp", NodeKind::Variable, root);
+    let c = add(&mut table, &text_id("c"), "Temp.", NodeKind::Variable, root);
+    let child = add(&mut table, &text_id("d"), "Unit", NodeKind::Variable, a);
+    let object = add(&mut table, &text_id("o"), "Temp", NodeKind::Object, root);
     assert_eq!(table.make_paths_unique(), 2);
     assert_eq!(tag_path::unique(&table, a), "Line_1.ns_2_s_a");
     assert_eq!(tag_path::unique(&table, b), "Line_1.ns_2_i_100");
@@ -80,9 +80,9 @@ fn paths_are_unique_and_every_member_of_a_clash_is_renamed() {
 fn counts_follow_states_and_always_add_up() {
     let mut table = NodeTable::default();
     for i in 0..5u32 {
-        add(&mut table, &NodeId::new(1, i), "v", Class::Variable, NO_NODE);
+        add(&mut table, &NodeId::new(1, i), "v", NodeKind::Variable, NO_NODE);
     }
-    add(&mut table, &NodeId::new(1, 99u32), "o", Class::Object, NO_NODE);
+    add(&mut table, &NodeId::new(1, 99u32), "o", NodeKind::Object, NO_NODE);
     table.set_state(0, ItemState::Monitored);
     table.set_state(1, ItemState::Polled);
     table.set_state(2, ItemState::Failed(FailureReason::NodeIdUnknown));
@@ -99,17 +99,17 @@ fn counts_follow_states_and_always_add_up() {
 #[test]
 fn a_newer_browse_is_taken_over_without_moving_anything() {
     let mut table = NodeTable::default();
-    let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
-    let stays = add(&mut table, &text_id("stays"), "A", Class::Variable, root);
-    let goes = add(&mut table, &text_id("goes"), "B", Class::Variable, root);
+    let root = add(&mut table, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
+    let stays = add(&mut table, &text_id("stays"), "A", NodeKind::Variable, root);
+    let goes = add(&mut table, &text_id("goes"), "B", NodeKind::Variable, root);
     table.set_state(stays, ItemState::Monitored);
     table.set_state(goes, ItemState::Monitored);
 
     let mut newer = NodeTable::default();
-    let new_root = add(&mut newer, &text_id("r"), "Plant", Class::Object, NO_NODE);
-    let folder = add(&mut newer, &text_id("folder"), "Folder", Class::Object, new_root);
-    let moved = add(&mut newer, &text_id("stays"), "A", Class::Variable, folder);
-    add(&mut newer, &text_id("new"), "C", Class::Variable, folder);
+    let new_root = add(&mut newer, &text_id("r"), "Plant", NodeKind::Object, NO_NODE);
+    let folder = add(&mut newer, &text_id("folder"), "Folder", NodeKind::Object, new_root);
+    let moved = add(&mut newer, &text_id("stays"), "A", NodeKind::Variable, folder);
+    add(&mut newer, &text_id("new"), "C", NodeKind::Variable, folder);
     newer.set_attributes(
         moved,
         Some(&NodeId::new(0, 11u32)),
@@ -118,11 +118,11 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
         usize::MAX,
     );
 
-    let differences = table.merge(&newer, &merge::Unclear::default(), usize::MAX);
+    let differences = table.merge(&newer, &merge::MergeUncertainty::default(), usize::MAX);
     let new = table.find(&text_id("new")).unwrap();
     assert_eq!(
         differences,
-        merge::Differences {
+        merge::NodeTableChanges {
             added: vec![new],
             removed: vec![goes]
         }
@@ -137,12 +137,12 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     assert_eq!(table.variable_indexes().collect::<Vec<_>>(), [stays, new]);
     // And back again: what was removed is added anew.
     let mut back = NodeTable::default();
-    let root = add(&mut back, &text_id("r"), "Plant", Class::Object, NO_NODE);
-    add(&mut back, &text_id("goes"), "B", Class::Variable, root);
-    let differences = table.merge(&back, &merge::Unclear::default(), usize::MAX);
+    let root = add(&mut back, &text_id("r"), "Plant", NodeKind::Object, NO_NODE);
+    add(&mut back, &text_id("goes"), "B", NodeKind::Variable, root);
+    let differences = table.merge(&back, &merge::MergeUncertainty::default(), usize::MAX);
     assert_eq!(
         differences,
-        merge::Differences {
+        merge::NodeTableChanges {
             added: vec![goes],
             removed: vec![stays, new]
         }
@@ -152,24 +152,24 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
 #[test]
 fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
     let mut table = NodeTable::default();
-    let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
-    let failing = add(&mut table, &text_id("f"), "Failing", Class::Object, root);
-    let below = add(&mut table, &text_id("b"), "Below", Class::Object, failing);
-    let deep = add(&mut table, &text_id("d"), "Deep", Class::Variable, below);
-    let working = add(&mut table, &text_id("w"), "Working", Class::Object, root);
-    let gone = add(&mut table, &text_id("g"), "Gone", Class::Variable, working);
-    let other = add(&mut table, &text_id("o"), "Other", Class::Variable, NO_NODE);
+    let root = add(&mut table, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
+    let failing = add(&mut table, &text_id("f"), "Failing", NodeKind::Object, root);
+    let below = add(&mut table, &text_id("b"), "Below", NodeKind::Object, failing);
+    let deep = add(&mut table, &text_id("d"), "Deep", NodeKind::Variable, below);
+    let working = add(&mut table, &text_id("w"), "Working", NodeKind::Object, root);
+    let gone = add(&mut table, &text_id("g"), "Gone", NodeKind::Variable, working);
+    let other = add(&mut table, &text_id("o"), "Other", NodeKind::Variable, NO_NODE);
     for tag in [deep, gone, other] {
         table.set_state(tag, ItemState::Monitored);
     }
     let mut newer = NodeTable::default();
-    let new_root = add(&mut newer, &text_id("r"), "Root", Class::Object, NO_NODE);
+    let new_root = add(&mut newer, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
     // A root that could not be read: it stands in the newer table as a failed variable under its NodeID.
-    let unread = add(&mut newer, &text_id("o"), "ns=2;s=o", Class::Variable, NO_NODE);
+    let unread = add(&mut newer, &text_id("o"), "ns=2;s=o", NodeKind::Variable, NO_NODE);
     newer.set_state(unread, ItemState::Failed(FailureReason::NodeIdUnknown));
-    add(&mut newer, &text_id("w"), "Working", Class::Object, new_root);
-    let unbrowsed = add(&mut newer, &text_id("f"), "Failing", Class::Object, new_root);
-    let unclear = merge::Unclear {
+    add(&mut newer, &text_id("w"), "Working", NodeKind::Object, new_root);
+    let unbrowsed = add(&mut newer, &text_id("f"), "Failing", NodeKind::Object, new_root);
+    let unclear = merge::MergeUncertainty {
         unbrowsed: [unread, unbrowsed].into(),
         ..Default::default()
     };
@@ -181,7 +181,7 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
     assert_eq!(table.variables(), 2);
     // The folder's next browse finds what is new there, and what was removed before.
     assert_eq!(table.find(&text_id("g")), Some(gone));
-    let again = add(&mut table, &text_id("g"), "Gone", Class::Variable, failing);
+    let again = add(&mut table, &text_id("g"), "Gone", NodeKind::Variable, failing);
     assert_ne!(again, gone);
     assert_eq!(table.find(&text_id("g")), Some(again));
     assert_eq!(
@@ -197,9 +197,9 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
 fn after_a_browse_that_was_cut_short_nothing_is_removed_and_what_it_found_is_taken_over() {
     let browsed = |names: &[&str]| {
         let mut table = NodeTable::default();
-        let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+        let root = add(&mut table, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
         for name in names {
-            add(&mut table, &text_id(name), name, Class::Variable, root);
+            add(&mut table, &text_id(name), name, NodeKind::Variable, root);
         }
         table
     };
@@ -209,7 +209,7 @@ fn after_a_browse_that_was_cut_short_nothing_is_removed_and_what_it_found_is_tak
         table.set_state(*tag, ItemState::Monitored);
     }
     let newer = browsed(&["new", "a"]);
-    let cut_short = merge::Unclear {
+    let cut_short = merge::MergeUncertainty {
         is_cut_short: true,
         ..Default::default()
     };
@@ -227,20 +227,20 @@ fn after_a_browse_that_was_cut_short_nothing_is_removed_and_what_it_found_is_tak
 fn a_root_that_was_unknown_is_added_once_the_server_has_it() {
     let mut table = NodeTable::default();
     let (tag, folder) = (
-        add(&mut table, &text_id("t"), "ns=2;s=t", Class::Variable, NO_NODE),
-        add(&mut table, &text_id("f"), "ns=2;s=f", Class::Variable, NO_NODE),
+        add(&mut table, &text_id("t"), "ns=2;s=t", NodeKind::Variable, NO_NODE),
+        add(&mut table, &text_id("f"), "ns=2;s=f", NodeKind::Variable, NO_NODE),
     );
     let failed = ItemState::Failed(FailureReason::NodeIdUnknown);
     table.set_state(tag, failed);
     table.set_state(folder, failed);
     // One that was refused as a monitored item is not one of them: its retry comes from elsewhere.
-    let refused = add(&mut table, &text_id("x"), "X", Class::Variable, NO_NODE);
+    let refused = add(&mut table, &text_id("x"), "X", NodeKind::Variable, NO_NODE);
     table.set_state(refused, failed);
     let mut newer = NodeTable::default();
-    add(&mut newer, &text_id("t"), "Tag", Class::Variable, NO_NODE);
-    add(&mut newer, &text_id("f"), "Folder", Class::Object, NO_NODE);
-    add(&mut newer, &text_id("x"), "X", Class::Variable, NO_NODE);
-    let unclear = merge::Unclear {
+    add(&mut newer, &text_id("t"), "Tag", NodeKind::Variable, NO_NODE);
+    add(&mut newer, &text_id("f"), "Folder", NodeKind::Object, NO_NODE);
+    add(&mut newer, &text_id("x"), "X", NodeKind::Variable, NO_NODE);
+    let unclear = merge::MergeUncertainty {
         unknown_roots: [tag, folder].into(),
         ..Default::default()
     };
@@ -266,7 +266,7 @@ fn node_ids_move_with_their_namespaces() {
         NodeId::new(9, "x"),
     ];
     for id in &ids {
-        add(&mut table, id, "n", Class::Variable, NO_NODE);
+        add(&mut table, id, "n", NodeKind::Variable, NO_NODE);
     }
     table.set_attributes(3, Some(&NodeId::new(3, "Type")), Some(1), Some(""), usize::MAX);
     assert!(
@@ -316,7 +316,7 @@ fn a_configured_node_without_a_namespace_is_known_by_its_text() {
 #[test]
 fn a_million_nodes_take_less_than_400_bytes_each() {
     let mut table = NodeTable::default();
-    let root = add(&mut table, &text_id("Root"), "Root", Class::Object, NO_NODE);
+    let root = add(&mut table, &text_id("Root"), "Root", NodeKind::Object, NO_NODE);
     const NODES: usize = 1_000_000;
     for i in 0..NODES {
         let name = format!("Machine{:03}_Sensor{i:07}_Value", i % 1000);
@@ -324,7 +324,7 @@ fn a_million_nodes_take_less_than_400_bytes_each() {
             2,
             format!("Plant1.Line7.Machine{:03}.Sensor{i:07}.Value", i % 1000).as_str(),
         );
-        let node = add(&mut table, &id, &name, Class::Variable, root);
+        let node = add(&mut table, &id, &name, NodeKind::Variable, root);
         table.set_attributes(node, Some(&NodeId::new(0, 11u32)), Some(1), Some(""), usize::MAX);
     }
     let each = table.heap_bytes() / NODES;
@@ -336,7 +336,7 @@ fn a_million_nodes_take_less_than_400_bytes_each() {
 #[test]
 fn what_could_not_be_read_again_stays_known() {
     let mut table = NodeTable::default();
-    let node = add(&mut table, &text_id("v"), "V", Class::Variable, NO_NODE);
+    let node = add(&mut table, &text_id("v"), "V", NodeKind::Variable, NO_NODE);
     let known = (Some(NodeId::new(0, 11u32)), Some(3), Some("described"));
     let of = |table: &NodeTable| {
         let (data_type, access_level, description) = table.attributes(node);
@@ -347,7 +347,7 @@ fn what_could_not_be_read_again_stays_known() {
     let before = of(&table);
     // A newer browse that found the node but could read nothing of it.
     let mut newer = NodeTable::default();
-    add(&mut newer, &text_id("v"), "V", Class::Variable, NO_NODE);
+    add(&mut newer, &text_id("v"), "V", NodeKind::Variable, NO_NODE);
     table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), before);
     // One that could: even nothing is something to know.
@@ -360,13 +360,13 @@ fn what_could_not_be_read_again_stays_known() {
 fn browsing_again_takes_no_more_memory() {
     let browsed = || {
         let mut table = NodeTable::default();
-        let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+        let root = add(&mut table, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
         for i in 0..1000u32 {
             let node = add(
                 &mut table,
                 &NodeId::new(2, i),
                 &format!("Tag{i}"),
-                Class::Variable,
+                NodeKind::Variable,
                 root,
             );
             table.set_attributes(
@@ -392,13 +392,13 @@ fn browsing_again_takes_no_more_memory() {
 fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() {
     let browsed = |from: u32| {
         let mut table = NodeTable::default();
-        let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+        let root = add(&mut table, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
         for i in from..from + 100 {
             let node = add(
                 &mut table,
                 &NodeId::new(2, i),
                 &format!("Tag{i}"),
-                Class::Variable,
+                NodeKind::Variable,
                 root,
             );
             table.set_attributes(node, None, Some(1), Some(&"long ".repeat(100)), usize::MAX);
@@ -429,7 +429,7 @@ fn data_types_without_an_end_fill_the_table_and_are_left_out_then() {
     let type_of = |n: usize| NodeId::new(3, format!("{n:0>IDENTIFIER_BYTES$}").as_str());
     let mut table = NodeTable::default();
     for n in 0..1000 {
-        let node = add(&mut table, &NodeId::new(2, n as u32), "v", Class::Variable, NO_NODE);
+        let node = add(&mut table, &NodeId::new(2, n as u32), "v", NodeKind::Variable, NO_NODE);
         table.set_attributes(node, Some(&type_of(n)), Some(1), None, BYTES);
     }
     let bytes = table.heap_bytes();
@@ -451,7 +451,7 @@ proptest! {
         let mut table = NodeTable::default();
         for (i, name) in names.iter().enumerate() {
             let parent = if i == 0 { NO_NODE } else { parents[i].index(i) as NodeIndex };
-            add(&mut table, &NodeId::new(1, i as u32), name, Class::Variable, parent);
+            add(&mut table, &NodeId::new(1, i as u32), name, NodeKind::Variable, parent);
         }
         table.make_paths_unique();
         let nodes: Vec<NodeIndex> = table.variable_indexes().collect();

@@ -15,7 +15,7 @@ use opcua::types::{DateTime, Variant};
 use thalweg_record::{Text, Value, json};
 
 use super::date_time;
-use super::integer::Number;
+use super::integer::ExactNumber;
 use crate::value::ticks;
 
 /// Longer values are shown in part.
@@ -130,17 +130,17 @@ impl fmt::Display for DataType {
 }
 
 fn integer<T: TryFrom<i128>>(value: &Value, typed: fn(T) -> Value) -> Result<Value, Mistake> {
-    let number = Number::of(value)
-        .and_then(Number::truncated)
+    let number = ExactNumber::of(value)
+        .and_then(ExactNumber::truncated)
         .ok_or(Mistake::Impossible)?;
     T::try_from(number).map(typed).map_err(|_| Mistake::OutOfRange)
 }
 
 fn double(value: &Value) -> Result<f64, Mistake> {
-    let (number, given_finite) = match Number::of(value).ok_or(Mistake::Impossible)? {
-        Number::Integer(n) => (n as f64, true),
-        Number::Float(n) => (n, n.is_finite()),
-        Number::Decimal(text) => (text.parse().map_err(|_| Mistake::Impossible)?, true),
+    let (number, given_finite) = match ExactNumber::of(value).ok_or(Mistake::Impossible)? {
+        ExactNumber::Integer(n) => (n as f64, true),
+        ExactNumber::Float(n) => (n, n.is_finite()),
+        ExactNumber::Decimal(text) => (text.parse().map_err(|_| Mistake::Impossible)?, true),
     };
     match number.is_finite() || !given_finite {
         true => Ok(number),
@@ -150,10 +150,10 @@ fn double(value: &Value) -> Result<f64, Mistake> {
 
 /// From what was given at once: by way of a double it would be rounded twice.
 fn float(value: &Value) -> Result<f32, Mistake> {
-    let (number, given_finite) = match Number::of(value).ok_or(Mistake::Impossible)? {
-        Number::Integer(n) => (n as f32, true),
-        Number::Float(n) => (n as f32, n.is_finite()),
-        Number::Decimal(text) => (text.parse().map_err(|_| Mistake::Impossible)?, true),
+    let (number, given_finite) = match ExactNumber::of(value).ok_or(Mistake::Impossible)? {
+        ExactNumber::Integer(n) => (n as f32, true),
+        ExactNumber::Float(n) => (n as f32, n.is_finite()),
+        ExactNumber::Decimal(text) => (text.parse().map_err(|_| Mistake::Impossible)?, true),
     };
     match number.is_finite() || !given_finite {
         true => Ok(number),
@@ -169,7 +169,7 @@ fn boolean(value: &Value) -> Option<bool> {
             "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
             _ => None,
         },
-        number => Number::of(number)?.is_zero().map(|is_zero| !is_zero),
+        number => ExactNumber::of(number)?.is_zero().map(|is_zero| !is_zero),
     }
 }
 

@@ -7,26 +7,26 @@ const DIGITS_MAX: usize = 38;
 
 /// A number as exact as it came.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Number<'a> {
+pub(super) enum ExactNumber<'a> {
     Integer(i128),
     Float(f64),
     /// Sign, digits, fraction and exponent.
     Decimal(&'a str),
 }
 
-impl<'a> Number<'a> {
+impl<'a> ExactNumber<'a> {
     /// Numbers, and texts that are wholly decimal numbers.
-    pub fn of(value: &'a Value) -> Option<Number<'a>> {
+    pub fn of(value: &'a Value) -> Option<ExactNumber<'a>> {
         Some(match value {
-            Value::U64(n) => Number::Integer(i128::from(*n)),
-            Value::F32(n) => Number::Float(f64::from(*n)),
-            Value::F64(n) => Number::Float(*n),
-            Value::Decimal(text) => Number::Decimal(text),
+            Value::U64(n) => ExactNumber::Integer(i128::from(*n)),
+            Value::F32(n) => ExactNumber::Float(f64::from(*n)),
+            Value::F64(n) => ExactNumber::Float(*n),
+            Value::Decimal(text) => ExactNumber::Decimal(text),
             Value::Text(text) => {
                 parse_decimal(text)?;
-                Number::Decimal(text)
+                ExactNumber::Decimal(text)
             }
-            other => Number::Integer(i128::from(other.as_i64()?)),
+            other => ExactNumber::Integer(i128::from(other.as_i64()?)),
         })
     }
 
@@ -34,20 +34,20 @@ impl<'a> Number<'a> {
     /// not a number.
     pub fn truncated(self) -> Option<i128> {
         match self {
-            Number::Integer(n) => Some(n),
-            Number::Float(n) if n.is_nan() => None,
+            ExactNumber::Integer(n) => Some(n),
+            ExactNumber::Float(n) if n.is_nan() => None,
             // Cuts off and keeps to the ends, as it is to.
-            Number::Float(n) => Some(n as i128),
-            Number::Decimal(text) => Some(truncated(text)),
+            ExactNumber::Float(n) => Some(n as i128),
+            ExactNumber::Decimal(text) => Some(truncated(text)),
         }
     }
 
     /// `None` for what is not a number.
     pub fn is_zero(self) -> Option<bool> {
         match self {
-            Number::Integer(n) => Some(n == 0),
-            Number::Float(n) => (!n.is_nan()).then_some(n == 0.0),
-            Number::Decimal(text) => {
+            ExactNumber::Integer(n) => Some(n == 0),
+            ExactNumber::Float(n) => (!n.is_nan()).then_some(n == 0.0),
+            ExactNumber::Decimal(text) => {
                 let digits = text.split(['e', 'E']).next().unwrap_or_default();
                 Some(!digits.bytes().any(|b| matches!(b, b'1'..=b'9')))
             }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn whole(text: &str) -> i128 {
-        Number::of(&Value::text(text)).unwrap().truncated().unwrap()
+        ExactNumber::of(&Value::text(text)).unwrap().truncated().unwrap()
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
             Value::text("0x10"),
             Value::from(vec![Value::I64(1)]),
         ] {
-            assert_eq!(Number::of(&value), None, "{value:?}");
+            assert_eq!(ExactNumber::of(&value), None, "{value:?}");
         }
-        assert_eq!(Number::of(&Value::F64(f64::NAN)).unwrap().truncated(), None);
+        assert_eq!(ExactNumber::of(&Value::F64(f64::NAN)).unwrap().truncated(), None);
     }
 
     proptest! {
@@ -159,16 +159,16 @@ mod tests {
 
         #[test]
         fn every_integer_stays_what_it_is(n: u64, m: i64) {
-            prop_assert_eq!(Number::of(&Value::U64(n)).unwrap().truncated(), Some(i128::from(n)));
+            prop_assert_eq!(ExactNumber::of(&Value::U64(n)).unwrap().truncated(), Some(i128::from(n)));
             prop_assert_eq!(whole(&n.to_string()), i128::from(n));
-            prop_assert_eq!(Number::of(&Value::I64(m)).unwrap().truncated(), Some(i128::from(m)));
+            prop_assert_eq!(ExactNumber::of(&Value::I64(m)).unwrap().truncated(), Some(i128::from(m)));
             prop_assert_eq!(whole(&m.to_string()), i128::from(m));
         }
 
         #[test]
         fn no_decimal_text_panics(text in "[-+]?[0-9]{0,60}\\.?[0-9]{0,60}([eE][-+]?[0-9]{1,30})?") {
             let value = Value::text(text.as_str());
-            if let Some(number) = Number::of(&value) {
+            if let Some(number) = ExactNumber::of(&value) {
                 let _ = (number.truncated(), number.is_zero());
             }
         }

@@ -4,58 +4,58 @@
 //! an answer that never came the same values are written again. Writes of the flow are under way at the same time, so that a
 //! node which takes nothing holds up only its own values; a courier keeps them in order.
 
-mod courier;
 mod data_type;
 mod date_time;
-mod field;
+mod dispatcher;
+mod held_up_nodes;
 mod integer;
-mod keeper;
-mod lines;
+mod node_queues;
 mod prepare;
-mod report;
 mod schedule;
-mod server;
+mod session_supervisor;
 mod slow;
-mod verdict;
+mod value_path;
+mod write_failure;
+mod write_session;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, Registry, WriteError,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec, WriteError,
 };
 use thalweg_record::Message;
-use thalweg_telemetry::Detail;
+use thalweg_telemetry::StatusDetail;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::OutputConfig;
 use crate::connect::Connector;
-use crate::metrics::Connections;
+use crate::metrics::ConnectionMetrics;
 
-use courier::{Courier, Pace};
 pub(crate) use data_type::DataType;
-pub(crate) use field::Field;
-use keeper::{Keeper, Status};
-use lines::Job;
-use report::Report;
-use server::Server;
+use dispatcher::{DispatchTiming, WriteDispatcher};
+use held_up_nodes::HeldUpNodes;
+use node_queues::WriteJob;
+use session_supervisor::{SessionStatus, SessionSupervisor};
+pub(crate) use value_path::ValuePath;
+use write_session::WriteSession;
 
 /// Batches that share one write: a call for many nodes takes hardly longer than one for a few.
 const BATCHES_JOINED: usize = 256;
 
-pub(crate) fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut ComponentRegistry) {
     registry.output("opcua", |node, context| {
         let config = OutputConfig::parse(&node.body, context)?;
-        Some(Arc::new(Spec(Arc::new(config))))
+        Some(Arc::new(OpcUaOutputSpec(Arc::new(config))))
     });
 }
 
-struct Spec(Arc<OutputConfig>);
+struct OpcUaOutputSpec(Arc<OutputConfig>);
 
-impl OutputSpec for Spec {
+impl OutputSpec for OpcUaOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         Ok(Arc::new(OpcUaOutput::new(
             self.0.clone(),
@@ -67,10 +67,10 @@ impl OutputSpec for Spec {
 struct OpcUaOutput {
     config: Arc<OutputConfig>,
     keys: PathBuf,
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<WriteJob>,
     /// Until it is opened.
-    receiver: Mutex<Option<mpsc::UnboundedReceiver<Job>>>,
-    server: watch::Sender<Option<Arc<Server>>>,
+    receiver: Mutex<Option<mpsc::UnboundedReceiver<WriteJob>>>,
+    server: watch::Sender<Option<Arc<WriteSession>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
     /// An output that is given up before it was open is not closed, only dropped.
@@ -94,33 +94,33 @@ impl OpcUaOutput {
     }
 
     /// Starts who keeps the session and who writes in it.
-    fn start(&self, jobs: mpsc::UnboundedReceiver<Job>, context: &OutputContext) {
+    fn start(&self, jobs: mpsc::UnboundedReceiver<WriteJob>, context: &OutputContext) {
         let connection = &self.config.connection;
-        let status = Arc::new(Mutex::new(Status::default()));
+        let status = Arc::new(Mutex::new(SessionStatus::default()));
         let held_up = Arc::new(Mutex::new("no node".to_owned()));
         let shown = (status.clone(), held_up.clone());
         context.connection.show(move || {
             let status = shown.0.lock().clone();
             vec![
-                Detail::new("server", status.server),
-                Detail::new("security", status.security),
-                Detail::new("connection", status.state),
-                Detail::new("held up", shown.1.lock().clone()),
+                StatusDetail::new("server", status.server),
+                StatusDetail::new("security", status.security),
+                StatusDetail::new("connection", status.state),
+                StatusDetail::new("held up", shown.1.lock().clone()),
             ]
         });
-        let keeper = Keeper {
+        let keeper = SessionSupervisor {
             config: connection.clone(),
             connector: Connector::with_keys_in(&self.keys, connection.clone()),
             component: context.component.clone(),
             connection: context.connection.clone(),
-            metrics: Connections::new(&context.component),
+            metrics: ConnectionMetrics::new(&context.component),
             status,
             server: self.server.clone(),
             stop: self.stop.clone(),
         };
         let stands = context.connection.clone();
-        let report = Report::new(context.component.clone(), move |why| stands.lost(why), held_up);
-        let courier = Courier::new(self.config.clone(), Pace::default(), report);
+        let report = HeldUpNodes::new(context.component.clone(), move |why| stands.lost(why), held_up);
+        let courier = WriteDispatcher::new(self.config.clone(), DispatchTiming::default(), report);
         let servers = self.server.subscribe();
         self.tasks.lock().extend([
             tokio::spawn(courier.run(jobs, servers, self.stop.clone())),
@@ -147,7 +147,7 @@ impl Output for OpcUaOutput {
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
         let (done, ended) = oneshot::channel();
         // Now, which fixes its place in the order. Where nobody takes it any more, `done` is dropped.
-        let _closed = self.jobs.send(Job { messages, done });
+        let _closed = self.jobs.send(WriteJob { messages, done });
         Box::pin(async move {
             let closed = || Err(WriteError::Temporary("the output is closed".to_owned()));
             ended.await.unwrap_or_else(|_| closed())

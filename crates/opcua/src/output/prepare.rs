@@ -5,36 +5,42 @@ use thalweg_flow::Rejection;
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message, Object, Value};
 
-use super::field;
+use super::value_path;
 use crate::config::{NodeMapping, PerMessage};
 use crate::node_id::NodeSpec;
 
 /// One value for one node.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct PreparedWrite {
     pub node: NodeSpec,
     /// Of the wanted type.
     pub value: Value,
 }
 
 /// Why a message becomes nothing, however often it is tried.
-struct Never(DropReason, String);
+struct PermanentRejection(DropReason, String);
 
 /// What is to be written of each message, or with what it is refused.
-pub(super) fn prepare(messages: &[Message], mappings: &[NodeMapping]) -> Vec<Result<Vec<Wanted>, Rejection>> {
+pub(super) fn prepare(messages: &[Message], mappings: &[NodeMapping]) -> Vec<Result<Vec<PreparedWrite>, Rejection>> {
     let one = |index| {
         let wanted = wanted(messages, index, mappings);
-        wanted.map_err(|Never(reason, error)| Rejection::permanent(index, reason, error))
+        wanted.map_err(|PermanentRejection(reason, error)| Rejection::permanent(index, reason, error))
     };
     (0..messages.len()).map(one).collect()
 }
 
-fn wanted(messages: &[Message], index: usize, mappings: &[NodeMapping]) -> Result<Vec<Wanted>, Never> {
-    let content = messages.get(index).and_then(|message| field::object(&message.payload));
-    let no_map = || Never(DropReason::InvalidPayload, "message content is not a map".to_owned());
+fn wanted(
+    messages: &[Message],
+    index: usize,
+    mappings: &[NodeMapping],
+) -> Result<Vec<PreparedWrite>, PermanentRejection> {
+    let content = messages
+        .get(index)
+        .and_then(|message| value_path::object(&message.payload));
+    let no_map = || PermanentRejection(DropReason::InvalidPayload, "message content is not a map".to_owned());
     let content = content.ok_or_else(no_map)?;
     let one = |mapping: &NodeMapping| {
-        Ok(Wanted {
+        Ok(PreparedWrite {
             node: node(mapping, messages, index)?,
             value: value(mapping, messages, index, &content)?,
         })
@@ -42,24 +48,29 @@ fn wanted(messages: &[Message], index: usize, mappings: &[NodeMapping]) -> Resul
     mappings.iter().map(one).collect()
 }
 
-fn node(mapping: &NodeMapping, messages: &[Message], index: usize) -> Result<NodeSpec, Never> {
+fn node(mapping: &NodeMapping, messages: &[Message], index: usize) -> Result<NodeSpec, PermanentRejection> {
     match &mapping.node {
         PerMessage::Same(spec) => Ok(spec.clone()),
         PerMessage::Rendered(text) => rendered_as("nodeId", text, messages, index, NodeSpec::of_message),
     }
 }
 
-fn value(mapping: &NodeMapping, messages: &[Message], index: usize, content: &Object) -> Result<Value, Never> {
+fn value(
+    mapping: &NodeMapping,
+    messages: &[Message],
+    index: usize,
+    content: &Object,
+) -> Result<Value, PermanentRejection> {
     let data_type = match &mapping.data_type {
         PerMessage::Same(data_type) => *data_type,
         PerMessage::Rendered(text) => rendered_as("dataType", text, messages, index, super::DataType::parse)?,
     };
     let found = mapping.value_from.find(content).ok_or_else(|| {
         let name = mapping.value_from.name();
-        Never(DropReason::MissingField, format!("field {name} not found in message"))
+        PermanentRejection(DropReason::MissingField, format!("field {name} not found in message"))
     })?;
     let converted = data_type.convert(found);
-    converted.map_err(|error| Never(DropReason::InvalidValue, error.to_string()))
+    converted.map_err(|error| PermanentRejection(DropReason::InvalidValue, error.to_string()))
 }
 
 /// What a message says of one of the fields.
@@ -69,13 +80,13 @@ fn rendered_as<T>(
     messages: &[Message],
     index: usize,
     parse: fn(&str) -> Result<T, String>,
-) -> Result<T, Never> {
-    let refused = |error| Never(DropReason::OutputRejected, error);
+) -> Result<T, PermanentRejection> {
+    let refused = |error| PermanentRejection(DropReason::OutputRejected, error);
     let text = text.render(messages, index);
     let text = text.map_err(|error| refused(format!("no {name} for the message: {error}")))?;
     if matches!(text.as_str(), "" | "null") {
         let error = format!("{name} resolved to empty or null value");
-        return Err(Never(DropReason::MissingField, error));
+        return Err(PermanentRejection(DropReason::MissingField, error));
     }
     parse(&text).map_err(refused)
 }
@@ -83,12 +94,12 @@ fn rendered_as<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Field;
+    use crate::output::ValuePath;
 
     fn mapping(node: &str, field: &str, data_type: &str) -> NodeMapping {
         NodeMapping {
             node: PerMessage::Rendered(Interpolation::compile(node).unwrap()),
-            value_from: Field::new(field.to_owned()),
+            value_from: ValuePath::new(field.to_owned()),
             data_type: PerMessage::Rendered(Interpolation::compile(data_type).unwrap()),
         }
     }

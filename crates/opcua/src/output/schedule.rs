@@ -13,12 +13,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
-use super::lines::Id;
-use super::server::Service;
+use super::node_queues::OperationId;
+use super::write_session::AttributeService;
 use crate::backoff::Backoff;
 
 struct Task {
-    stage: Stage,
+    stage: OperationStage,
     /// Attempts of the handshake that failed, since the last pause that grows.
     attempts: u32,
     /// Pauses that grow, so far.
@@ -29,18 +29,18 @@ struct Task {
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
-    Ready(Service),
+enum OperationStage {
+    Ready(AttributeService),
     InCall,
-    Until(Instant, Service),
+    Until(Instant, AttributeService),
 }
 
 pub(super) struct Schedule {
-    tasks: HashMap<Id, Task>,
+    tasks: HashMap<OperationId, Task>,
     /// What has failed most comes last, else it would keep out the others where calls of slow nodes are few.
-    to_write: BTreeSet<(u32, Id)>,
-    to_read: BTreeSet<(u32, Id)>,
-    due: BTreeSet<(Instant, Id)>,
+    to_write: BTreeSet<(u32, OperationId)>,
+    to_read: BTreeSet<(u32, OperationId)>,
+    due: BTreeSet<(Instant, OperationId)>,
     backoff: Backoff,
 }
 
@@ -60,53 +60,53 @@ impl Schedule {
         *self = Schedule::new(self.backoff.clone());
     }
 
-    pub fn begin(&mut self, id: Id, now: Instant) {
+    pub fn begin(&mut self, id: OperationId, now: Instant) {
         let task = Task {
-            stage: Stage::InCall,
+            stage: OperationStage::InCall,
             attempts: 0,
             pauses: 0,
             backoff: self.backoff.clone(),
             read_until: now,
         };
         self.tasks.insert(id, task);
-        self.set(id, Stage::Ready(Service::Write));
+        self.set(id, OperationStage::Ready(AttributeService::Write));
     }
 
     /// The operations that are ready for a service, in order.
-    pub fn ready(&self, service: Service) -> impl Iterator<Item = Id> {
+    pub fn ready(&self, service: AttributeService) -> impl Iterator<Item = OperationId> {
         let ready = match service {
-            Service::Write => &self.to_write,
-            Service::Read => &self.to_read,
+            AttributeService::Write => &self.to_write,
+            AttributeService::Read => &self.to_read,
         };
         ready.iter().map(|(_, id)| *id)
     }
 
-    pub fn in_call(&mut self, id: Id) {
-        self.set(id, Stage::InCall);
+    pub fn in_call(&mut self, id: OperationId) {
+        self.set(id, OperationStage::InCall);
     }
 
-    pub fn at_once(&mut self, id: Id, service: Service) {
-        self.set(id, Stage::Ready(service));
+    pub fn at_once(&mut self, id: OperationId, service: AttributeService) {
+        self.set(id, OperationStage::Ready(service));
     }
 
     /// What was written is to be read back until then.
-    pub fn read_back(&mut self, id: Id, until: Instant) {
+    pub fn read_back(&mut self, id: OperationId, until: Instant) {
         if let Some(task) = self.tasks.get_mut(&id) {
             task.read_until = until;
         }
-        self.at_once(id, Service::Read);
+        self.at_once(id, AttributeService::Read);
     }
 
-    pub fn read_until(&self, id: Id) -> Option<Instant> {
+    pub fn read_until(&self, id: OperationId) -> Option<Instant> {
         Some(self.tasks.get(&id)?.read_until)
     }
 
-    pub fn look_again(&mut self, id: Id, at: Instant) {
-        self.set(id, Stage::Until(at, Service::Read));
+    pub fn look_again(&mut self, id: OperationId, at: Instant) {
+        self.set(id, OperationStage::Until(at, AttributeService::Read));
     }
 
     /// Another attempt of the handshake, if it has one left of so many in all.
-    pub fn try_again(&mut self, id: Id, attempts_max: u32, at: Instant) -> bool {
+    pub fn try_again(&mut self, id: OperationId, attempts_max: u32, at: Instant) -> bool {
         let Some(task) = self.tasks.get_mut(&id) else {
             return false;
         };
@@ -115,31 +115,31 @@ impl Schedule {
             task.attempts = 0;
             return false;
         }
-        self.set(id, Stage::Until(at, Service::Write));
+        self.set(id, OperationStage::Until(at, AttributeService::Write));
         true
     }
 
     /// All attempts anew, after a pause that grows from time to time.
-    pub fn try_later(&mut self, id: Id, now: Instant) {
+    pub fn try_later(&mut self, id: OperationId, now: Instant) {
         // Out of its place among those that are ready, which the number of pauses is a part of.
-        self.set(id, Stage::InCall);
+        self.set(id, OperationStage::InCall);
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.pauses = task.pauses.saturating_add(1);
         let at = now + task.backoff.next();
-        self.set(id, Stage::Until(at, Service::Write));
+        self.set(id, OperationStage::Until(at, AttributeService::Write));
     }
 
     /// Forgets an operation; false: it is in a call, whose answer is waited for.
-    pub fn cancel(&mut self, id: Id) -> bool {
-        let is_in_call = matches!(self.tasks.get(&id), Some(task) if matches!(task.stage, Stage::InCall));
+    pub fn cancel(&mut self, id: OperationId) -> bool {
+        let is_in_call = matches!(self.tasks.get(&id), Some(task) if matches!(task.stage, OperationStage::InCall));
         if !is_in_call {
             self.end(id);
         }
         !is_in_call
     }
 
-    pub fn end(&mut self, id: Id) {
-        self.set(id, Stage::InCall);
+    pub fn end(&mut self, id: OperationId) {
+        self.set(id, OperationStage::InCall);
         self.tasks.remove(&id);
     }
 
@@ -152,7 +152,7 @@ impl Schedule {
     pub fn wake(&mut self, now: Instant) {
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             match self.tasks.get(&id).map(|task| task.stage) {
-                Some(Stage::Until(_, service)) => self.set(id, Stage::Ready(service)),
+                Some(OperationStage::Until(_, service)) => self.set(id, OperationStage::Ready(service)),
                 // Nobody waits for it any more.
                 _ => {
                     self.due.pop_first();
@@ -161,20 +161,20 @@ impl Schedule {
         }
     }
 
-    fn set(&mut self, id: Id, stage: Stage) {
+    fn set(&mut self, id: OperationId, stage: OperationStage) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let place = (task.pauses, id);
         match std::mem::replace(&mut task.stage, stage) {
-            Stage::Ready(Service::Write) => self.to_write.remove(&place),
-            Stage::Ready(Service::Read) => self.to_read.remove(&place),
-            Stage::Until(at, _) => self.due.remove(&(at, id)),
-            Stage::InCall => false,
+            OperationStage::Ready(AttributeService::Write) => self.to_write.remove(&place),
+            OperationStage::Ready(AttributeService::Read) => self.to_read.remove(&place),
+            OperationStage::Until(at, _) => self.due.remove(&(at, id)),
+            OperationStage::InCall => false,
         };
         match stage {
-            Stage::Ready(Service::Write) => self.to_write.insert(place),
-            Stage::Ready(Service::Read) => self.to_read.insert(place),
-            Stage::Until(at, _) => self.due.insert((at, id)),
-            Stage::InCall => false,
+            OperationStage::Ready(AttributeService::Write) => self.to_write.insert(place),
+            OperationStage::Ready(AttributeService::Read) => self.to_read.insert(place),
+            OperationStage::Until(at, _) => self.due.insert((at, id)),
+            OperationStage::InCall => false,
         };
     }
 }
@@ -185,13 +185,13 @@ mod tests {
 
     use super::*;
 
-    fn schedule(operations: Id) -> (Schedule, Instant) {
+    fn schedule(operations: OperationId) -> (Schedule, Instant) {
         let (mut schedule, now) = (Schedule::new(Backoff::new(Duration::from_millis(100))), Instant::now());
         (0..operations).for_each(|id| schedule.begin(id, now));
         (schedule, now)
     }
 
-    fn ready(schedule: &Schedule, service: Service) -> Vec<Id> {
+    fn ready(schedule: &Schedule, service: AttributeService) -> Vec<OperationId> {
         schedule.ready(service).collect()
     }
 
@@ -202,15 +202,15 @@ mod tests {
         schedule.try_later(0, now);
         schedule.in_call(1);
         schedule.read_back(1, now);
-        assert_eq!(ready(&schedule, Service::Write), [2]);
-        assert_eq!(ready(&schedule, Service::Read), [1]);
+        assert_eq!(ready(&schedule, AttributeService::Write), [2]);
+        assert_eq!(ready(&schedule, AttributeService::Read), [1]);
         schedule.in_call(1);
         schedule.look_again(1, now + Duration::from_secs(1));
         schedule.wake(now);
-        assert!(ready(&schedule, Service::Read).is_empty());
+        assert!(ready(&schedule, AttributeService::Read).is_empty());
         schedule.wake(now + Duration::from_secs(1));
-        assert_eq!(ready(&schedule, Service::Write), [2, 0]);
-        assert_eq!(ready(&schedule, Service::Read), [1]);
+        assert_eq!(ready(&schedule, AttributeService::Write), [2, 0]);
+        assert_eq!(ready(&schedule, AttributeService::Read), [1]);
         assert_eq!(schedule.next_due(), None);
     }
 
@@ -233,7 +233,9 @@ mod tests {
         assert!(!schedule.cancel(0));
         // One that was never begun, too.
         assert!((1..5).all(|id| schedule.cancel(id)));
-        assert!(ready(&schedule, Service::Write).is_empty() && ready(&schedule, Service::Read).is_empty());
+        assert!(
+            ready(&schedule, AttributeService::Write).is_empty() && ready(&schedule, AttributeService::Read).is_empty()
+        );
         assert_eq!(schedule.next_due(), None);
     }
 }

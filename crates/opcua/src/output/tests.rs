@@ -135,7 +135,7 @@ struct Options {
     handshake: &'static str,
     /// Further fields.
     more: &'static str,
-    pace: Pace,
+    pace: DispatchTiming,
     /// How long a call may take.
     answer_within: Duration,
 }
@@ -148,10 +148,10 @@ impl Default for Options {
             limit: 0,
             handshake: UNCHECKED,
             more: "",
-            pace: Pace {
+            pace: DispatchTiming {
                 backoff: Backoff::up_to(Duration::from_millis(1), Duration::from_millis(10)),
                 namespaces: Duration::ZERO,
-                ..Pace::default()
+                ..DispatchTiming::default()
             },
             answer_within: Duration::from_secs(10),
         }
@@ -177,8 +177,8 @@ struct Setup {
     fake: FakeServer,
     facts: ServerFacts,
     answer_within: Duration,
-    server: watch::Sender<Option<Arc<Server>>>,
-    jobs: mpsc::UnboundedSender<Job>,
+    server: watch::Sender<Option<Arc<WriteSession>>>,
+    jobs: mpsc::UnboundedSender<WriteJob>,
     component: thalweg_flow::Component,
     /// Why nothing gets through.
     stands: Arc<Mutex<Option<String>>>,
@@ -207,13 +207,13 @@ impl Setup {
         let (server, component, stop) = (watch::Sender::new(None), component(), CancellationToken::new());
         let stands: Arc<Mutex<Option<String>>> = Arc::default();
         let told = stands.clone();
-        let report = Report::new(
+        let report = HeldUpNodes::new(
             component.clone(),
             move |why| *told.lock() = Some(why.to_owned()),
             Arc::default(),
         );
         let (jobs, receiver) = mpsc::unbounded_channel();
-        let courier = Courier::new(Arc::new(config(&options, mappings)), options.pace, report);
+        let courier = WriteDispatcher::new(Arc::new(config(&options, mappings)), options.pace, report);
         tokio::spawn(courier.run(receiver, server.subscribe(), stop.clone()));
         let setup = Setup {
             plant,
@@ -244,9 +244,9 @@ impl Setup {
 
     /// A session of its own, in place of the one before.
     async fn connect(&self) {
-        let profile = profile::Name::Auto.profile();
+        let profile = profile::ProfileName::Auto.profile();
         let session = session(&self.fake.url).await;
-        let server = Server::new(session, self.facts.clone(), &profile, self.answer_within);
+        let server = WriteSession::new(session, self.facts.clone(), &profile, self.answer_within);
         self.server.send_replace(Some(Arc::new(server)));
     }
 
@@ -254,7 +254,7 @@ impl Setup {
         let messages: Vec<Message> = messages.iter().map(|text| Message::raw((*text).to_owned())).collect();
         let (done, ending) = oneshot::channel();
         let messages = Arc::new(messages);
-        assert!(self.jobs.send(Job { messages, done }).is_ok());
+        assert!(self.jobs.send(WriteJob { messages, done }).is_ok());
         ending
     }
 
@@ -322,7 +322,7 @@ fn config(options: &Options, mappings: &[(&str, &str)]) -> OutputConfig {
         ));
     }
     let diagnostics = Diagnostics::new("flow.yaml");
-    let (registry, whole) = (Registry::new(), thalweg_config::Config::default());
+    let (registry, whole) = (ComponentRegistry::new(), thalweg_config::Config::default());
     let context = ParseContext::new(&diagnostics, &registry, &whole);
     let config = OutputConfig::parse(&Node::parse(&yaml).unwrap(), &context);
     config.unwrap_or_else(|| panic!("{yaml}\n{diagnostics}"))

@@ -26,10 +26,10 @@ use x509_cert::serial_number::SerialNumber;
 use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoOwned};
 use x509_cert::time::{Time, Validity};
 
-use super::kept_file::keep;
+use super::durable_file::keep;
 use super::key_pair::{KeyPair, to_pem};
 use super::policy_rules::{check_key, is_legacy};
-use super::x509::Parsed;
+use super::x509::ParsedCertificate;
 
 const KEY_BITS: u32 = 2048;
 const VALID_YEARS: u16 = 10;
@@ -102,7 +102,7 @@ impl ClientCertificates {
 }
 
 fn application_uri(pair: &KeyPair) -> Result<String, String> {
-    let uri = Parsed::from_der(&pair.der)?.application_uri();
+    let uri = ParsedCertificate::from_der(&pair.der)?.application_uri();
     uri.ok_or_else(|| "has no application URI among its alternative names, which OPC UA servers demand".to_owned())
 }
 

@@ -6,7 +6,7 @@ use opcua::types::{
     UserNameIdentityToken, UserTokenPolicy, X509IdentityToken,
 };
 
-use super::choice::{Offer, policy_of_uri, strength, token_type};
+use super::endpoint_choice::{EndpointOffer, policy_of_uri, strength, token_type};
 use super::policy_rules::check_key;
 use crate::config::Identity;
 
@@ -21,7 +21,7 @@ pub(crate) struct Login {
 /// `nonce` is the server's latest. Errors are sentences.
 pub(crate) fn login(
     identity: &Identity,
-    offer: &Offer,
+    offer: &EndpointOffer,
     server_certificate: Option<&X509>,
     nonce: &ByteString,
 ) -> Result<Login, String> {
@@ -61,7 +61,7 @@ pub(crate) fn login(
 }
 
 /// The offered way of this kind of login that protects it best.
-fn token_policy(identity: &Identity, offer: &Offer, has_certificate: bool) -> Result<UserTokenPolicy, String> {
+fn token_policy(identity: &Identity, offer: &EndpointOffer, has_certificate: bool) -> Result<UserTokenPolicy, String> {
     let kind = token_type(identity);
     let of_kind = || offer.tokens.iter().filter(|token| token.token_type == kind);
     let usable = |token: &&UserTokenPolicy| effective_policy(token, offer) != SecurityPolicy::Unknown;
@@ -88,7 +88,7 @@ fn token_policy(identity: &Identity, offer: &Offer, has_certificate: bool) -> Re
 }
 
 /// A token policy without one of its own uses that of the channel.
-fn effective_policy(token: &UserTokenPolicy, offer: &Offer) -> SecurityPolicy {
+fn effective_policy(token: &UserTokenPolicy, offer: &EndpointOffer) -> SecurityPolicy {
     match token.security_policy_uri.as_ref() {
         "" => offer.policy,
         uri => policy_of_uri(uri),
@@ -99,7 +99,7 @@ fn user_name(
     name: &str,
     password: &str,
     policy: &UserTokenPolicy,
-    offer: &Offer,
+    offer: &EndpointOffer,
     server_certificate: Option<&X509>,
     nonce: &ByteString,
 ) -> Result<Login, String> {

@@ -2,11 +2,11 @@
 //!
 //! Nothing here ever lowers what the configuration asks for: no match is an error that lists the offers.
 
-mod choice;
 mod client_certificate;
+mod durable_file;
+mod endpoint_choice;
 mod fingerprint;
 mod identity;
-mod kept_file;
 mod key_pair;
 mod pins;
 mod policy_rules;
@@ -16,8 +16,8 @@ mod trust;
 mod trust_folder;
 mod x509;
 
-pub(crate) use choice::{Offer, advice, as_given, choose, is_binary, stronger};
 pub(crate) use client_certificate::ClientCertificates;
+pub(crate) use endpoint_choice::{EndpointOffer, advice, as_given, choose, is_binary, stronger};
 pub(crate) use fingerprint::{Fingerprint, sha256_hex};
 pub(crate) use identity::login;
 pub(crate) use key_pair::KeyPair;
@@ -30,5 +30,5 @@ pub(crate) fn leaf_certificate(chain: &[u8]) -> Option<Vec<u8>> {
 
 /// What a certificate calls its owner.
 pub(crate) fn application_uri_of(der: &[u8]) -> Option<String> {
-    x509::Parsed::from_der(der).ok()?.application_uri()
+    x509::ParsedCertificate::from_der(der).ok()?.application_uri()
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::kept_file::keep;
+use super::durable_file::keep;
 use super::sha256_hex;
 
 /// Two small files per endpoint address in `keys/`, so that two inputs of one server agree.
@@ -19,7 +19,7 @@ pub(super) struct Pins {
 
 /// What a file says of the certificate that was seen first.
 #[derive(Debug, PartialEq, Eq)]
-enum Memory {
+enum PinRecord {
     Nothing,
     /// A file without content, as versions that did not sync it leave it at a power cut.
     Emptied,
@@ -28,7 +28,7 @@ enum Memory {
 }
 
 /// What is to be done with a certificate that is not refused.
-enum Verdict {
+enum PinDecision {
     Remembered,
     Remember { why: String },
 }
@@ -64,17 +64,17 @@ impl Pins {
     /// The certificate that the server showed before.
     pub fn certificate_of(&self, url: &str) -> Option<Vec<u8>> {
         let der = self.kept_certificate(url).ok()??;
-        match Memory::read(&self.digest_file(url)).ok()? {
-            Memory::Digest(digest) => (digest == sha256_hex(&der)).then_some(der),
-            Memory::Emptied => Some(der),
-            Memory::Nothing | Memory::Damaged => None,
+        match PinRecord::read(&self.digest_file(url)).ok()? {
+            PinRecord::Digest(digest) => (digest == sha256_hex(&der)).then_some(der),
+            PinRecord::Emptied => Some(der),
+            PinRecord::Nothing | PinRecord::Damaged => None,
         }
     }
 
     /// Remembers the first certificate; refuses another. The error is one sentence with the cure.
     pub fn check(&self, url: &str, der: &[u8]) -> Result<(), String> {
         let got = sha256_hex(der);
-        if let Verdict::Remember { why } = self.verdict(url, &got)? {
+        if let PinDecision::Remember { why } = self.verdict(url, &got)? {
             self.remember(url, &got, &why)?;
         }
         self.keep_certificate(url, der);
@@ -84,15 +84,15 @@ impl Pins {
     /// Accepts only what is remembered.
     pub fn check_again(&self, url: &str, der: &[u8]) -> Result<(), String> {
         match self.verdict(url, &sha256_hex(der))? {
-            Verdict::Remembered => Ok(()),
-            Verdict::Remember { .. } => Err(format!(
+            PinDecision::Remembered => Ok(()),
+            PinDecision::Remember { .. } => Err(format!(
                 "the certificate of the server at {url} is not remembered any more, since {} was removed or emptied; the next connection is a new one, which checks what the server shows",
                 self.digest_file(url).display()
             )),
         }
     }
 
-    fn verdict(&self, url: &str, got: &str) -> Result<Verdict, String> {
+    fn verdict(&self, url: &str, got: &str) -> Result<PinDecision, String> {
         let file = self.digest_file(url);
         let shown = file.display();
         let unreadable = |file: &Path, error: io::Error| {
@@ -106,16 +106,16 @@ impl Pins {
                 "the server at {url} shows another certificate than before: expected {known}, got {got}; if it was renewed on purpose, remove {shown} or set serverCertificateFingerprint"
             )
         };
-        match Memory::read(&file).map_err(|error| unreadable(&file, error))? {
-            Memory::Digest(known) if known == got => Ok(Verdict::Remembered),
-            Memory::Digest(known) => Err(another(&known)),
-            Memory::Damaged => Err(format!(
+        match PinRecord::read(&file).map_err(|error| unreadable(&file, error))? {
+            PinRecord::Digest(known) if known == got => Ok(PinDecision::Remembered),
+            PinRecord::Digest(known) => Err(another(&known)),
+            PinRecord::Damaged => Err(format!(
                 "the file {shown}, which remembers the certificate of the server at {url}, is damaged: it holds no SHA-256; if {got} is the server's certificate, remove the file to have it remembered again, or set serverCertificateFingerprint"
             )),
-            Memory::Nothing => Ok(Verdict::Remember {
+            PinRecord::Nothing => Ok(PinDecision::Remember {
                 why: "it is the first one seen".to_owned(),
             }),
-            Memory::Emptied => {
+            PinRecord::Emptied => {
                 let kept = self.certificate_file(url);
                 let digest = self.kept_certificate(url).map_err(|error| unreadable(&kept, error))?;
                 let why = match digest.map(|der| sha256_hex(&der)) {
@@ -126,7 +126,7 @@ impl Pins {
                     ),
                     None => format!("{shown}, which remembered the one before, is empty, perhaps since a power cut"),
                 };
-                Ok(Verdict::Remember { why })
+                Ok(PinDecision::Remember { why })
             }
         }
     }
@@ -172,24 +172,24 @@ impl Pins {
     }
 }
 
-impl Memory {
-    fn read(file: &Path) -> io::Result<Memory> {
+impl PinRecord {
+    fn read(file: &Path) -> io::Result<PinRecord> {
         match std::fs::read(file) {
-            Ok(bytes) => Ok(Memory::of(&bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Memory::Nothing),
+            Ok(bytes) => Ok(PinRecord::of(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PinRecord::Nothing),
             Err(error) => Err(error),
         }
     }
 
-    fn of(bytes: &[u8]) -> Memory {
+    fn of(bytes: &[u8]) -> PinRecord {
         const DIGITS: usize = 64;
         if is_blank(bytes) {
-            return Memory::Emptied;
+            return PinRecord::Emptied;
         }
         let text = String::from_utf8_lossy(bytes).trim().to_owned();
         match text.len() == DIGITS && text.chars().all(|c| c.is_ascii_hexdigit()) {
-            true => Memory::Digest(text),
-            false => Memory::Damaged,
+            true => PinRecord::Digest(text),
+            false => PinRecord::Damaged,
         }
     }
 }

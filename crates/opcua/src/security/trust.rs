@@ -9,8 +9,8 @@ use opcua::crypto::SecurityPolicy;
 use super::fingerprint::Fingerprint;
 use super::pins::Pins;
 use super::policy_rules::check_key;
-use super::trust_folder::{Check, SENT_MAX, TrustFolder};
-use super::x509::{self, Parsed};
+use super::trust_folder::{CertificateCheck, SENT_MAX, TrustFolder};
+use super::x509::{self, ParsedCertificate};
 
 /// A certificate has one or two kilobytes. What is larger is not read, and kept nowhere.
 const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
@@ -113,11 +113,11 @@ impl Trust {
         check_key(
             shown.policy,
             "the server's certificate",
-            Parsed::from_der(leaf)?.key_bits(),
+            ParsedCertificate::from_der(leaf)?.key_bits(),
         )?;
         if let Some(folder) = &self.folder {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            folder.check(&Check {
+            folder.check(&CertificateCheck {
                 certificates,
                 url,
                 host: &shown.host,

@@ -15,12 +15,12 @@ use std::time::Duration;
 use opcua::crypto::SecurityPolicy;
 
 pub(super) use self::path_building::SENT_MAX;
-use self::path_building::{Found, Pool, Refusal, Stage};
+use self::path_building::{CertificatePool, PathCheckStage, PathSearchResult, Refusal};
 use self::path_validation::{peculiarity, validate};
 use self::revocation::{Revocation, RevocationList};
-use super::kept_file::keep;
+use super::durable_file::keep;
 use super::sha256_hex;
-use super::x509::{self, Parsed};
+use super::x509::{self, ParsedCertificate};
 
 /// Larger files are not read, and said to be so where a server is refused.
 const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
@@ -35,7 +35,7 @@ pub(super) struct TrustFolder {
     path: PathBuf,
 }
 
-pub(super) struct Check<'a> {
+pub(super) struct CertificateCheck<'a> {
     /// The server's own, then what it sent behind it.
     pub certificates: &'a [Vec<u8>],
     pub url: &'a str,
@@ -49,8 +49,8 @@ pub(super) struct Check<'a> {
 
 /// What the folder holds at one moment.
 struct Contents {
-    trusted: Vec<Parsed>,
-    issuers: Vec<Parsed>,
+    trusted: Vec<ParsedCertificate>,
+    issuers: Vec<ParsedCertificate>,
     lists: Vec<RevocationList>,
     too_large: Vec<PathBuf>,
 }
@@ -61,7 +61,7 @@ impl TrustFolder {
     }
 
     /// Whoever asks keeps what is refused: others than the folder refuse certificates too.
-    pub fn check(&self, check: &Check<'_>) -> Result<(), String> {
+    pub fn check(&self, check: &CertificateCheck<'_>) -> Result<(), String> {
         let der = check.certificates.first().map(Vec::as_slice).unwrap_or_default();
         let contents = self.read()?;
         contents
@@ -96,7 +96,7 @@ impl TrustFolder {
 
     fn read(&self) -> Result<Contents, String> {
         let mut too_large = Vec::new();
-        let mut parsed = |folder: &str| -> Result<Vec<Parsed>, String> {
+        let mut parsed = |folder: &str| -> Result<Vec<ParsedCertificate>, String> {
             let mut certificates = Vec::new();
             for file in self.files(folder)? {
                 if file.bytes > CERTIFICATE_BYTES_MAX {
@@ -104,7 +104,7 @@ impl TrustFolder {
                     continue;
                 }
                 let ders = x509::certificates(&file.read()?);
-                certificates.extend(ders.iter().filter_map(|der| Parsed::from_der(der).ok()));
+                certificates.extend(ders.iter().filter_map(|der| ParsedCertificate::from_der(der).ok()));
             }
             Ok(certificates)
         };
@@ -187,10 +187,10 @@ impl File {
 }
 
 impl Contents {
-    fn verdict(&self, check: &Check<'_>, der: &[u8]) -> Result<(), String> {
-        let leaf = Parsed::from_der(der)?;
+    fn verdict(&self, check: &CertificateCheck<'_>, der: &[u8]) -> Result<(), String> {
+        let leaf = ParsedCertificate::from_der(der)?;
         let sent = check.certificates.iter().skip(1).take(SENT_MAX);
-        let sent = sent.filter_map(|der| Parsed::from_der(der).ok()).collect();
+        let sent = sent.filter_map(|der| ParsedCertificate::from_der(der).ok()).collect();
         self.find_path(check, &leaf, sent)?;
         // A server that calls itself nothing is not the one that the certificate is for either.
         let uri = leaf.application_uri().unwrap_or_default();
@@ -204,35 +204,40 @@ impl Contents {
         Ok(())
     }
 
-    fn find_path(&self, check: &Check<'_>, leaf: &Parsed, sent: Vec<Parsed>) -> Result<(), String> {
+    fn find_path(
+        &self,
+        check: &CertificateCheck<'_>,
+        leaf: &ParsedCertificate,
+        sent: Vec<ParsedCertificate>,
+    ) -> Result<(), String> {
         let authorities = self.trusted.iter().chain(&self.issuers).collect();
         let mut revocation = Revocation::new(&self.lists, authorities, check.now);
-        let mut judge = |path: &[&Parsed]| {
+        let mut judge = |path: &[&ParsedCertificate]| {
             validate(path, check.policy, check.now)?;
             revocation.check(path).map_err(|why| Refusal {
-                stage: Stage::Revocation,
+                stage: PathCheckStage::Revocation,
                 why,
             })
         };
-        let mut pool = Pool::new(leaf.clone(), &self.trusted, &self.issuers, sent, check.now);
+        let mut pool = CertificatePool::new(leaf.clone(), &self.trusted, &self.issuers, sent, check.now);
         let digest = sha256_hex(&leaf.der);
         match (pool.search(&mut judge), leaf.unknown_signature()) {
-            (Found::Good, _) => Ok(()),
-            (Found::Refused(refusal), _) => Err(refusal.why),
-            (Found::Nowhere, None) => Err(format!(
+            (PathSearchResult::Good, _) => Ok(()),
+            (PathSearchResult::Refused(refusal), _) => Err(refusal.why),
+            (PathSearchResult::Nowhere, None) => Err(format!(
                 "server certificate {digest} is not trusted; move it from rejected/ to trusted/ to accept it"
             )),
-            (Found::Nowhere, Some(kind)) => Err(format!(
+            (PathSearchResult::Nowhere, Some(kind)) => Err(format!(
                 "server certificate {digest} is not trusted, and its signature (algorithm {kind}) is of a kind that is not checked here, so that no authority can vouch for it; move it from rejected/ to trusted/ to accept it"
             )),
-            (Found::TooMuchWork, _) => Err(format!(
+            (PathSearchResult::TooMuchWork, _) => Err(format!(
                 "server certificate {digest} is not trusted: too many certificates have the names of its issuers; remove those that are not needed from trusted/ and issuers/, or move it from rejected/ to trusted/ to accept it"
             )),
         }
     }
 
     /// Of what is peculiar and no reason to refuse.
-    fn warn(&self, check: &Check<'_>, leaf: &Parsed) {
+    fn warn(&self, check: &CertificateCheck<'_>, leaf: &ParsedCertificate) {
         let certificate = sha256_hex(&leaf.der);
         if !leaf.names_host(check.host) {
             tracing::warn!(

@@ -30,7 +30,7 @@ const SHA512_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.
 
 /// A certificate with the bytes it came from.
 #[derive(Clone, Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedCertificate {
     pub der: Vec<u8>,
     pub certificate: Certificate,
     pub extensions: Extensions,
@@ -40,26 +40,26 @@ pub(super) struct Parsed {
     key: Option<RsaPublicKey>,
 }
 
-impl PartialEq for Parsed {
-    fn eq(&self, other: &Parsed) -> bool {
+impl PartialEq for ParsedCertificate {
+    fn eq(&self, other: &ParsedCertificate) -> bool {
         self.der == other.der
     }
 }
 
 /// What an authority has signed, as it came: written anew, it could differ in how a default is said.
-pub(super) struct Signed<'a> {
+pub(super) struct SignedData<'a> {
     pub bytes: &'a [u8],
     /// Said inside of what is signed, and beside the signature.
     pub algorithms: [&'a AlgorithmIdentifierOwned; 2],
     pub signature: &'a [u8],
 }
 
-impl Parsed {
-    pub fn from_der(der: &[u8]) -> Result<Parsed, String> {
+impl ParsedCertificate {
+    pub fn from_der(der: &[u8]) -> Result<ParsedCertificate, String> {
         let certificate =
             Certificate::from_der(der).map_err(|error| format!("the certificate cannot be read: {error}"))?;
         let tbs = &certificate.tbs_certificate;
-        Ok(Parsed {
+        Ok(ParsedCertificate {
             der: der.to_vec(),
             extensions: Extensions::of(tbs),
             subject_name: ComparedName::of(&tbs.subject),
@@ -125,19 +125,19 @@ impl Parsed {
     }
 
     /// Whether the issuer's own key identifier, where both say one, is the one that this certificate names.
-    pub fn names_key_of(&self, issuer: &Parsed) -> bool {
+    pub fn names_key_of(&self, issuer: &ParsedCertificate) -> bool {
         let key_id = self.extensions.issuer_key_id.as_ref();
         key_id.is_some() && key_id == issuer.extensions.key_id.as_ref()
     }
 
-    pub fn has_same_key(&self, other: &Parsed) -> bool {
+    pub fn has_same_key(&self, other: &ParsedCertificate) -> bool {
         let [own, its] = [self, other].map(|parsed| &parsed.certificate.tbs_certificate.subject_public_key_info);
         own == its
     }
 
-    pub fn signed(&self) -> Signed<'_> {
+    pub fn signed(&self) -> SignedData<'_> {
         let certificate = &self.certificate;
-        Signed {
+        SignedData {
             bytes: signed_bytes(&self.der).unwrap_or_default(),
             algorithms: [&certificate.tbs_certificate.signature, &certificate.signature_algorithm],
             signature: certificate.signature.as_bytes().unwrap_or_default(),
@@ -145,7 +145,7 @@ impl Parsed {
     }
 
     /// Whether this certificate's key verifies a signature. Names are not looked at.
-    pub fn has_signed(&self, signed: &Signed<'_>) -> bool {
+    pub fn has_signed(&self, signed: &SignedData<'_>) -> bool {
         let [inside, beside] = signed.algorithms;
         let (Some(key), Ok(signature)) = (self.key.clone(), Signature::try_from(signed.signature)) else {
             return false;
@@ -279,7 +279,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = (certificates(&bytes), revocation_lists(&bytes), Parsed::from_der(&bytes));
+            let _ = (certificates(&bytes), revocation_lists(&bytes), ParsedCertificate::from_der(&bytes));
         }
     }
 }

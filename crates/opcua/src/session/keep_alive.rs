@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{REQUEST_TIMEOUT, Session, read_id};
 use crate::channel::CallError;
-use crate::value::{TypeBook, status};
+use crate::value::{StructureRegistry, status};
 
 /// Between two questions at the least.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
@@ -49,7 +49,12 @@ impl Drop for KeepAlive {
 async fn ask(session: &Session) -> Result<(), CallError> {
     let state = read_id(VariableId::Server_ServerStatus_State.into(), AttributeId::Value);
     match session
-        .read(vec![state], TimestampsToReturn::Neither, 0.0, &TypeBook::default())
+        .read(
+            vec![state],
+            TimestampsToReturn::Neither,
+            0.0,
+            &StructureRegistry::default(),
+        )
         .await
     {
         Ok(_) => Ok(()),

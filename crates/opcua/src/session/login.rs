@@ -10,17 +10,17 @@ use opcua::types::{
 };
 use parking_lot::Mutex;
 
-use super::{Inner, REQUEST_TIMEOUT, Session};
+use super::{REQUEST_TIMEOUT, Session, SessionInner};
 use crate::channel::{CallError, Channel, ChannelSecurity, MESSAGE_BYTES_MAX};
 use crate::config::{Identity, SecurityChoice};
 use crate::endpoint_url::EndpointUrl;
-use crate::security::{Offer, is_binary, leaf_certificate, login, stronger};
+use crate::security::{EndpointOffer, is_binary, leaf_certificate, login, stronger};
 use crate::value::status;
 
 /// Everything needed to log in, again and again.
 #[derive(Clone)]
 pub(crate) struct Credentials {
-    pub offer: Offer,
+    pub offer: EndpointOffer,
     pub security: ChannelSecurity,
     /// The server's certificate also where the channel does not use it: passwords are encrypted for it.
     pub server_certificate: Option<X509>,
@@ -65,7 +65,7 @@ impl Session {
         let credentials = as_announced(credentials, &response)?;
         let timeout = response.revised_session_timeout;
         let session = Session {
-            inner: Arc::new(Inner {
+            inner: Arc::new(SessionInner {
                 channel,
                 credentials,
                 token: response.authentication_token,
@@ -85,7 +85,7 @@ impl Session {
     pub async fn reactivate(&self, channel: Channel) -> Result<Session, LoginError> {
         let old = &self.inner;
         let session = Session {
-            inner: Arc::new(Inner {
+            inner: Arc::new(SessionInner {
                 channel,
                 credentials: old.credentials.clone(),
                 token: old.token.clone(),
@@ -196,9 +196,9 @@ fn as_announced(
         return Ok(credentials);
     }
     let announced = response.server_endpoints.iter().flatten();
-    let announced: Vec<Offer> = announced
+    let announced: Vec<EndpointOffer> = announced
         .filter(|endpoint| is_binary(endpoint))
-        .map(Offer::from)
+        .map(EndpointOffer::from)
         .collect();
     if secured && let Some((best, used)) = stronger(&announced, offer, &credentials.choice, &credentials.identity) {
         return Err(LoginError::Proof(format!(
@@ -213,7 +213,7 @@ fn as_announced(
         .clone()
         .or_else(|| X509::from_der(&leaf_certificate(&found.certificate)?).ok());
     Ok(Arc::new(Credentials {
-        offer: Offer {
+        offer: EndpointOffer {
             tokens: found.tokens.clone(),
             ..offer.clone()
         },
@@ -223,12 +223,12 @@ fn as_announced(
 }
 
 /// The endpoint in use among those that list their logins; of several with its mode and policy the one with its path.
-fn same_endpoint<'a>(announced: &'a [Offer], used: &Offer) -> Option<&'a Offer> {
+fn same_endpoint<'a>(announced: &'a [EndpointOffer], used: &EndpointOffer) -> Option<&'a EndpointOffer> {
     let same = || {
         let listed = announced.iter().filter(|offer| !offer.tokens.is_empty());
         listed.filter(|offer| offer.mode == used.mode && offer.policy == used.policy)
     };
-    let path = |offer: &Offer| EndpointUrl::parse(&offer.url).map(|url| url.path).ok();
+    let path = |offer: &EndpointOffer| EndpointUrl::parse(&offer.url).map(|url| url.path).ok();
     same().find(|offer| path(offer) == path(used)).or_else(|| same().next())
 }
 
@@ -274,7 +274,7 @@ mod tests {
         policy: Option<SecurityPolicy>,
         secured: bool,
     ) -> Result<String, String> {
-        let mut discovered = Offer::from(&endpoint("/ua", USED, "discovered"));
+        let mut discovered = EndpointOffer::from(&endpoint("/ua", USED, "discovered"));
         discovered.url = "opc.tcp://plc:4840/ua".to_owned();
         let mut security = ChannelSecurity::none();
         if secured {

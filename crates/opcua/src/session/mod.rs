@@ -13,7 +13,7 @@ use std::time::Duration;
 use opcua::types::{ByteString, CloseSecureChannelRequest, CloseSessionRequest, NodeId};
 use parking_lot::Mutex;
 
-use crate::channel::{AnswerQueue, Body, CallError, Channel, Service};
+use crate::channel::{AnswerBody, AnswerQueue, CallError, Channel, ServiceRequest};
 
 pub(crate) use keep_alive::KeepAlive;
 pub(crate) use login::{Credentials, LoginError};
@@ -25,10 +25,10 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Cheap to clone; clones are the same session.
 #[derive(Clone)]
 pub(crate) struct Session {
-    inner: Arc<Inner>,
+    inner: Arc<SessionInner>,
 }
 
-struct Inner {
+struct SessionInner {
     channel: Channel,
     credentials: Arc<Credentials>,
     /// Secret: proves to the server which session a request belongs to.
@@ -52,21 +52,25 @@ impl Session {
         self.inner.timeout
     }
 
-    pub async fn call<S: Service>(&self, request: S) -> Result<S::Response, CallError> {
+    pub async fn call<S: ServiceRequest>(&self, request: S) -> Result<S::Response, CallError> {
         self.call_within(request, REQUEST_TIMEOUT).await
     }
 
-    pub async fn call_within<S: Service>(&self, request: S, timeout: Duration) -> Result<S::Response, CallError> {
+    pub async fn call_within<S: ServiceRequest>(
+        &self,
+        request: S,
+        timeout: Duration,
+    ) -> Result<S::Response, CallError> {
         self.inner.channel.call(&self.inner.token, request, timeout).await
     }
 
     /// The answer undecoded, for those that carry values.
-    pub async fn call_raw<S: Service>(&self, request: S, timeout: Duration) -> Result<Body, CallError> {
+    pub async fn call_raw<S: ServiceRequest>(&self, request: S, timeout: Duration) -> Result<AnswerBody, CallError> {
         self.inner.channel.call_raw(&self.inner.token, request, timeout).await
     }
 
     /// Sends a request whose answer goes to a queue, in the order of arrival.
-    pub async fn enqueue<S: Service>(&self, request: S, timeout_hint: Duration, queue: &AnswerQueue, tag: u64) {
+    pub async fn enqueue<S: ServiceRequest>(&self, request: S, timeout_hint: Duration, queue: &AnswerQueue, tag: u64) {
         self.inner
             .channel
             .enqueue(&self.inner.token, request, timeout_hint, queue, tag)

@@ -6,7 +6,7 @@ use opcua::types::{AttributeId, NodeId, QualifiedName, ReadRequest, ReadValueId,
 
 use super::{REQUEST_TIMEOUT, Session};
 use crate::channel::CallError;
-use crate::value::{DataValue, TypeBook, answers};
+use crate::value::{DataValue, StructureRegistry, answers};
 
 pub(crate) fn read_id(node_id: NodeId, attribute: AttributeId) -> ReadValueId {
     ReadValueId {
@@ -24,7 +24,7 @@ impl Session {
         nodes: Vec<ReadValueId>,
         timestamps: TimestampsToReturn,
         max_age_ms: f64,
-        types: &TypeBook,
+        types: &StructureRegistry,
     ) -> Result<Vec<DataValue>, CallError> {
         self.read_within(nodes, timestamps, max_age_ms, types, REQUEST_TIMEOUT)
             .await
@@ -35,7 +35,7 @@ impl Session {
         nodes: Vec<ReadValueId>,
         timestamps: TimestampsToReturn,
         max_age_ms: f64,
-        types: &TypeBook,
+        types: &StructureRegistry,
         timeout: Duration,
     ) -> Result<Vec<DataValue>, CallError> {
         let wanted = nodes.len();

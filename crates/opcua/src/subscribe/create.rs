@@ -12,25 +12,25 @@ use crate::value::status;
 
 /// Whether filters are sent to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Filters {
+pub(crate) enum FilterStrategy {
     /// The first chunk is on its way, or still to be sent alone.
     Undecided,
     Server,
     Client,
 }
 
-impl From<profile::Filters> for Filters {
-    fn from(filters: profile::Filters) -> Filters {
+impl From<profile::FilterSupport> for FilterStrategy {
+    fn from(filters: profile::FilterSupport) -> FilterStrategy {
         match filters {
-            profile::Filters::Yes => Filters::Server,
-            profile::Filters::No => Filters::Client,
-            profile::Filters::Try => Filters::Undecided,
+            profile::FilterSupport::Yes => FilterStrategy::Server,
+            profile::FilterSupport::No => FilterStrategy::Client,
+            profile::FilterSupport::Try => FilterStrategy::Undecided,
         }
     }
 }
 
 /// One item to create.
-pub(crate) struct Wanted {
+pub(crate) struct NewMonitoredItem {
     pub node_id: NodeId,
     pub handle: u32,
     pub filter: ExtensionObject,
@@ -82,7 +82,7 @@ impl From<&MonitoredItemCreateResult> for CreateOutcome {
 pub(crate) async fn create(
     session: &Session,
     subscription_id: u32,
-    wanted: Vec<Wanted>,
+    wanted: Vec<NewMonitoredItem>,
     queue_size: u32,
 ) -> Result<Vec<CreateOutcome>, CallError> {
     let count = wanted.len();

@@ -7,6 +7,6 @@ pub(crate) mod retransmission;
 pub(crate) mod sequence;
 pub(crate) mod subscription;
 
-pub(crate) use create::{CreateOutcome, Filters};
-pub(crate) use publish::Publisher;
+pub(crate) use create::{CreateOutcome, FilterStrategy};
+pub(crate) use publish::PublishRequester;
 pub(crate) use subscription::{Subscription, SubscriptionSettings};

@@ -12,7 +12,7 @@ use opcua::types::{PublishRequest, SubscriptionAcknowledgement};
 use thalweg_telemetry::IntGauge;
 use tokio::sync::mpsc;
 
-use crate::channel::{Answer, AnswerQueue};
+use crate::channel::{AnswerQueue, QueuedAnswer};
 use crate::session::Session;
 
 /// Outstanding requests of a session.
@@ -21,8 +21,8 @@ const OUTSTANDING_MAX: usize = 64;
 /// What the server is told about how long a request may wait: longer than any keep-alive.
 const TIMEOUT_HINT: Duration = Duration::from_secs(600);
 
-pub(crate) struct Publisher {
-    answers: mpsc::UnboundedReceiver<Answer>,
+pub(crate) struct PublishRequester {
+    answers: mpsc::UnboundedReceiver<QueuedAnswer>,
     queue: AnswerQueue,
     sent: HashMap<u64, Instant>,
     tag: u64,
@@ -36,15 +36,15 @@ pub(crate) struct Publisher {
     resting: Vec<Instant>,
 }
 
-impl Publisher {
+impl PublishRequester {
     /// `outstanding` shows how many requests the server holds.
-    pub fn new(per_subscription: usize, outstanding: IntGauge) -> Publisher {
+    pub fn new(per_subscription: usize, outstanding: IntGauge) -> PublishRequester {
         let (sender, answers) = mpsc::unbounded_channel();
         let queue = AnswerQueue {
             answers: sender,
             outstanding,
         };
-        Publisher {
+        PublishRequester {
             answers,
             queue,
             sent: HashMap::new(),
@@ -106,7 +106,7 @@ impl Publisher {
     }
 
     /// The next answer with the time since its request. Pending while nothing is outstanding.
-    pub async fn answer(&mut self) -> (Answer, Duration) {
+    pub async fn answer(&mut self) -> (QueuedAnswer, Duration) {
         loop {
             let Some(answer) = self.answers.recv().await else {
                 std::future::pending::<()>().await;

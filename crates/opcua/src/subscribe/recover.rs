@@ -6,21 +6,21 @@ use opcua::types::{
     TransferSubscriptionsRequest, Variant,
 };
 
-use crate::channel::{Body, CallError};
+use crate::channel::{AnswerBody, CallError};
 use crate::session::{REQUEST_TIMEOUT, Session};
 use crate::value::status;
 
 /// What the server says of one subscription that was to be transferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Transferred {
+pub(crate) struct SubscriptionTransfer {
     pub status: u32,
     /// Messages that it still keeps.
     pub available: Vec<u32>,
 }
 
-impl Transferred {
-    fn refused(status: u32) -> Transferred {
-        Transferred {
+impl SubscriptionTransfer {
+    fn refused(status: u32) -> SubscriptionTransfer {
+        SubscriptionTransfer {
             status,
             available: Vec::new(),
         }
@@ -33,7 +33,7 @@ impl Transferred {
 }
 
 /// One result per id. A server without the service refuses all.
-pub(crate) async fn transfer(session: &Session, ids: &[u32]) -> Result<Vec<Transferred>, CallError> {
+pub(crate) async fn transfer(session: &Session, ids: &[u32]) -> Result<Vec<SubscriptionTransfer>, CallError> {
     let results = transfer_at_once(session, ids).await?;
     if results.len() == ids.len() {
         return Ok(results);
@@ -43,19 +43,19 @@ pub(crate) async fn transfer(session: &Session, ids: &[u32]) -> Result<Vec<Trans
     for id in ids {
         let mut results = transfer_at_once(session, std::slice::from_ref(id)).await?;
         let alone = results.pop().filter(|_| results.is_empty());
-        each.push(alone.unwrap_or(Transferred::refused(StatusCode::BadUnexpectedError.bits())));
+        each.push(alone.unwrap_or(SubscriptionTransfer::refused(StatusCode::BadUnexpectedError.bits())));
     }
     Ok(each)
 }
 
 /// As many results as the server gives.
-async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<Transferred>, CallError> {
+async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<SubscriptionTransfer>, CallError> {
     let request = TransferSubscriptionsRequest {
         request_header: Default::default(),
         subscription_ids: Some(ids.to_vec()),
         send_initial_values: true,
     };
-    let refused = |status: u32| vec![Transferred::refused(status); ids.len()];
+    let refused = |status: u32| vec![SubscriptionTransfer::refused(status); ids.len()];
     let response = match session.call(request).await {
         Ok(response) => response,
         Err(CallError::Refused(status)) => return Ok(refused(status)),
@@ -63,7 +63,7 @@ async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<Transfer
         Err(_) => return Ok(refused(StatusCode::BadUnexpectedError.bits())),
     };
     let results = response.results.unwrap_or_default();
-    let results = results.into_iter().map(|result| Transferred {
+    let results = results.into_iter().map(|result| SubscriptionTransfer {
         status: result.status_code.bits(),
         available: result.available_sequence_numbers.unwrap_or_default(),
     });
@@ -71,8 +71,8 @@ async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<Transfer
 }
 
 /// What a server answers to the wish for a message that was sent before.
-pub(crate) enum Republished {
-    Message(Body),
+pub(crate) enum RepublishOutcome {
+    Message(AnswerBody),
     /// It does not keep it, or not any more; it may keep others.
     NotAvailable,
     /// It answers no such wish: there is no use in asking for others.
@@ -81,34 +81,38 @@ pub(crate) enum Republished {
     NoSubscription,
 }
 
-pub(crate) async fn republish(session: &Session, subscription_id: u32, number: u32) -> Result<Republished, CallError> {
+pub(crate) async fn republish(
+    session: &Session,
+    subscription_id: u32,
+    number: u32,
+) -> Result<RepublishOutcome, CallError> {
     let request = RepublishRequest {
         request_header: Default::default(),
         subscription_id,
         retransmit_sequence_number: number,
     };
     match session.call_raw(request, REQUEST_TIMEOUT).await {
-        Ok(body) => Ok(Republished::Message(body)),
+        Ok(body) => Ok(RepublishOutcome::Message(body)),
         Err(error @ CallError::Closed(_)) => Err(error),
         Err(CallError::Refused(status)) if status == StatusCode::BadMessageNotAvailable.bits() => {
-            Ok(Republished::NotAvailable)
+            Ok(RepublishOutcome::NotAvailable)
         }
-        Err(CallError::Refused(status)) if status::says_no_subscription(status) => Ok(Republished::NoSubscription),
-        Err(_) => Ok(Republished::Unanswered),
+        Err(CallError::Refused(status)) if status::says_no_subscription(status) => Ok(RepublishOutcome::NoSubscription),
+        Err(_) => Ok(RepublishOutcome::Unanswered),
     }
 }
 
 /// A monitored item as the server lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ServerItem {
     pub id: u32,
     pub handle: u32,
 }
 
 /// What a server says of the items of a subscription.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Account {
-    Items(Vec<Listed>),
+pub(crate) enum ServerItemList {
+    Items(Vec<ServerItem>),
     /// It gives no account, which servers need not.
     NotGiven,
     /// It does not have the subscription.
@@ -116,7 +120,7 @@ pub(crate) enum Account {
 }
 
 /// The items of a subscription by the server's own account (its method GetMonitoredItems).
-pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> Result<Account, CallError> {
+pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> Result<ServerItemList, CallError> {
     let request = CallRequest {
         request_header: Default::default(),
         methods_to_call: Some(vec![CallMethodRequest {
@@ -128,23 +132,23 @@ pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> 
     let response = match session.call(request).await {
         Ok(response) => response,
         Err(error @ CallError::Closed(_)) => return Err(error),
-        Err(_) => return Ok(Account::NotGiven),
+        Err(_) => return Ok(ServerItemList::NotGiven),
     };
     let Some(result) = response.results.and_then(|results| results.into_iter().next()) else {
-        return Ok(Account::NotGiven);
+        return Ok(ServerItemList::NotGiven);
     };
     Ok(match result.output_arguments.unwrap_or_default().as_slice() {
-        _ if status::says_no_subscription(result.status_code.bits()) => Account::NoSubscription,
+        _ if status::says_no_subscription(result.status_code.bits()) => ServerItemList::NoSubscription,
         [ids, handles] if !result.status_code.is_bad() => {
-            listed(ids, handles).map_or(Account::NotGiven, Account::Items)
+            listed(ids, handles).map_or(ServerItemList::NotGiven, ServerItemList::Items)
         }
-        _ => Account::NotGiven,
+        _ => ServerItemList::NotGiven,
     })
 }
 
-fn listed(ids: &Variant, handles: &Variant) -> Option<Vec<Listed>> {
+fn listed(ids: &Variant, handles: &Variant) -> Option<Vec<ServerItem>> {
     let (ids, handles) = (numbers(ids)?, numbers(handles)?);
-    let pairs = ids.iter().zip(&handles).map(|(id, handle)| Listed {
+    let pairs = ids.iter().zip(&handles).map(|(id, handle)| ServerItem {
         id: *id,
         handle: *handle,
     });
@@ -168,18 +172,18 @@ fn numbers(list: &Variant) -> Option<Vec<u32>> {
 
 /// How the server's account differs from ours.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Differences {
+pub(crate) struct ItemDifferences {
     /// Handles of items that the server does not have.
     pub missing: Vec<u32>,
     /// Items that the server has under another id.
-    pub renumbered: Vec<Listed>,
+    pub renumbered: Vec<ServerItem>,
     /// Ids of items that nobody asked for, or that exist twice.
     pub extra: Vec<u32>,
 }
 
 /// `expected` are the ids of our items by handle.
-pub(crate) fn compare(expected: &HashMap<u32, u32>, listed: &[Listed]) -> Differences {
-    let mut differences = Differences::default();
+pub(crate) fn compare(expected: &HashMap<u32, u32>, listed: &[ServerItem]) -> ItemDifferences {
+    let mut differences = ItemDifferences::default();
     // Where a handle is listed twice, the item that we know is the one to keep.
     let mut kept: HashMap<u32, u32> = HashMap::new();
     for item in listed {
@@ -212,19 +216,19 @@ mod account_tests {
     #[test]
     fn what_the_server_has_is_compared_with_what_it_should_have() {
         let expected: HashMap<u32, u32> = [(1, 11), (2, 12), (3, 13), (4, 14)].into();
-        let listed = [(11, 1), (99, 2), (21, 3), (13, 3), (50, 7)].map(|(id, handle)| Listed { id, handle });
+        let listed = [(11, 1), (99, 2), (21, 3), (13, 3), (50, 7)].map(|(id, handle)| ServerItem { id, handle });
         let differences = compare(&expected, &listed);
         assert_eq!(differences.missing, [4]);
-        assert_eq!(differences.renumbered, [Listed { id: 99, handle: 2 }]);
+        assert_eq!(differences.renumbered, [ServerItem { id: 99, handle: 2 }]);
         assert_eq!(differences.extra, [21, 50]);
-        let same: Vec<Listed> = expected
+        let same: Vec<ServerItem> = expected
             .iter()
-            .map(|(handle, id)| Listed {
+            .map(|(handle, id)| ServerItem {
                 id: *id,
                 handle: *handle,
             })
             .collect();
-        assert_eq!(compare(&expected, &same), Differences::default());
+        assert_eq!(compare(&expected, &same), ItemDifferences::default());
     }
 
     #[test]
@@ -235,7 +239,7 @@ mod account_tests {
         assert_eq!(listed(&Variant::from("x"), &numbers(vec![1])), None);
         assert_eq!(
             listed(&numbers(vec![5]), &numbers(vec![6])),
-            Some(vec![Listed { id: 5, handle: 6 }])
+            Some(vec![ServerItem { id: 5, handle: 6 }])
         );
     }
 }

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use super::sequence::{Arrival, Missing, Sequence, distance, later, successor};
+use super::sequence::{Arrival, Sequence, SequenceRange, distance, later, successor};
 use crate::gaps::GapReason;
 
 /// Messages that are asked for at a time: the newest of those that the server lists. Servers keep far fewer.
@@ -31,16 +31,16 @@ const AHEAD_MAX: usize = 1000;
 pub(crate) struct Retransmission<V> {
     sequence: Sequence,
     /// What can be done before anything else is asked for, in order.
-    ready: VecDeque<Next<V>>,
+    ready: VecDeque<RetransmissionStep<V>>,
     /// It lies behind what is ready.
     hole: Option<Hole<V>>,
     /// It lies behind the hole.
-    ahead: Ahead,
+    ahead: ReconnectBacklog,
 }
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next<V> {
+pub(crate) enum RetransmissionStep<V> {
     /// Ask the server for the message of this number, and report with [`Retransmission::answered`].
     Ask(u32),
     /// Messages are missing before whatever is delivered next.
@@ -48,12 +48,12 @@ pub(crate) enum Next<V> {
     /// A message to pass on, and to acknowledge.
     Deliver { number: u32, values: V },
     /// What was missing has been dealt with, and this has come of it.
-    Ended(Counts),
+    Ended(RecoveryCounts),
 }
 
 /// What a server answers to the wish for a message.
 #[derive(Debug)]
-pub(crate) enum Reply<V> {
+pub(crate) enum RepublishReply<V> {
     /// Servers that do not have a message may answer with an empty one, as a keep-alive is, or with another one.
     Message {
         number: u32,
@@ -69,13 +69,13 @@ pub(crate) enum Reply<V> {
 
 /// Of one recovery, in messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct RecoveryCounts {
     pub missing: u32,
     pub asked: u32,
     pub fetched: u32,
 }
 
-impl Counts {
+impl RecoveryCounts {
     pub fn given_up(&self) -> u32 {
         self.missing.saturating_sub(self.fetched)
     }
@@ -93,17 +93,17 @@ struct Hole<V> {
     /// The message that came too early; `None` if a keep-alive told of the hole.
     behind: Option<(u32, V)>,
     unreadable: bool,
-    counts: Counts,
+    counts: RecoveryCounts,
 }
 
 /// Messages that may have been sent into a connection that broke.
 #[derive(Debug, Default)]
-struct Ahead {
+struct ReconnectBacklog {
     /// Numbers that the server says it keeps, oldest first.
     listed: VecDeque<u32>,
     /// How many more may be asked for without knowing of them.
     unlisted: usize,
-    counts: Counts,
+    counts: RecoveryCounts,
 }
 
 impl<V> Default for Retransmission<V> {
@@ -112,7 +112,7 @@ impl<V> Default for Retransmission<V> {
             sequence: Sequence::default(),
             ready: VecDeque::new(),
             hole: None,
-            ahead: Ahead::default(),
+            ahead: ReconnectBacklog::default(),
         }
     }
 }
@@ -154,7 +154,7 @@ impl<V> Retransmission<V> {
         if available.is_empty() && !self.ahead.listed.is_empty() {
             return;
         }
-        let coming = Missing {
+        let coming = SequenceRange {
             first: self.sequence.next(),
             count: u32::MAX / 2,
         };
@@ -163,33 +163,33 @@ impl<V> Retransmission<V> {
     }
 
     /// What is to be done now; `None`: wait for the next Publish answer.
-    pub fn next(&mut self) -> Option<Next<V>> {
+    pub fn next(&mut self) -> Option<RetransmissionStep<V>> {
         if let Some(ready) = self.ready.pop_front() {
             return Some(ready);
         }
         if let Some(hole) = &self.hole {
             if let Some(number) = hole.plan.front() {
-                return Some(Next::Ask(*number));
+                return Some(RetransmissionStep::Ask(*number));
             }
             self.end_hole();
             return self.ready.pop_front();
         }
         if let Some(number) = self.ahead.listed.front() {
-            return Some(Next::Ask(*number));
+            return Some(RetransmissionStep::Ask(*number));
         }
         if self.ahead.unlisted > 0 {
-            return Some(Next::Ask(self.sequence.next()));
+            return Some(RetransmissionStep::Ask(self.sequence.next()));
         }
         self.end_ahead();
         self.ready.pop_front()
     }
 
-    /// The answer to [`Next::Ask`]. Only a message of the number that was asked for counts as one.
-    pub fn answered(&mut self, asked: u32, reply: Reply<V>) {
+    /// The answer to [`RetransmissionStep::Ask`]. Only a message of the number that was asked for counts as one.
+    pub fn answered(&mut self, asked: u32, reply: RepublishReply<V>) {
         let reply = match reply {
-            Reply::Message {
+            RepublishReply::Message {
                 number, is_keep_alive, ..
-            } if number != asked || is_keep_alive => Reply::NotAvailable,
+            } if number != asked || is_keep_alive => RepublishReply::NotAvailable,
             reply => reply,
         };
         match &mut self.hole {
@@ -198,11 +198,11 @@ impl<V> Retransmission<V> {
         }
     }
 
-    fn answered_ahead(&mut self, asked: u32, reply: Reply<V>) {
+    fn answered_ahead(&mut self, asked: u32, reply: RepublishReply<V>) {
         self.ahead.counts.asked += 1;
         let is_listed = self.ahead.listed.pop_front().is_some();
         match reply {
-            Reply::Message { values, .. } => {
+            RepublishReply::Message { values, .. } => {
                 let skipped = distance(self.sequence.next(), asked);
                 if skipped > 0 {
                     self.gap(GapReason::NotRepublished);
@@ -213,13 +213,13 @@ impl<V> Retransmission<V> {
                 self.sequence.message(asked);
                 self.deliver(asked, values);
             }
-            Reply::Unreadable => {
+            RepublishReply::Unreadable => {
                 self.ahead.unlisted = 0;
                 self.gap(GapReason::Undecodable);
             }
             // Of what is listed a newer one may still be there.
-            Reply::NotAvailable if is_listed => {}
-            Reply::NotAvailable | Reply::Unanswered => {
+            RepublishReply::NotAvailable if is_listed => {}
+            RepublishReply::NotAvailable | RepublishReply::Unanswered => {
                 self.ahead.listed.clear();
                 self.ahead.unlisted = 0;
             }
@@ -241,21 +241,21 @@ impl<V> Retransmission<V> {
     fn end_ahead(&mut self) {
         let ahead = std::mem::take(&mut self.ahead);
         if ahead.counts.asked > 0 {
-            self.ready.push_back(Next::Ended(ahead.counts));
+            self.ready.push_back(RetransmissionStep::Ended(ahead.counts));
         }
     }
 
     fn deliver(&mut self, number: u32, values: V) {
-        self.ready.push_back(Next::Deliver { number, values });
+        self.ready.push_back(RetransmissionStep::Deliver { number, values });
     }
 
     fn gap(&mut self, reason: GapReason) {
-        self.ready.push_back(Next::Gap(reason));
+        self.ready.push_back(RetransmissionStep::Gap(reason));
     }
 }
 
 impl<V> Hole<V> {
-    fn new(missing: Missing, available: &[u32], behind: Option<(u32, V)>) -> Hole<V> {
+    fn new(missing: SequenceRange, available: &[u32], behind: Option<(u32, V)>) -> Hole<V> {
         let plan = match available.is_empty() {
             true => newest(missing),
             false => listed(missing, available),
@@ -266,42 +266,42 @@ impl<V> Hole<V> {
             plan,
             behind,
             unreadable: false,
-            counts: Counts {
+            counts: RecoveryCounts {
                 missing: missing.count,
-                ..Counts::default()
+                ..RecoveryCounts::default()
             },
         }
     }
 
-    fn answered(&mut self, asked: u32, reply: Reply<V>, ready: &mut VecDeque<Next<V>>) {
+    fn answered(&mut self, asked: u32, reply: RepublishReply<V>, ready: &mut VecDeque<RetransmissionStep<V>>) {
         self.plan.pop_front();
         self.counts.asked += 1;
         match reply {
-            Reply::Message { values, .. } => {
+            RepublishReply::Message { values, .. } => {
                 let skipped = distance(self.first, asked);
                 if skipped > 0 {
-                    ready.push_back(Next::Gap(self.reason()));
+                    ready.push_back(RetransmissionStep::Gap(self.reason()));
                 }
                 self.counts.fetched += 1;
                 self.rest = self.rest.saturating_sub(skipped + 1);
                 self.first = successor(asked);
                 self.unreadable = false;
-                ready.push_back(Next::Deliver { number: asked, values });
+                ready.push_back(RetransmissionStep::Deliver { number: asked, values });
             }
             // The oldest are given up first; newer ones may still be there.
-            Reply::NotAvailable => {}
-            Reply::Unreadable => self.unreadable = true,
-            Reply::Unanswered => self.plan.clear(),
+            RepublishReply::NotAvailable => {}
+            RepublishReply::Unreadable => self.unreadable = true,
+            RepublishReply::Unanswered => self.plan.clear(),
         }
     }
 
-    fn end(self, ready: &mut VecDeque<Next<V>>) {
+    fn end(self, ready: &mut VecDeque<RetransmissionStep<V>>) {
         if self.rest > 0 {
-            ready.push_back(Next::Gap(self.reason()));
+            ready.push_back(RetransmissionStep::Gap(self.reason()));
         }
-        ready.push_back(Next::Ended(self.counts));
+        ready.push_back(RetransmissionStep::Ended(self.counts));
         if let Some((number, values)) = self.behind {
-            ready.push_back(Next::Deliver { number, values });
+            ready.push_back(RetransmissionStep::Deliver { number, values });
         }
     }
 
@@ -314,13 +314,13 @@ impl<V> Hole<V> {
 }
 
 /// Of many messages the newest, oldest first: servers forget the oldest first.
-fn newest(missing: Missing) -> VecDeque<u32> {
+fn newest(missing: SequenceRange) -> VecDeque<u32> {
     let skipped = missing.count.saturating_sub(UNLISTED_MAX);
     (skipped..missing.count).map(|at| later(missing.first, at)).collect()
 }
 
 /// The same of those that the server keeps, in whatever order and however often it says so.
-fn listed(missing: Missing, available: &[u32]) -> VecDeque<u32> {
+fn listed(missing: SequenceRange, available: &[u32]) -> VecDeque<u32> {
     let places = available.iter().filter(|number| **number != 0);
     let places = places.map(|number| distance(missing.first, *number));
     let mut places: Vec<u32> = places.filter(|place| *place < missing.count).collect();

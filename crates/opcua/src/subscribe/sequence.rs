@@ -17,7 +17,7 @@ pub(crate) enum Arrival {
     /// The one that was expected.
     InOrder,
     /// These are missing before it.
-    After(Missing),
+    After(SequenceRange),
     /// It was seen before.
     Seen,
     /// The server counts from somewhere else: what it sent in between is unknown.
@@ -26,7 +26,7 @@ pub(crate) enum Arrival {
 
 /// Consecutive numbers, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
+pub(crate) struct SequenceRange {
     pub first: u32,
     pub count: u32,
 }
@@ -92,7 +92,7 @@ impl Sequence {
         }
         match distance(self.next, number) {
             0 => Arrival::InOrder,
-            ahead if ahead <= u32::MAX / 2 => Arrival::After(Missing {
+            ahead if ahead <= u32::MAX / 2 => Arrival::After(SequenceRange {
                 first: self.next,
                 count: ahead,
             }),
@@ -111,10 +111,16 @@ mod tests {
     fn what_is_skipped_is_missing_and_what_comes_again_was_seen() {
         let mut sequence = Sequence::default();
         assert_eq!(sequence.message(1), Arrival::InOrder);
-        assert_eq!(sequence.message(4), Arrival::After(Missing { first: 2, count: 2 }));
+        assert_eq!(
+            sequence.message(4),
+            Arrival::After(SequenceRange { first: 2, count: 2 })
+        );
         assert_eq!(sequence.message(3), Arrival::Seen);
         assert_eq!(sequence.keep_alive(5), Arrival::InOrder);
-        assert_eq!(sequence.keep_alive(6), Arrival::After(Missing { first: 5, count: 1 }));
+        assert_eq!(
+            sequence.keep_alive(6),
+            Arrival::After(SequenceRange { first: 5, count: 1 })
+        );
         assert_eq!(sequence.message(6), Arrival::InOrder);
     }
 
@@ -124,7 +130,7 @@ mod tests {
         assert_eq!(sequence.message(u32::MAX), Arrival::InOrder);
         assert_eq!(sequence.next(), 1);
         let mut sequence = Sequence { next: u32::MAX };
-        let missing = Missing {
+        let missing = SequenceRange {
             first: u32::MAX,
             count: 2,
         };

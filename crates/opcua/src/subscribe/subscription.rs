@@ -9,7 +9,7 @@ use super::retransmission::Retransmission;
 use crate::channel::CallError;
 use crate::config::InputConfig;
 use crate::session::Session;
-use crate::value::answers::HandledValue;
+use crate::value::answers::ClientHandleValue;
 use crate::value::status;
 
 /// A subscription outlives this many keep-alive intervals without a publish request.
@@ -38,7 +38,7 @@ impl From<&InputConfig> for SubscriptionSettings {
 pub(crate) struct Subscription {
     /// The server's id.
     pub id: u32,
-    pub messages: Retransmission<Vec<HandledValue>>,
+    pub messages: Retransmission<Vec<ClientHandleValue>>,
     /// Items created or asked for.
     pub items: usize,
     /// Lower than configured once the server refused more.

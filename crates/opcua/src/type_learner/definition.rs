@@ -4,7 +4,7 @@ use opcua::types::{NodeId, ObjectId};
 use thalweg_record::Text;
 
 use crate::value::types::StructureKind;
-use crate::value::{Content, DecodeError, Decoder, TypeBook};
+use crate::value::{DecodeError, Decoder, StructureRegistry, ValueContent};
 
 /// Fields of one structure. Real ones have some dozens; the size of an answer alone would allow millions.
 pub(super) const FIELDS_MAX: usize = 1000;
@@ -35,9 +35,9 @@ pub(super) struct RawField {
 }
 
 impl Definition {
-    pub fn read(content: &Content) -> Result<Definition, NoDefinition> {
+    pub fn read(content: &ValueContent) -> Result<Definition, NoDefinition> {
         let body = content.body_of(ObjectId::StructureDefinition_Encoding_DefaultBinary);
-        let book = TypeBook::default();
+        let book = StructureRegistry::default();
         Definition::decode(&mut Decoder::new(body.ok_or(NoDefinition::OfAnotherKind)?, &book))
     }
 

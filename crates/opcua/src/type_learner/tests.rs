@@ -159,7 +159,7 @@ fn hasty(rest: Duration) -> TypeLearner {
 }
 
 /// Whether whoever meets such a structure now would have it asked for.
-fn is_wanted(book: &TypeBook) -> bool {
+fn is_wanted(book: &StructureRegistry) -> bool {
     assert!(book.structure_of_encoding(&encoding()).is_none());
     book.take_missing() == [encoding()]
 }
@@ -175,7 +175,7 @@ async fn a_structure_that_cannot_be_described_for_the_moment_is_asked_for_again(
         let trouble = Arc::new(Mutex::new(first));
         let server = server(trouble.clone()).await;
         let session = fake_server::session(&server.url).await;
-        let (mut book, mut learner) = (TypeBook::default(), TypeLearner::new());
+        let (mut book, mut learner) = (StructureRegistry::default(), TypeLearner::new());
         for _ in 0..3 {
             assert!(is_wanted(&book), "{first:?}");
             learner.learn(&session, &mut book, vec![encoding()], &component).await;
@@ -204,7 +204,7 @@ async fn a_structure_that_is_not_described_is_given_up_and_the_log_says_why() {
     ] {
         let server = server(Arc::new(Mutex::new(trouble))).await;
         let session = fake_server::session(&server.url).await;
-        let (mut book, mut learner) = (TypeBook::default(), TypeLearner::new());
+        let (mut book, mut learner) = (StructureRegistry::default(), TypeLearner::new());
         let (log, _guard) = Log::record();
         learner.learn(&session, &mut book, vec![encoding()], &component).await;
         book.end_pauses();
@@ -247,15 +247,15 @@ async fn fields_that_may_hold_subtypes_say_which_one_they_hold() {
     })
     .await;
     let session = fake_server::session(&server.url).await;
-    let (mut book, component) = (TypeBook::default(), fake_server::component());
+    let (mut book, component) = (StructureRegistry::default(), fake_server::component());
     TypeLearner::new()
         .learn(&session, &mut book, vec![encoding()], &component)
         .await;
     let fields = &book.structure_of_encoding(&encoding()).unwrap().fields;
-    let elements: Vec<&Element> = fields.iter().map(|field| &field.element).collect();
+    let elements: Vec<&FieldEncoding> = fields.iter().map(|field| &field.element).collect();
     let (structure, variant) = (
-        Element::BuiltIn(types::EXTENSION_OBJECT),
-        Element::BuiltIn(types::VARIANT),
+        FieldEncoding::BuiltIn(types::EXTENSION_OBJECT),
+        FieldEncoding::BuiltIn(types::VARIANT),
     );
     assert_eq!(elements, [&structure, &variant, &variant]);
 }
@@ -266,7 +266,7 @@ async fn a_server_that_refuses_one_look_up_is_not_asked_for_the_next_at_once() {
     let trouble = Arc::new(Mutex::new(Trouble::Call(StatusCode::BadServerTooBusy)));
     let server = server(trouble).await;
     let session = fake_server::session(&server.url).await;
-    let mut book = TypeBook::default();
+    let mut book = StructureRegistry::default();
     let other = NodeId::new(3, 98u32);
     let encodings = vec![encoding(), other.clone()];
     TypeLearner::new()
@@ -282,13 +282,13 @@ async fn a_server_that_refuses_one_look_up_is_not_asked_for_the_next_at_once() {
 async fn whatever_is_met_twice_is_asked_for_once() {
     let server = plant(Arc::default()).await;
     let session = fake_server::session(&server.url).await;
-    let (mut book, component) = (TypeBook::default(), fake_server::component());
+    let (mut book, component) = (StructureRegistry::default(), fake_server::component());
     TypeLearner::new()
         .learn(&session, &mut book, vec![encoding()], &component)
         .await;
     let line = book.structure_of_encoding(&encoding()).unwrap();
-    assert_eq!(line.fields[0].element, Element::BuiltIn(types::INT32));
-    assert_eq!(line.fields[2].element, Element::Structure(motor()));
+    assert_eq!(line.fields[0].element, FieldEncoding::BuiltIn(types::INT32));
+    assert_eq!(line.fields[2].element, FieldEncoding::Structure(motor()));
     assert_eq!(book.structure(&motor()).unwrap().fields.len(), 2);
     assert_eq!(calls(&server), CALLS);
 }
@@ -298,7 +298,7 @@ async fn whatever_is_met_twice_is_asked_for_once() {
 async fn rounds_are_short_and_each_comes_further() {
     let server = plant(Arc::default()).await;
     let session = fake_server::session(&server.url).await;
-    let (mut book, mut learner) = (TypeBook::default(), hasty(Duration::ZERO));
+    let (mut book, mut learner) = (StructureRegistry::default(), hasty(Duration::ZERO));
     for round in 1..CALLS {
         let encodings = vec![encoding(), motor_encoding()];
         let (log, _guard) = Log::record();
@@ -324,7 +324,7 @@ async fn values_do_not_wait_at_once_for_the_next_round() {
     let component = fake_server::component();
     for (mut learner, rests) in [(hasty(Duration::from_secs(3600)), true), (TypeLearner::new(), false)] {
         assert!(!learner.is_resting());
-        let mut book = TypeBook::default();
+        let mut book = StructureRegistry::default();
         learner.learn(&session, &mut book, vec![encoding()], &component).await;
         assert_eq!(learner.is_resting(), rests);
     }
@@ -336,7 +336,7 @@ async fn what_was_learned_before_a_failure_is_kept() {
     let server = plant(busy.clone()).await;
     let session = fake_server::session(&server.url).await;
     let component = fake_server::component();
-    let (mut book, mut learner) = (TypeBook::default(), TypeLearner::new());
+    let (mut book, mut learner) = (StructureRegistry::default(), TypeLearner::new());
     learner.learn(&session, &mut book, vec![encoding()], &component).await;
     assert!(!is_wanted(&book), "there is a pause");
     assert_eq!(calls(&server), 3, "the encoding, the definition, and the state in vain");
@@ -358,7 +358,7 @@ async fn a_structure_of_very_many_fields_is_given_up() {
         })
         .await;
         let session = fake_server::session(&server.url).await;
-        let (mut book, component) = (TypeBook::default(), fake_server::component());
+        let (mut book, component) = (StructureRegistry::default(), fake_server::component());
         let (log, _guard) = Log::record();
         TypeLearner::new()
             .learn(&session, &mut book, vec![encoding()], &component)

@@ -3,8 +3,8 @@
 use opcua::types::{Identifier, NodeId, PublishRequest, ReadRequest, RepublishRequest};
 
 use super::decode::{DataValue, DecodeError, Decoder, ExtensionBody};
-use super::types::TypeBook;
-use crate::channel::{Body, CallError};
+use super::types::StructureRegistry;
+use crate::channel::{AnswerBody, CallError};
 
 const DATA_CHANGE: u32 = 811;
 const STATUS_CHANGE: u32 = 820;
@@ -19,14 +19,14 @@ pub(crate) struct PublishAnswer {
     /// Notifications that the server still keeps.
     pub available: Vec<u32>,
     pub more: bool,
-    pub message: Notifications,
+    pub message: NotificationHeader,
     /// One status per acknowledgement of the request.
     pub acknowledged: Vec<u32>,
 }
 
 /// A notification message without its values, which go to a buffer of the caller.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Notifications {
+pub(crate) struct NotificationHeader {
     pub sequence_number: u32,
     /// Without data it is a keep-alive, whose number is the next to come.
     pub is_keep_alive: bool,
@@ -35,12 +35,12 @@ pub(crate) struct Notifications {
 }
 
 /// One value by the client handle of its item.
-pub(crate) type HandledValue = (u32, DataValue);
+pub(crate) type ClientHandleValue = (u32, DataValue);
 
 pub(crate) fn publish(
-    body: &Body,
-    types: &TypeBook,
-    values: &mut Vec<HandledValue>,
+    body: &AnswerBody,
+    types: &StructureRegistry,
+    values: &mut Vec<ClientHandleValue>,
 ) -> Result<PublishAnswer, CallError> {
     let bytes = body.content::<PublishRequest>()?;
     answer(&bytes, types, |decoder| {
@@ -60,17 +60,17 @@ pub(crate) fn publish(
 }
 
 pub(crate) fn republish(
-    body: &Body,
-    types: &TypeBook,
-    values: &mut Vec<HandledValue>,
-) -> Result<Notifications, CallError> {
+    body: &AnswerBody,
+    types: &StructureRegistry,
+    values: &mut Vec<ClientHandleValue>,
+) -> Result<NotificationHeader, CallError> {
     let bytes = body.content::<RepublishRequest>()?;
     answer(&bytes, types, |decoder| notifications(decoder, values))
 }
 
 /// The values of a read, in the order of the request. More values than fit are an answer that is too large, as one of
 /// too many bytes is.
-pub(crate) fn read(body: &Body, types: &TypeBook) -> Result<Vec<DataValue>, CallError> {
+pub(crate) fn read(body: &AnswerBody, types: &StructureRegistry) -> Result<Vec<DataValue>, CallError> {
     let bytes = body.content::<ReadRequest>()?;
     answer(&bytes, types, |decoder| {
         let count = decoder.length(1)?.unwrap_or(0);
@@ -87,7 +87,7 @@ pub(crate) fn read(body: &Body, types: &TypeBook) -> Result<Vec<DataValue>, Call
 
 fn answer<T>(
     bytes: &[u8],
-    types: &TypeBook,
+    types: &StructureRegistry,
     read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>,
 ) -> Result<T, CallError> {
     let mut decoder = Decoder::new(bytes, types);
@@ -122,11 +122,14 @@ fn extension<'a>(decoder: &mut Decoder<'a>) -> Result<(NodeId, &'a [u8]), Decode
     })
 }
 
-fn notifications<'a>(decoder: &mut Decoder<'a>, values: &mut Vec<HandledValue>) -> Result<Notifications, DecodeError> {
+fn notifications<'a>(
+    decoder: &mut Decoder<'a>,
+    values: &mut Vec<ClientHandleValue>,
+) -> Result<NotificationHeader, DecodeError> {
     let sequence_number = decoder.u32()?;
     decoder.time()?;
     let count = decoder.length(3)?.unwrap_or(0);
-    let mut message = Notifications {
+    let mut message = NotificationHeader {
         sequence_number,
         is_keep_alive: count == 0,
         status_change: None,
@@ -147,7 +150,7 @@ fn notifications<'a>(decoder: &mut Decoder<'a>, values: &mut Vec<HandledValue>) 
     Ok(message)
 }
 
-fn data_change(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> Result<(), DecodeError> {
+fn data_change(decoder: &mut Decoder<'_>, values: &mut Vec<ClientHandleValue>) -> Result<(), DecodeError> {
     let count = decoder.length(5)?.unwrap_or(0);
     if values.len() + count > VALUES_MAX {
         return Err(DecodeError("a notification holds too many values"));
@@ -177,14 +180,14 @@ mod tests {
     use proptest::prelude::*;
     use thalweg_record::Value;
 
-    use crate::value::Content;
+    use crate::value::ValueContent;
 
-    fn body(response: &PublishResponse) -> Body {
+    fn body(response: &PublishResponse) -> AnswerBody {
         let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
         let context = context.context();
         let mut bytes = NodeId::from(ObjectId::PublishResponse_Encoding_DefaultBinary).encode_to_vec(&context);
         bytes.extend(response.encode_to_vec(&context));
-        Body::from_bytes(Bytes::from(bytes))
+        AnswerBody::from_bytes(Bytes::from(bytes))
     }
 
     fn response(notifications: Vec<ExtensionObject>) -> PublishResponse {
@@ -220,21 +223,21 @@ mod tests {
 
     #[test]
     fn values_come_by_handle_and_everything_else_is_read_around_them() {
-        let book = TypeBook::default();
+        let book = StructureRegistry::default();
         let mut values = Vec::new();
         let notifications = vec![data_change(&[(1, 10), (2, 20)]), data_change(&[(1, 11)])];
         let answer = publish(&body(&response(notifications)), &book, &mut values).unwrap();
-        let seen: Vec<(u32, Content)> = values
+        let seen: Vec<(u32, ValueContent)> = values
             .iter()
             .map(|(handle, value)| (*handle, value.content.clone()))
             .collect();
-        let content = |n| Content::Value(Value::I32(n));
+        let content = |n| ValueContent::Value(Value::I32(n));
         assert_eq!(seen, [(1, content(10)), (2, content(20)), (1, content(11))]);
         assert_eq!(
             (answer.subscription_id, answer.available, answer.more),
             (7, vec![3, 4], true)
         );
-        let message = Notifications {
+        let message = NotificationHeader {
             sequence_number: 4,
             is_keep_alive: false,
             status_change: None,
@@ -243,19 +246,19 @@ mod tests {
     }
 
     /// The answer to a read with these data values.
-    fn read_body(count: i32, data_values: &[u8]) -> Body {
+    fn read_body(count: i32, data_values: &[u8]) -> AnswerBody {
         let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
         let context = context.context();
         let mut bytes = NodeId::from(ObjectId::ReadResponse_Encoding_DefaultBinary).encode_to_vec(&context);
         bytes.extend(ResponseHeader::null().encode_to_vec(&context));
         bytes.extend(count.to_le_bytes());
         bytes.extend(data_values);
-        Body::from_bytes(Bytes::from(bytes))
+        AnswerBody::from_bytes(Bytes::from(bytes))
     }
 
     #[test]
     fn a_read_of_more_than_fits_is_too_large_and_one_value_alone_is_not() {
-        let book = TypeBook::default();
+        let book = StructureRegistry::default();
         let mut array = vec![1, super::super::types::BOOLEAN | 0x80];
         array.extend(1_000_000i32.to_le_bytes());
         array.resize(array.len() + 1_000_000, 1);
@@ -270,7 +273,7 @@ mod tests {
 
     #[test]
     fn keep_alives_and_status_changes_are_told_apart() {
-        let book = TypeBook::default();
+        let book = StructureRegistry::default();
         let answer = publish(&body(&response(vec![])), &book, &mut Vec::new()).unwrap();
         assert!(answer.message.is_keep_alive);
         let change = ExtensionObject::from_message(StatusChangeNotification {
@@ -295,7 +298,7 @@ mod tests {
         };
         let mut bytes = NodeId::from(ObjectId::ServiceFault_Encoding_DefaultBinary).encode_to_vec(&context);
         bytes.extend(fault.encode_to_vec(&context));
-        let (body, book) = (Body::from_bytes(Bytes::from(bytes)), TypeBook::default());
+        let (body, book) = (AnswerBody::from_bytes(Bytes::from(bytes)), StructureRegistry::default());
         let refusals = [
             publish(&body, &book, &mut Vec::new()).err(),
             republish(&body, &book, &mut Vec::new()).err(),
@@ -309,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_bad_service_result_is_a_refusal() {
-        let book = TypeBook::default();
+        let book = StructureRegistry::default();
         let mut refused = response(vec![]);
         refused.response_header.service_result = StatusCode::BadNoSubscription;
         let error = publish(&body(&refused), &book, &mut Vec::new()).unwrap_err();
@@ -326,7 +329,7 @@ mod tests {
                 bytes[at] = byte;
             }
             bytes.truncate(cut.index(bytes.len()) + 1);
-            let _ = publish(&Body::from_bytes(Bytes::from(bytes)), &TypeBook::default(), &mut Vec::new());
+            let _ = publish(&AnswerBody::from_bytes(Bytes::from(bytes)), &StructureRegistry::default(), &mut Vec::new());
         }
     }
 }

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use opcua::types::{ByteString, Guid as UaGuid, Identifier, NodeId, ObjectId, UAString};
-use thalweg_record::{Guid, Object, Stamps, Structured, Text, Ticks, Value};
+use thalweg_record::{Guid, Object, Structured, Text, Ticks, Value, ValueQuality};
 
 use super::{ticks, types};
 use crate::node_id::{self, NodeSpec};
-use types::TypeBook;
+use types::StructureRegistry;
 
 /// Elements of one array or matrix; a longer one is reported as too large.
 const ELEMENTS_MAX: usize = crate::channel::ARRAY_ELEMENTS_MAX;
@@ -42,7 +42,7 @@ type Result<T> = std::result::Result<T, DecodeError>;
 
 /// What a data value holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Content {
+pub(crate) enum ValueContent {
     /// Only a status or a time, or a null.
     Nothing,
     Value(Value),
@@ -50,10 +50,10 @@ pub(crate) enum Content {
     TooLarge,
 }
 
-impl Content {
+impl ValueContent {
     /// The body of a structure, if it is one of this encoding of the standard.
     pub fn body_of(&self, encoding: ObjectId) -> Option<&[u8]> {
-        let Content::Value(Value::Structured(structured)) = self else {
+        let ValueContent::Value(Value::Structured(structured)) = self else {
             return None;
         };
         let Structured::Extension { type_id, body } = &**structured else {
@@ -67,8 +67,8 @@ impl Content {
 /// One value with what its source said about it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DataValue {
-    pub content: Content,
-    pub stamps: Stamps,
+    pub content: ValueContent,
+    pub stamps: ValueQuality,
     /// The value was a variant within the variant.
     pub wrapped: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) struct DataValue {
 /// Reads forward over the bytes of one answer.
 pub(crate) struct Decoder<'a> {
     rest: &'a [u8],
-    types: &'a TypeBook,
+    types: &'a StructureRegistry,
     depth: u8,
     too_large: bool,
     budget: usize,
@@ -93,7 +93,7 @@ macro_rules! numbers {
 }
 
 impl<'a> Decoder<'a> {
-    pub fn new(bytes: &'a [u8], types: &'a TypeBook) -> Decoder<'a> {
+    pub fn new(bytes: &'a [u8], types: &'a StructureRegistry) -> Decoder<'a> {
         Decoder {
             rest: bytes,
             types,
@@ -195,9 +195,9 @@ impl<'a> Decoder<'a> {
         let content = if mask & VALUE != 0 {
             self.variant_content()?
         } else {
-            Content::Nothing
+            ValueContent::Nothing
         };
-        let mut stamps = Stamps::NONE;
+        let mut stamps = ValueQuality::NONE;
         if mask & STATUS != 0 {
             stamps.status = self.u32()?;
         }
@@ -220,14 +220,14 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn variant_content(&mut self) -> Result<Content> {
+    fn variant_content(&mut self) -> Result<ValueContent> {
         let outer = std::mem::take(&mut self.too_large);
         let value = self.variant();
         let too_large = std::mem::replace(&mut self.too_large, outer);
         Ok(match value? {
-            _ if too_large => Content::TooLarge,
-            Value::Null => Content::Nothing,
-            value => Content::Value(value),
+            _ if too_large => ValueContent::TooLarge,
+            Value::Null => ValueContent::Nothing,
+            value => ValueContent::Value(value),
         })
     }
 
@@ -330,9 +330,9 @@ impl<'a> Decoder<'a> {
             }
             types::EXTENSION_OBJECT => self.deeper(Decoder::extension_object)?,
             types::DATA_VALUE => match self.deeper(Decoder::data_value)?.content {
-                Content::Value(value) => value,
-                Content::Nothing => Value::Null,
-                Content::TooLarge => {
+                ValueContent::Value(value) => value,
+                ValueContent::Nothing => Value::Null,
+                ValueContent::TooLarge => {
                     self.too_large = true;
                     Value::Null
                 }
@@ -496,7 +496,7 @@ impl<'a> Decoder<'a> {
         Ok(Value::from(object))
     }
 
-    fn field(&mut self, field: &types::Field) -> Result<Value> {
+    fn field(&mut self, field: &types::FieldLayout) -> Result<Value> {
         match field.rank {
             types::Rank::Scalar => self.field_element(&field.element),
             types::Rank::Array => {
@@ -517,17 +517,17 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn field_elements(&mut self, field: &types::Field, length: usize) -> Result<Value> {
+    fn field_elements(&mut self, field: &types::FieldLayout, length: usize) -> Result<Value> {
         if length > ELEMENTS_MAX {
             return Err(DecodeError("a field has too many elements"));
         }
-        if matches!(field.element, types::Element::BuiltIn(types::BYTE)) {
+        if matches!(field.element, types::FieldEncoding::BuiltIn(types::BYTE)) {
             return Ok(Value::Bytes(self.take(length)?.into()));
         }
         let each = match field.element {
-            types::Element::BuiltIn(kind) => cost(kind),
+            types::FieldEncoding::BuiltIn(kind) => cost(kind),
             // The rest of it is counted as it is read.
-            types::Element::Structure(_) => 1,
+            types::FieldEncoding::Structure(_) => 1,
         };
         if !self.spend(length.saturating_mul(each)) {
             return Err(DecodeError("the answer holds too many values"));
@@ -544,10 +544,10 @@ impl<'a> Decoder<'a> {
         Ok(Value::from(values))
     }
 
-    fn field_element(&mut self, element: &types::Element) -> Result<Value> {
+    fn field_element(&mut self, element: &types::FieldEncoding) -> Result<Value> {
         match element {
-            types::Element::BuiltIn(kind) => self.scalar(*kind),
-            types::Element::Structure(data_type) => match self.types.structure(data_type) {
+            types::FieldEncoding::BuiltIn(kind) => self.scalar(*kind),
+            types::FieldEncoding::Structure(data_type) => match self.types.structure(data_type) {
                 Some(structure) => self.structure(structure),
                 None => Err(DecodeError("a structure has a field of unknown type")),
             },

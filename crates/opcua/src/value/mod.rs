@@ -9,5 +9,5 @@ pub(crate) mod status;
 pub(crate) mod ticks;
 pub(crate) mod types;
 
-pub(crate) use decode::{ANSWER_ELEMENTS_MAX, Content, DataValue, DecodeError, Decoder};
-pub(crate) use types::TypeBook;
+pub(crate) use decode::{ANSWER_ELEMENTS_MAX, DataValue, DecodeError, Decoder, ValueContent};
+pub(crate) use types::StructureRegistry;

@@ -4,8 +4,8 @@
 use opcua::types::NodeId;
 
 use super::types::{
-    BOOLEAN, BYTE, DATE_TIME, DOUBLE, Element, FLOAT, Field, INT16, INT32, INT64, LOCALIZED_TEXT, NODE_ID, Rank,
-    STRING, Structure, StructureKind, TypeBook, UINT32,
+    BOOLEAN, BYTE, DATE_TIME, DOUBLE, FLOAT, FieldEncoding, FieldLayout, INT16, INT32, INT64, LOCALIZED_TEXT, NODE_ID,
+    Rank, STRING, Structure, StructureKind, StructureRegistry, UINT32,
 };
 
 /// A member: its name, and how it is encoded.
@@ -110,7 +110,7 @@ const TABLE: &[(u32, u32, &[Member])] = &[
 ];
 
 /// Adds them all to a book.
-pub(super) fn add_to(book: &mut TypeBook) {
+pub(super) fn add_to(book: &mut StructureRegistry) {
     for (data_type, encoding, members) in TABLE {
         let fields = members.iter().map(field).collect();
         let data_type = NodeId::new(0, *data_type);
@@ -125,13 +125,13 @@ pub(super) fn add_to(book: &mut TypeBook) {
     }
 }
 
-fn field(member: &Member) -> Field {
+fn field(member: &Member) -> FieldLayout {
     let (name, element, rank) = match member {
-        One(name, kind) => (name, Element::BuiltIn(*kind), Rank::Scalar),
-        Many(name, kind) => (name, Element::BuiltIn(*kind), Rank::Array),
-        Struct(name, data_type) => (name, Element::Structure(NodeId::new(0, *data_type)), Rank::Scalar),
+        One(name, kind) => (name, FieldEncoding::BuiltIn(*kind), Rank::Scalar),
+        Many(name, kind) => (name, FieldEncoding::BuiltIn(*kind), Rank::Array),
+        Struct(name, data_type) => (name, FieldEncoding::Structure(NodeId::new(0, *data_type)), Rank::Scalar),
     };
-    Field {
+    FieldLayout {
         name: (*name).into(),
         element,
         rank,
@@ -154,7 +154,7 @@ mod tests {
     fn decoded(object: ExtensionObject) -> String {
         let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
         let bytes = Variant::ExtensionObject(object).encode_to_vec(&context.context());
-        json::to_string(&Decoder::new(&bytes, &TypeBook::standard()).variant().unwrap())
+        json::to_string(&Decoder::new(&bytes, &StructureRegistry::standard()).variant().unwrap())
     }
 
     /// A body that does not fit its description to the byte would be left as it is.

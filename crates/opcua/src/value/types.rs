@@ -50,7 +50,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Structure {
     pub kind: StructureKind,
-    pub fields: Vec<Field>,
+    pub fields: Vec<FieldLayout>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +63,15 @@ pub(crate) enum StructureKind {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Field {
+pub(crate) struct FieldLayout {
     pub name: Text,
-    pub element: Element,
+    pub element: FieldEncoding,
     pub rank: Rank,
     pub optional: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Element {
+pub(crate) enum FieldEncoding {
     BuiltIn(u8),
     /// The structure of this data type.
     Structure(NodeId),
@@ -86,28 +86,28 @@ pub(crate) enum Rank {
 
 /// What is known of one server's structures.
 #[derive(Debug, Default)]
-pub(crate) struct TypeBook {
+pub(crate) struct StructureRegistry {
     structures: HashMap<NodeId, Structure>,
     /// From the id of a binary encoding to its data type.
     encodings: HashMap<NodeId, NodeId>,
     /// Encodings for which the server has no description.
     without: HashSet<NodeId>,
     /// Encodings whose description did not come, each to be asked for again.
-    postponed: HashMap<NodeId, Postponed>,
+    postponed: HashMap<NodeId, PostponedLookup>,
     /// Encodings that were met and are to be asked for. A hostile server makes up one for each element of an array.
     missing: Mutex<HashSet<NodeId>>,
 }
 
 #[derive(Debug)]
-struct Postponed {
+struct PostponedLookup {
     until: Instant,
     pauses: Backoff,
 }
 
-impl TypeBook {
+impl StructureRegistry {
     /// A book that knows the structures of the specification.
-    pub fn standard() -> TypeBook {
-        let mut book = TypeBook::default();
+    pub fn standard() -> StructureRegistry {
+        let mut book = StructureRegistry::default();
         super::standard_types::add_to(&mut book);
         book
     }
@@ -164,7 +164,7 @@ impl TypeBook {
     /// The server could not describe it now: it stays bytes for a pause, which doubles each time. Returns the pause.
     pub fn postpone(&mut self, encoding: NodeId) -> Duration {
         let now = Instant::now();
-        let postponed = self.postponed.entry(encoding).or_insert_with(|| Postponed {
+        let postponed = self.postponed.entry(encoding).or_insert_with(|| PostponedLookup {
             until: now,
             pauses: Backoff::up_to(PAUSE_FIRST, PAUSE_MAX),
         });
@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn what_is_postponed_is_missing_again_after_ever_longer_pauses() {
-        let mut book = TypeBook::default();
+        let mut book = StructureRegistry::default();
         let encoding = NodeId::new(3, 99u32);
-        let is_missing = |book: &TypeBook| {
+        let is_missing = |book: &StructureRegistry| {
             assert!(book.structure_of_encoding(&encoding).is_none());
             !book.take_missing().is_empty()
         };
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn encodings_without_end_are_not_all_asked_for() {
-        let mut book = TypeBook::default();
+        let mut book = StructureRegistry::default();
         for id in 0..100_000u32 {
             assert!(book.structure_of_encoding(&NodeId::new(3, id)).is_none());
         }

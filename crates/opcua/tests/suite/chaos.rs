@@ -9,7 +9,7 @@ use opcua::types::{
     BrowseResponse, CreateMonitoredItemsResponse, NotificationMessage, ReadResponse, RepublishResponse, StatusCode,
 };
 
-use crate::harness::{Collector, Options, Plant, collect_retrying, meta, open, payload};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect_retrying, meta, open, payload};
 use crate::proxy::{self, Fate, Proxy, Request, Verdict, decode, encode};
 
 const TAGS: usize = 12;
@@ -124,7 +124,7 @@ fn holes_are_marked(collector: &Collector, seed: u64) {
 }
 
 async fn misbehave(seed: u64) {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: TAGS as u32,
         ..open()
     })

@@ -3,13 +3,13 @@
 
 use opcua::types::StatusCode;
 
-use crate::harness::{Collector, Options, Plant, collect, is_unbroken, open};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, is_unbroken, open};
 use crate::proxy::{self, Proxy, Verdict};
 
 const ANALOG: &str = "subscribeEnabled: true, nodeIDs: [\"ns=3;s=TypesAnalog\"], browse: {maxDepth: 0}";
 
 async fn plant() -> Plant {
-    Plant::start(Options {
+    Plant::start(SimulatorOptions {
         types: true,
         fast_rate: 0.05,
         ..open()
@@ -129,7 +129,7 @@ async fn a_profile_without_filters_sends_none_and_filters_here() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_beyond_the_item_limit_of_a_profile_are_polled() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 1010,
         ..open()
     })

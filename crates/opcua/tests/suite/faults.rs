@@ -2,11 +2,11 @@
 
 use thalweg_record::FilterReason;
 
-use crate::harness::{Options, Plant, collect, is_unbroken, open};
+use crate::harness::{Plant, SimulatorOptions, collect, is_unbroken, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_refuses_filters_is_filtered_here() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 60,
         refuse_filters: true,
         types: true,
@@ -38,7 +38,7 @@ async fn a_server_that_refuses_filters_is_filtered_here() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_percent_deadband_is_of_the_nodes_range_also_here() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         types: true,
         refuse_filters: true,
         fast_rate: 0.05,
@@ -68,7 +68,7 @@ async fn a_percent_deadband_is_of_the_nodes_range_also_here() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_nodes_among_good_ones_concern_only_themselves() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 50,
         bad_nodes: 7,
         ..open()
@@ -124,7 +124,7 @@ async fn without_any_good_node_it_says_so_and_goes_on_trying() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn items_beyond_a_profiles_limit_are_polled() {
-    let options = Options {
+    let options = SimulatorOptions {
         fast_nodes: 1200,
         manufacturer: "Siemens AG".to_owned(),
         product: "SIMATIC S7-1200".to_owned(),
@@ -144,7 +144,7 @@ async fn items_beyond_a_profiles_limit_are_polled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 4000,
         fast_rate: 0.05,
         ..open()
@@ -184,7 +184,7 @@ async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_poll_cycle_that_finds_the_last_one_running_is_skipped_and_counted() {
     // Each answer takes longer than the period.
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 300,
         latency: 60,
         ..open()
@@ -217,7 +217,7 @@ async fn subscriptions(collector: &crate::harness::Collector, count: &str) {
 /// Limits on items per subscription and on subscriptions: every place is used, the remaining tags are polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_beyond_what_all_subscriptions_hold_are_polled() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 200,
         max_items_per_subscription: 30,
         max_subscriptions: 4,
@@ -240,7 +240,7 @@ async fn tags_beyond_what_all_subscriptions_hold_are_polled() {
 /// Where only subscriptions are few, those that exist take more than was configured.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_subscriptions_take_more_items_each() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 200,
         max_subscriptions: 2,
         ..open()
@@ -259,7 +259,7 @@ async fn few_subscriptions_take_more_items_each() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_room_for_fewer_subscriptions_than_before_serves_all_tags() {
     for (items_max, monitored, polled) in [(0, 60.0, 0.0), (20, 40.0, 20.0)] {
-        let plant = Plant::start(Options {
+        let plant = Plant::start(SimulatorOptions {
             fast_nodes: 60,
             max_items_per_subscription: items_max,
             ..open()
@@ -291,7 +291,7 @@ async fn a_server_with_room_for_fewer_subscriptions_than_before_serves_all_tags(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_items_in_one_subscription_lose_nothing() {
     const TAGS: usize = 10_000;
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: TAGS as u32,
         fast_rate: 1.0,
         ..open()

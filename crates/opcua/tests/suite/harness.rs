@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
-use thalweg_config::Source;
+use thalweg_config::SourceText;
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, Flow, FlowEnvironment, FlowHandle, FlowSpec, Output, OutputSpec, ParseContext,
-    Registry, WriteError,
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, Flow, FlowEnvironment, FlowHandle, FlowSpec, Output,
+    OutputSpec, ParseContext, WriteError,
 };
-use thalweg_opcua::Directory;
-use thalweg_record::{Counts, Message};
-pub use thalweg_simulator::Options;
+use thalweg_opcua::InputDirectory;
+use thalweg_record::{BalanceCounts, Message};
 use thalweg_simulator::Simulator;
+pub use thalweg_simulator::SimulatorOptions;
 use thalweg_telemetry::{HttpRoutes as _, Metrics};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
@@ -23,8 +23,8 @@ use tokio::sync::watch;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of a simulator that starts at once: no keys to be made.
-pub fn open() -> Options {
-    Options {
+pub fn open() -> SimulatorOptions {
+    SimulatorOptions {
         port: 0,
         slow_nodes: 0,
         fast_nodes: 10,
@@ -35,30 +35,30 @@ pub fn open() -> Options {
 }
 
 /// With every kind of security; making its certificate takes a second.
-pub fn secured() -> Options {
-    Options {
+pub fn secured() -> SimulatorOptions {
+    SimulatorOptions {
         port: 0,
         slow_nodes: 0,
         fast_nodes: 10,
         fast_rate: 0.1,
         auto_accept: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     }
 }
 
 /// A simulator with a folder of its own.
 pub struct Plant {
     simulator: Simulator,
-    pub options: Options,
+    pub options: SimulatorOptions,
     pub folder: Arc<TempDir>,
 }
 
 impl Plant {
-    pub async fn start(options: Options) -> Plant {
+    pub async fn start(options: SimulatorOptions) -> Plant {
         Plant::start_in(options, Arc::new(tempfile::tempdir().unwrap())).await
     }
 
-    async fn start_in(mut options: Options, folder: Arc<TempDir>) -> Plant {
+    async fn start_in(mut options: SimulatorOptions, folder: Arc<TempDir>) -> Plant {
         options.pki_dir = folder.path().join("pki");
         let simulator = thalweg_simulator::start(options.clone()).await.unwrap();
         Plant {
@@ -97,7 +97,7 @@ impl Plant {
     }
 
     /// The same plant on the same port with its memory gone, after `change` to its options.
-    pub async fn restart(self, change: impl FnOnce(&mut Options)) -> Plant {
+    pub async fn restart(self, change: impl FnOnce(&mut SimulatorOptions)) -> Plant {
         let (port, folder, mut options) = (self.port(), self.folder.clone(), self.options.clone());
         self.simulator.shutdown().await;
         options.port = port;
@@ -145,7 +145,7 @@ pub struct Collector {
     messages: Arc<Mutex<Vec<Message>>>,
     pub gate: watch::Sender<bool>,
     pub metrics: Arc<Metrics>,
-    pub directory: Arc<Directory>,
+    pub directory: Arc<InputDirectory>,
     _data: Arc<TempDir>,
 }
 
@@ -174,15 +174,15 @@ async fn collect_with(endpoint: &str, fields: &str, data: Arc<TempDir>, first_re
         "data_dir: {}\ninput: {{opcua: {{endpoint: \"{endpoint}\", {nodes}reconnectIntervalInSeconds: 1, {fields}}}}}\noutput: {{keep: {{}}}}\n",
         data.path().display()
     );
-    let source = Source {
+    let source = SourceText {
         name: "flow.yaml".to_owned(),
         text: yaml,
     };
     let loaded = thalweg_config::load(&source, &thalweg_config::process_environment, &Default::default());
-    let directory = Directory::new();
+    let directory = InputDirectory::new();
     let messages = Arc::new(Mutex::new(Vec::new()));
     let (gate, gate_open) = watch::channel(true);
-    let mut registry = Registry::new();
+    let mut registry = ComponentRegistry::new();
     thalweg_opcua::register_retrying_after(&mut registry, directory.clone(), first_retry);
     let kept = messages.clone();
     registry.output("keep", move |_, _| {
@@ -309,7 +309,7 @@ impl Collector {
             .collect()
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> BalanceCounts {
         self.handle.counts()
     }
 
@@ -330,7 +330,7 @@ impl Collector {
     }
 
     /// Stops in order; the balance must add up at the end.
-    pub async fn stop(self) -> Counts {
+    pub async fn stop(self) -> BalanceCounts {
         let _open = self.gate.send(true);
         let handle = self.flow.handle();
         self.flow.stop(Duration::from_secs(20)).await;

@@ -9,7 +9,7 @@ use opcua::types::{
     StatusCode, VariableId, Variant,
 };
 
-use crate::harness::{Collector, Options, Plant, collect, collect_retrying, is_unbroken, meta, open};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, collect_retrying, is_unbroken, meta, open};
 use crate::proxy::{self, Fate, Proxy, Verdict, decode, encode};
 
 const SUBSCRIBE: &str = "subscribeEnabled: true";
@@ -31,7 +31,7 @@ async fn until_items(plant: &Plant, items: u64) {
     tokio::time::timeout(Duration::from_secs(60), there).await.unwrap();
 }
 
-async fn behind_a_proxy(options: Options) -> (Plant, Proxy) {
+async fn behind_a_proxy(options: SimulatorOptions) -> (Plant, Proxy) {
     let plant = Plant::start(options).await;
     let proxy = Proxy::start(&plant.endpoint()).await;
     (plant, proxy)
@@ -96,7 +96,7 @@ async fn a_server_that_takes_logins_and_then_hangs_up_is_asked_ever_less_often()
 /// The subscription ends while the flow takes nothing. All requests that wait are told so; it is made anew once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_that_ends_while_the_flow_is_full_is_made_anew_once() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 2000,
         fast_rate: 0.05,
         ..open()
@@ -238,7 +238,7 @@ async fn a_server_that_cannot_divide_an_answer_is_asked_for_the_whole() {
         StatusCode::BadNoContinuationPoints,
         StatusCode::BadContinuationPointInvalid,
     ] {
-        let (plant, proxy) = behind_a_proxy(Options { wide: 300, ..open() }).await;
+        let (plant, proxy) = behind_a_proxy(SimulatorOptions { wide: 300, ..open() }).await;
         proxy.tell(move |request, body| {
             if request.kind != proxy::BROWSE {
                 return Fate::Pass;
@@ -272,7 +272,7 @@ async fn a_server_that_cannot_divide_an_answer_is_asked_for_the_whole() {
 /// Where that does not help either, the folder has failed, and the rest is served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_cannot_be_browsed_ends_the_browse_for_nobody_else() {
-    let (plant, proxy) = behind_a_proxy(Options { wide: 300, ..open() }).await;
+    let (plant, proxy) = behind_a_proxy(SimulatorOptions { wide: 300, ..open() }).await;
     let broken = Arc::new(AtomicUsize::new(1));
     let is_broken = broken.clone();
     proxy.tell(move |request, body| {
@@ -537,7 +537,7 @@ async fn a_heartbeat_that_is_refused_is_asked_for_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
     for is_new_session in [false, true] {
-        let (mut plant, proxy) = behind_a_proxy(Options {
+        let (mut plant, proxy) = behind_a_proxy(SimulatorOptions {
             cuttable: true,
             ..open()
         })
@@ -562,7 +562,7 @@ async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_that_are_polled_for_want_of_room_are_monitored_when_there_is_room() {
     for allowed in [0, 2] {
-        let (plant, proxy) = behind_a_proxy(Options {
+        let (plant, proxy) = behind_a_proxy(SimulatorOptions {
             fast_nodes: 60,
             max_items_per_subscription: 20,
             ..open()

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use opcua::types::{CreateMonitoredItemsRequest, StatusCode};
 
-use crate::harness::{Collector, Options, Plant, collect, open};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, open};
 use crate::proxy::{self, Proxy, Verdict};
 
 const PER_CALL: usize = 10;
 
 /// A plant that takes few items per call, and a proxy before it that does something to those calls, by their number from 1.
 async fn plant(tags: u32, mut judge: impl FnMut(usize) -> Verdict + Send + 'static) -> (Plant, Proxy) {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: tags,
         max_items_per_call: PER_CALL as u32,
         ..open()

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use opcua::types::{BrowseRequest, NodeId, StatusCode};
 use thalweg_record::Message;
 
-use crate::harness::{Collector, Options, Plant, collect, is_unbroken, meta, open, secured};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, is_unbroken, meta, open, secured};
 use crate::proxy::{self, Proxy, Verdict};
 
 fn reconnects(collector: &Collector, how: &str) -> f64 {
@@ -18,7 +18,7 @@ fn is_marked(message: &Message) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_cut_the_session_goes_on_and_what_was_sent_meanwhile_is_fetched() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 200,
         cuttable: true,
         ..open()
@@ -52,7 +52,7 @@ async fn after_a_cut_the_session_goes_on_and_what_was_sent_meanwhile_is_fetched(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restart_of_the_server_everything_is_made_anew_and_marked() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 150,
         ..open()
     })
@@ -88,7 +88,7 @@ async fn after_a_restart_of_the_server_everything_is_made_anew_and_marked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_changed_is_browsed_again_and_only_the_differences_are_applied() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 40,
         ..open()
     })
@@ -116,7 +116,7 @@ async fn a_server_that_has_changed_is_browsed_again_and_only_the_differences_are
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polling_goes_on_after_cuts_and_restarts() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 30,
         cuttable: true,
         ..open()
@@ -142,7 +142,7 @@ async fn polling_goes_on_after_cuts_and_restarts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cuts_while_browsing_and_creating_lose_and_double_nothing() {
-    let options = Options {
+    let options = SimulatorOptions {
         fast_nodes: 500,
         wide: 3000,
         drop_every: 0.35,
@@ -177,7 +177,7 @@ async fn cuts_while_browsing_and_creating_lose_and_double_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
     // The server library gives subscriptions only to whoever logs in as the same user.
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 50,
         user: Some(("operator".to_owned(), "secret".to_owned())),
         ..secured()
@@ -222,7 +222,7 @@ async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_cut_nothing_is_browsed_again() {
     const TAGS: usize = 300;
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: TAGS as u32,
         ..open()
     })
@@ -267,7 +267,7 @@ async fn a_browse_that_is_cut_goes_on_where_it_was() {
     const PER_CALL: usize = 20;
     /// Of a server that no profile knows.
     const IN_FLIGHT: usize = 5;
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 10,
         wide: 900,
         max_nodes_per_browse: PER_CALL as u32,

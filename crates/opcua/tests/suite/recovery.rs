@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use opcua::types::{NotificationMessage, RepublishRequest, RepublishResponse, StatusCode};
 
-use crate::harness::{Collector, Options, Plant, collect, is_unbroken, meta, open, payload};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, is_unbroken, meta, open, payload};
 use crate::proxy::{self, Fate, Proxy, Request, Verdict};
 
 const TAGS: usize = 10;
 const REPUBLISH_RESPONSE: u32 = 835;
 
 async fn plant() -> (Plant, Proxy) {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: TAGS as u32,
         ..open()
     })

@@ -1,14 +1,14 @@
 //! Configured nodes and folders that are missing for a while: each is served as soon as the server has it, and nothing is
 //! given up meanwhile.
 
-use crate::harness::{Options, Plant, collect_retrying, open};
+use crate::harness::{Plant, SimulatorOptions, collect_retrying, open};
 
 const TWO: &str = "nodeIDs: [\"ns=3;s=FastUInt1\", \"ns=3;s=FastUInt2\"]";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configured_node_that_comes_later_is_served_then() {
     for mode in ["subscribeEnabled: true", "pollRate: 100"] {
-        let plant = Plant::start(Options {
+        let plant = Plant::start(SimulatorOptions {
             hidden: vec!["ns=3;s=FastUInt2".to_owned()],
             ..open()
         })
@@ -43,7 +43,7 @@ async fn a_configured_node_that_comes_later_is_served_then() {
 /// The same where the server starts again and has the node now: the new browse finds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configured_node_that_a_new_start_brings_is_served_then() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         hidden: vec!["ns=3;s=FastUInt2".to_owned()],
         ..open()
     })
@@ -60,7 +60,7 @@ async fn a_configured_node_that_a_new_start_brings_is_served_then() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_item_is_created_when_its_time_has_come() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         hidden: vec!["ns=3;s=FastUInt7".to_owned()],
         ..open()
     })
@@ -136,7 +136,7 @@ async fn a_server_without_any_configured_node_is_browsed_again_until_it_has_them
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_tags_that_are_gone_stay_gone() {
     for mode in ["subscribeEnabled: true", "pollRate: 100"] {
-        let plant = Plant::start(Options { bad_nodes: 3, ..open() }).await;
+        let plant = Plant::start(SimulatorOptions { bad_nodes: 3, ..open() }).await;
         let collector = collect_retrying(&plant.endpoint(), mode).await;
         collector.until_served(10).await;
         collector.until("failures", |c| c.metric("items_failed") == 3.0).await;

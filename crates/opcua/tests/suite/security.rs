@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use opcua::types::{EndpointDescription, GetEndpointsResponse, UserTokenType};
 
-use crate::harness::{Options, Plant, collect, collect_in, open, secured};
+use crate::harness::{Plant, SimulatorOptions, collect, collect_in, open, secured};
 use crate::proxy::{Fate, GET_ENDPOINTS, Proxy, decode, encode};
 
 const SUBSCRIBE: &str = "subscribeEnabled: true";
@@ -27,7 +27,7 @@ async fn refusal(endpoint: &str, fields: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_mode_and_policy_delivers() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         user: Some(("operator".to_owned(), "secret".to_owned())),
         ..secured()
     })
@@ -69,7 +69,7 @@ async fn a_user_certificate_logs_in() {
     let (certificate, key) = user_certificate();
     let file = folder.path().join("user.der");
     std::fs::write(&file, &certificate).unwrap();
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         user_certificate: Some(file),
         ..secured()
     })
@@ -112,7 +112,7 @@ fn user_certificate() -> (Vec<u8>, Vec<u8>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_login_is_one_sentence() {
     let user = Some(("operator".to_owned(), "secret".to_owned()));
-    let plant = Plant::start(Options { user, ..secured() }).await;
+    let plant = Plant::start(SimulatorOptions { user, ..secured() }).await;
     let secure = "securityMode: SignAndEncrypt, securityPolicy: Basic256Sha256";
     let why = refusal(
         &plant.endpoint(),
@@ -175,7 +175,7 @@ async fn security_is_never_lowered() {
         );
     }
     plant.stop().await;
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         insecure: false,
         ..secured()
     })
@@ -248,7 +248,7 @@ async fn servers_are_trusted_by_first_use_fingerprint_or_folder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_does_not_trust_us_is_one_sentence() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         auto_accept: false,
         ..secured()
     })
@@ -263,7 +263,7 @@ async fn a_server_that_does_not_trust_us_is_one_sentence() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secured_sessions_survive_cuts() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         cuttable: true,
         ..secured()
     })
@@ -307,7 +307,7 @@ const NOT_TRUSTED: &str = "is not trusted; move it";
 /// The server would let the session go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_ends_with_the_trust_in_its_server() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         cuttable: true,
         ..secured()
     })
@@ -375,7 +375,7 @@ fn falsify(proxy: &Proxy, change: impl Fn(&mut Vec<EndpointDescription>) + Send 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_on_the_way_makes_the_password_readable() {
     let (name, password) = ("operator", "not-for-everybody");
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         user: Some((name.to_owned(), password.to_owned())),
         ..secured()
     })

@@ -8,14 +8,14 @@ use opcua::types::{
     ReadResponse, StatusCode,
 };
 
-use crate::harness::{Collector, Options, Plant, collect, collect_retrying, open};
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, collect_retrying, open};
 use crate::proxy::{self, Fate, Proxy, Request, Verdict, decode, encode};
 
 const TAGS: usize = 10;
 const CREATE_ITEMS_RESPONSE: u32 = 754;
 
 async fn plant() -> (Plant, Proxy) {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: TAGS as u32,
         wide: 20,
         ..open()

@@ -2,13 +2,13 @@
 
 use opcua::types::ReadRequest;
 
-use crate::harness::{Options, Plant, collect, meta, open};
+use crate::harness::{Plant, SimulatorOptions, collect, meta, open};
 use crate::proxy::{self, Proxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_tag_is_found_within_the_servers_limits() {
     // Continuation points, tiny calls, folders in folders: each limit is enforced by the simulator.
-    let options = Options {
+    let options = SimulatorOptions {
         fast_nodes: 300,
         slow_nodes: 50,
         depth: 5,
@@ -35,7 +35,7 @@ async fn every_tag_is_found_within_the_servers_limits() {
 /// Chunks are counted in what servers count, also where one node is asked for several attributes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_read_has_more_operations_than_the_profile_allows() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 400,
         ..open()
     })
@@ -56,7 +56,7 @@ async fn no_read_has_more_operations_than_the_profile_allows() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn depth_globs_and_node_limits_prune_the_browse() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 20,
         wide: 30,
         ..open()
@@ -87,7 +87,7 @@ async fn depth_globs_and_node_limits_prune_the_browse() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_connections_share_the_tags_and_lose_none() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 400,
         ..open()
     })
@@ -155,7 +155,7 @@ async fn the_heartbeat_is_a_tag_of_its_own_or_a_marked_copy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_lists_nodes_and_failures_page_by_page() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 25,
         bad_nodes: 3,
         ..open()

@@ -2,7 +2,7 @@
 
 use thalweg_record::{FilterReason, Message};
 
-use crate::harness::{Options, Plant, collect, meta, open, payload};
+use crate::harness::{Plant, SimulatorOptions, collect, meta, open, payload};
 
 /// Name, payload, tag type, data type of what the simulator holds.
 const EXPECTED: &[(&str, &str, &str, &str)] = &[
@@ -117,7 +117,7 @@ fn check(messages: &std::collections::BTreeMap<String, Message>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_delivers_every_type_in_its_form() {
-    let plant = Plant::start(crate::harness::Options { types: true, ..open() }).await;
+    let plant = Plant::start(crate::harness::SimulatorOptions { types: true, ..open() }).await;
     let collector = collect(&plant.endpoint(), "subscribeEnabled: true").await;
     collector
         .until("all types", |c| {
@@ -132,7 +132,7 @@ async fn a_subscription_delivers_every_type_in_its_form() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polling_delivers_every_type_in_its_form() {
-    let plant = Plant::start(crate::harness::Options { types: true, ..open() }).await;
+    let plant = Plant::start(crate::harness::SimulatorOptions { types: true, ..open() }).await;
     let collector = collect(&plant.endpoint(), "pollRate: 100").await;
     collector
         .until("all types", |c| {
@@ -150,7 +150,7 @@ async fn polling_delivers_every_type_in_its_form() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn times_have_six_decimals_and_a_missing_one_is_year_one() {
-    let plant = Plant::start(crate::harness::Options { types: true, ..open() }).await;
+    let plant = Plant::start(crate::harness::SimulatorOptions { types: true, ..open() }).await;
     let collector = collect(&plant.endpoint(), "subscribeEnabled: true").await;
     collector.until("values", |c| c.count() > 50).await;
     for message in collector.messages() {
@@ -174,7 +174,7 @@ async fn times_have_six_decimals_and_a_missing_one_is_year_one() {
 /// Twenty changes of each tag come in one answer: a mean of their ages is half a second above that of the newest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ages_are_those_of_each_value_and_not_of_the_newest_of_its_batch() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         fast_nodes: 20,
         fast_rate: 0.05,
         ..open()

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use thalweg_config::Source;
-use thalweg_flow::{Flow, FlowEnvironment, FlowSpec, ParseContext, Registry};
-use thalweg_opcua::Directory;
+use thalweg_config::SourceText;
+use thalweg_flow::{ComponentRegistry, Flow, FlowEnvironment, FlowSpec, ParseContext};
+use thalweg_opcua::InputDirectory;
 use thalweg_record::DropReason;
 use thalweg_telemetry::Metrics;
 
-use crate::harness::{Options, Plant, collect, open, payload};
+use crate::harness::{Plant, SimulatorOptions, collect, open, payload};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -27,13 +27,13 @@ fn write(plant: &Plant, input: &str, mappings: &str) -> Writer {
         "input:\n  generate: {input}\noutput:\n  opcua:\n    endpoint: {}\n    reconnectIntervalInSeconds: 1\n    handshake: {{readbackTimeoutMs: 200}}\n    nodeMappings:\n{mappings}",
         plant.endpoint()
     );
-    let source = Source {
+    let source = SourceText {
         name: "flow.yaml".to_owned(),
         text,
     };
     let loaded = thalweg_config::load(&source, &thalweg_config::process_environment, &Default::default());
-    let mut registry = Registry::new();
-    thalweg_opcua::register(&mut registry, Directory::new());
+    let mut registry = ComponentRegistry::new();
+    thalweg_opcua::register(&mut registry, InputDirectory::new());
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let flows = &loaded.config.flows;
     let spec = flows.first().and_then(|flow| FlowSpec::parse(flow, &mut context));
@@ -76,7 +76,7 @@ impl Writer {
         status.nodes.last().and_then(|node| node.not_ready.clone())
     }
 
-    async fn stop(self) -> thalweg_record::Counts {
+    async fn stop(self) -> thalweg_record::BalanceCounts {
         let handle = self.flow.handle();
         self.flow.stop(Duration::from_secs(20)).await;
         let counts = handle.counts();
@@ -90,7 +90,7 @@ fn mapping(node: &str, field: &str, data_type: &str) -> String {
 }
 
 async fn types() -> Plant {
-    Plant::start(Options { types: true, ..open() }).await
+    Plant::start(SimulatorOptions { types: true, ..open() }).await
 }
 
 /// The value of a node as another client sees it.
@@ -180,7 +180,7 @@ async fn messages_that_can_never_be_written_are_dropped_with_their_reason_and_th
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cuts_and_restarts_lose_nothing() {
-    let plant = Plant::start(Options {
+    let plant = Plant::start(SimulatorOptions {
         types: true,
         cuttable: true,
         ..open()
@@ -216,7 +216,7 @@ async fn a_server_that_goes_away_and_comes_back_is_seen_while_nothing_is_written
     plant.stop().await;
     writer.until("the loss to be seen", |w| w.not_ready().is_some()).await;
     assert_eq!(writer.metrics.total("thalweg_opcua_connected"), 0.0);
-    let again = Plant::start(Options {
+    let again = Plant::start(SimulatorOptions {
         port,
         pki_dir: folder.path().join("pki"),
         ..options

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::Promotion;
-use thalweg_lake::ingest::{Feed, IngestOptions, TableWriter};
-use thalweg_lake::store::{Site, SyncedStore};
+use thalweg_lake::attributes::AttributePromotion;
+use thalweg_lake::ingest::{IngestOptions, QueueSource, TableWriter};
+use thalweg_lake::store::{LakeStorage, SyncedStore};
 use thalweg_lake::tables::TAGS;
-use thalweg_lake::tags::Packer;
-use thalweg_log::disk::Ram;
+use thalweg_lake::tags::TagBatchWriter;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
 
 pub const ROWS: i64 = 500_000;
 const ROWS_OF_A_FILE: i64 = 20_000;
@@ -30,11 +30,11 @@ pub async fn fill(data_dir: &Path) {
         min_free_bytes: Some(0),
         ..LogOptions::default()
     };
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(512 << 20)), 0xab, &options).unwrap());
+    let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(512 << 20)), 0xab, &options).unwrap());
     log.create(PARTITION, Durability::Fsync).await.unwrap();
     let taken: Arc<AtomicU64> = Arc::default();
     let told = taken.clone();
-    let feed = Feed {
+    let feed = QueueSource {
         handoffs: None,
         queue: "lake.tags".to_owned(),
         log: log.clone(),
@@ -46,20 +46,20 @@ pub async fn fill(data_dir: &Path) {
         flush_interval: Duration::from_millis(5),
         ..IngestOptions::default()
     };
-    let lake = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
-    let promotion = Promotion::new(256, vec![], &[]).unwrap();
+    let lake = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+    let promotion = AttributePromotion::new(256, vec![], &[]).unwrap();
     let writer = TableWriter::open(&lake, &TAGS, feed, promotion, metrics, &options).await;
     let _writer = writer.unwrap();
     for file in 0..ROWS / ROWS_OF_A_FILE {
         let rows = file * ROWS_OF_A_FILE..(file + 1) * ROWS_OF_A_FILE;
         let messages: Vec<Message> = rows.map(sample).collect();
-        let packed = Packer::default().pack(&"plant".into(), &messages, (START + ROWS) * 1_000_000_000);
+        let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, (START + ROWS) * 1_000_000_000);
         let mut records = Records::new();
         for entry in &packed.entries {
             records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
         }
         let entries = packed.entries.len() as u64;
-        let appended = log.append(Unit::of(PARTITION, records), None).await.unwrap();
+        let appended = log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();
         while taken.load(Ordering::SeqCst) < appended.offsets[0] + entries {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -74,7 +74,7 @@ fn sample(number: i64) -> Message {
     let entries = [("umh_topic", topic.as_str()), ("site.name", site)];
     let map = MetaMap::new(entries.map(|(name, value)| (Text::from(name), Text::from(value))), None);
     let at = Ticks((START + number / 10) * 10_000_000);
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: at,
         server_time: at,
         status: 0,

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use regex::RegexBuilder;
 
 use crate::error::QueryError;
-use crate::guard::Watch;
+use crate::guard::QueryCancellation;
 
 /// A result may be such a part of `query.memory`: what comes after the call holds it more than once.
 const RESULT_PART: usize = 8;
@@ -31,13 +31,13 @@ const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// Clones are one budget.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Shared>);
+pub struct Budget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     /// Always empty; what is taken shares its registration.
     reservation: Option<MemoryReservation>,
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<QueryCancellation>>,
     result_max: usize,
     memory: usize,
     unheld_max: AtomicUsize,
@@ -52,8 +52,8 @@ struct Shared {
 
 impl Budget {
     /// Of a query that is about to be planned.
-    pub fn new(pool: &Arc<dyn MemoryPool>, memory_bytes: usize, watch: &Arc<Watch>) -> Budget {
-        Budget(Arc::new(Shared {
+    pub fn new(pool: &Arc<dyn MemoryPool>, memory_bytes: usize, watch: &Arc<QueryCancellation>) -> Budget {
+        Budget(Arc::new(BudgetState {
             reservation: Some(MemoryConsumer::new("functions").register(pool)),
             watch: Some(watch.clone()),
             result_max: memory_bytes / RESULT_PART,
@@ -68,7 +68,7 @@ impl Budget {
     }
 
     fn alone() -> Budget {
-        Budget(Arc::new(Shared {
+        Budget(Arc::new(BudgetState {
             reservation: None,
             watch: None,
             result_max: RESULT_BYTES_ALONE,

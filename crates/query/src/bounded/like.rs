@@ -23,7 +23,7 @@ pub fn bound(like: Like, constant: Option<&str>, budget: &Budget) -> Result<Expr
         budget.check_like(pattern)?;
         return Ok(Expr::Like(like));
     }
-    let function = Arc::new(ScalarUDF::new_from_impl(Pattern {
+    let function = Arc::new(ScalarUDF::new_from_impl(LikePatternCheck {
         signature: Signature::any(1, Volatility::Immutable),
     }));
     let pattern = Expr::ScalarFunction(ScalarFunction::new_udf(function, vec![*like.pattern]));
@@ -35,11 +35,11 @@ pub fn bound(like: Like, constant: Option<&str>, budget: &Budget) -> Result<Expr
 
 /// Its argument as it is.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Pattern {
+struct LikePatternCheck {
     signature: Signature,
 }
 
-impl ScalarUDFImpl for Pattern {
+impl ScalarUDFImpl for LikePatternCheck {
     fn name(&self) -> &str {
         NAME
     }

@@ -9,8 +9,8 @@
 pub mod budget;
 mod concatenation;
 pub mod conversion;
+pub mod function_list;
 mod like;
-pub mod list;
 mod measure;
 pub mod operators;
 pub mod planners;
@@ -20,19 +20,19 @@ mod sizes;
 mod substitution;
 #[cfg(test)]
 mod tests;
+pub mod text_length;
 mod windows;
-pub mod written;
 
 pub use budget::Budget;
 
 /// Every function that a query can call.
 pub fn function_names() -> Vec<String> {
-    let scalar = list::SCALAR
+    let scalar = function_list::SCALAR
         .iter()
-        .filter(|(_, size)| !matches!(size, list::Size::Refused));
+        .filter(|(_, size)| !matches!(size, function_list::ResultBound::Refused));
     let scalar = scalar
         .map(|(name, _)| *name)
         .filter(|name| ![concatenation::NAME, conversion::CAST, conversion::CASE].contains(name));
-    let others = list::AGGREGATE.iter().chain(list::WINDOW).copied();
+    let others = function_list::AGGREGATE.iter().chain(function_list::WINDOW).copied();
     scalar.chain(others).map(str::to_owned).collect()
 }

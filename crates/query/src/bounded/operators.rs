@@ -54,40 +54,48 @@ const CUT: [&str; 6] = [
 /// The same operator with a look at what goes into it, if it is one that repeats rows or keeps them.
 pub fn bound(node: Arc<dyn ExecutionPlan>, budget: &Budget) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if let Some(unnest) = node.downcast_ref::<UnnestExec>() {
-        let lists = Repeated::Lists(unnest.list_column_indices().into());
+        let lists = Repetition::Lists(unnest.list_column_indices().into());
         return narrow(&node, &lists, budget).map(Some);
     }
     if JOINS.contains(&node.name()) {
-        return narrow(&node, &Repeated::Rows, budget).map(Some);
+        return narrow(&node, &Repetition::Rows, budget).map(Some);
     }
     if CUT.contains(&node.name()) {
-        return Ok(Some(passing(node, Role::Cut, budget)));
+        return Ok(Some(passing(node, PassThroughRole::Cut, budget)));
     }
     if let Some(window) = node.downcast_ref::<BoundedWindowAggExec>() {
         check_arguments(window.window_expr())?;
-        let input = passing(window.input().clone(), Role::WindowSlide(budget.rows_around()), budget);
+        let input = passing(
+            window.input().clone(),
+            PassThroughRole::WindowSlide(budget.rows_around()),
+            budget,
+        );
         return replace_children_if_necessary(node.clone(), vec![input]).map(Some);
     }
     let Some(window) = node.downcast_ref::<WindowAggExec>() else {
         return Ok(None);
     };
     check_arguments(window.window_expr())?;
-    let rows = Rows::default();
-    let input = passing(window.input().clone(), Role::WindowInput(rows.clone()), budget);
+    let rows = WindowReservations::default();
+    let input = passing(
+        window.input().clone(),
+        PassThroughRole::WindowInput(rows.clone()),
+        budget,
+    );
     let window = replace_children_if_necessary(node.clone(), vec![input])?;
-    Ok(Some(passing(window, Role::WindowOutput(rows), budget)))
+    Ok(Some(passing(window, PassThroughRole::WindowOutput(rows), budget)))
 }
 
-fn narrow(node: &Arc<dyn ExecutionPlan>, repeated: &Repeated, budget: &Budget) -> Result<Arc<dyn ExecutionPlan>> {
+fn narrow(node: &Arc<dyn ExecutionPlan>, repeated: &Repetition, budget: &Budget) -> Result<Arc<dyn ExecutionPlan>> {
     let children = node.children().into_iter();
-    let children = children.map(|child| passing(child.clone(), Role::Narrow(repeated.clone()), budget));
+    let children = children.map(|child| passing(child.clone(), PassThroughRole::Narrow(repeated.clone()), budget));
     let node = replace_children_if_necessary(node.clone(), children.collect())?;
-    Ok(passing(node, Role::Cut, budget))
+    Ok(passing(node, PassThroughRole::Cut, budget))
 }
 
-fn passing(input: Arc<dyn ExecutionPlan>, role: Role, budget: &Budget) -> Arc<dyn ExecutionPlan> {
+fn passing(input: Arc<dyn ExecutionPlan>, role: PassThroughRole, budget: &Budget) -> Arc<dyn ExecutionPlan> {
     let budget = budget.clone();
-    Arc::new(Passing { input, role, budget })
+    Arc::new(PassThroughExec { input, role, budget })
 }
 
 /// The arguments of window functions are written out for all rows that a window keeps.
@@ -106,7 +114,7 @@ fn check_arguments(functions: &[Arc<dyn WindowExpr>]) -> Result<()> {
 }
 
 /// The rows that a window keeps while it slides, and the copy that is made of them with each batch.
-struct Slide {
+struct SlidingWindowReservation {
     rows_kept: usize,
     taken: Option<MemoryReservation>,
     batches: VecDeque<(usize, usize)>,
@@ -114,9 +122,9 @@ struct Slide {
     bytes: usize,
 }
 
-impl Slide {
-    fn new(rows_kept: usize, budget: &Budget) -> Slide {
-        Slide {
+impl SlidingWindowReservation {
+    fn new(rows_kept: usize, budget: &Budget) -> SlidingWindowReservation {
+        SlidingWindowReservation {
             rows_kept,
             taken: budget.reservation(),
             batches: VecDeque::new(),
@@ -152,7 +160,7 @@ fn constant_bytes(expr: &Arc<dyn PhysicalExpr>) -> usize {
 
 /// What an operator copies.
 #[derive(Clone, Debug)]
-enum Repeated {
+enum Repetition {
     /// Each row, up to a batch of them.
     Rows,
     /// Each row, as often as its lists have elements.
@@ -160,40 +168,40 @@ enum Repeated {
 }
 
 #[derive(Clone, Debug)]
-enum Role {
-    Narrow(Repeated),
+enum PassThroughRole {
+    Narrow(Repetition),
     Cut,
-    WindowInput(Rows),
+    WindowInput(WindowReservations),
     /// A window that slides keeps so many rows around the one it is at.
     WindowSlide(usize),
-    WindowOutput(Rows),
+    WindowOutput(WindowReservations),
 }
 
 /// The rows that a window keeps, for each partition.
-type Rows = Arc<Mutex<HashMap<usize, Arc<MemoryReservation>>>>;
+type WindowReservations = Arc<Mutex<HashMap<usize, Arc<MemoryReservation>>>>;
 
 /// Hands batches on.
 #[derive(Clone, Debug)]
-struct Passing {
+struct PassThroughExec {
     input: Arc<dyn ExecutionPlan>,
-    role: Role,
+    role: PassThroughRole,
     budget: Budget,
 }
 
-impl DisplayAs for Passing {
+impl DisplayAs for PassThroughExec {
     fn fmt_as(&self, _kind: DisplayFormatType, f: &mut Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl ExecutionPlan for Passing {
+impl ExecutionPlan for PassThroughExec {
     fn name(&self) -> &str {
         match self.role {
-            Role::Narrow(_) => "NarrowRows",
-            Role::Cut => "CutBatches",
-            Role::WindowInput(_) => "WindowInput",
-            Role::WindowSlide(_) => "WindowSlide",
-            Role::WindowOutput(_) => "WindowOutput",
+            PassThroughRole::Narrow(_) => "NarrowRows",
+            PassThroughRole::Cut => "CutBatches",
+            PassThroughRole::WindowInput(_) => "WindowInput",
+            PassThroughRole::WindowSlide(_) => "WindowSlide",
+            PassThroughRole::WindowOutput(_) => "WindowOutput",
         }
     }
 
@@ -218,7 +226,7 @@ impl ExecutionPlan for Passing {
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Passing {
+            Ok([input]) => Ok(Arc::new(PassThroughExec {
                 input,
                 ..(*self).clone()
             })),
@@ -230,7 +238,7 @@ impl ExecutionPlan for Passing {
         let (schema, batch_rows) = (self.schema(), context.session_config().batch_size());
         let budget = self.budget.clone();
         match &self.role {
-            Role::Narrow(Repeated::Rows) => {
+            PassThroughRole::Narrow(Repetition::Rows) => {
                 let input = self.input.execute(partition, context)?;
                 let checked = input.map(move |batch| {
                     let batch = batch?;
@@ -239,7 +247,7 @@ impl ExecutionPlan for Passing {
                 });
                 Ok(Box::pin(RecordBatchStreamAdapter::new(schema, checked)))
             }
-            Role::Narrow(Repeated::Lists(lists)) => {
+            PassThroughRole::Narrow(Repetition::Lists(lists)) => {
                 let (input, lists) = (self.input.execute(partition, context)?, lists.clone());
                 let pieces = input.map(move |batch| {
                     Ok::<_, DataFusionError>(stream::iter(
@@ -248,14 +256,17 @@ impl ExecutionPlan for Passing {
                 });
                 Ok(Box::pin(RecordBatchStreamAdapter::new(schema, pieces.try_flatten())))
             }
-            Role::Cut => {
+            PassThroughRole::Cut => {
                 let input = self.input.execute(partition, context)?;
                 let checked = input.map(move |batch| budget.check_time().and(batch));
                 let checked = Box::pin(RecordBatchStreamAdapter::new(schema.clone(), checked));
                 Ok(cut_stream(schema, checked, batch_rows))
             }
-            Role::WindowSlide(rows) => {
-                let (input, mut slide) = (self.input.execute(partition, context)?, Slide::new(*rows, &budget));
+            PassThroughRole::WindowSlide(rows) => {
+                let (input, mut slide) = (
+                    self.input.execute(partition, context)?,
+                    SlidingWindowReservation::new(*rows, &budget),
+                );
                 let reserved = input.map(move |batch| {
                     let batch = batch?;
                     slide.take(&batch)?;
@@ -263,7 +274,7 @@ impl ExecutionPlan for Passing {
                 });
                 Ok(Box::pin(RecordBatchStreamAdapter::new(schema, reserved)))
             }
-            Role::WindowInput(rows) => {
+            PassThroughRole::WindowInput(rows) => {
                 let taken = budget.reservation().map(Arc::new);
                 if let Some(taken) = &taken {
                     rows.lock().insert(partition, taken.clone());
@@ -280,7 +291,7 @@ impl ExecutionPlan for Passing {
                 });
                 Ok(Box::pin(RecordBatchStreamAdapter::new(schema, reserved)))
             }
-            Role::WindowOutput(rows) => {
+            PassThroughRole::WindowOutput(rows) => {
                 let input = self.input.execute(partition, context)?;
                 let taken = rows.lock().remove(&partition);
                 // The stream that is cut keeps them reserved to its end.

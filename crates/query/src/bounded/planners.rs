@@ -15,12 +15,12 @@ use super::rewrite;
 
 /// The same planners, with bounded functions.
 pub fn bounded(planners: Vec<Arc<dyn ExprPlanner>>) -> Vec<Arc<dyn ExprPlanner>> {
-    let one = |planner| Arc::new(Bounded(planner)) as Arc<dyn ExprPlanner>;
+    let one = |planner| Arc::new(BoundedExprPlanner(planner)) as Arc<dyn ExprPlanner>;
     planners.into_iter().map(one).collect()
 }
 
 #[derive(Debug)]
-struct Bounded(Arc<dyn ExprPlanner>);
+struct BoundedExprPlanner(Arc<dyn ExprPlanner>);
 
 /// The call itself, and those in its arguments that came with it: the others are bounded already.
 fn bound<T>(planned: PlannerResult<T>) -> Result<PlannerResult<T>> {
@@ -38,7 +38,7 @@ fn bound<T>(planned: PlannerResult<T>) -> Result<PlannerResult<T>> {
 type Exprs = Result<PlannerResult<Vec<Expr>>>;
 
 #[warn(clippy::missing_trait_methods)]
-impl ExprPlanner for Bounded {
+impl ExprPlanner for BoundedExprPlanner {
     fn plan_binary_op(&self, expr: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
         bound(self.0.plan_binary_op(expr, schema)?)
     }

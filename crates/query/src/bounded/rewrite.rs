@@ -17,7 +17,7 @@ use datafusion::logical_expr::{
 
 use super::budget::Budget;
 use super::measure::{TYPE_PARTS_MAX, scalar_bytes, type_size};
-use super::{concatenation, conversion, like, list, scalar, substitution, windows};
+use super::{concatenation, conversion, function_list, like, scalar, substitution, windows};
 use crate::error::QueryError;
 
 /// Nodes of a plan, each counted as often as it is there. A common table expression is there for each place that names it.
@@ -33,7 +33,7 @@ const CENTROIDS_MAX: u64 = 10_000;
 
 /// What is evaluated for each row of a plan.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Expressions {
+pub struct ExpressionCost {
     pub count: usize,
     /// Bytes of all constants, each of which may be repeated for each row.
     pub constant_bytes: usize,
@@ -64,8 +64,8 @@ pub fn bound(plan: LogicalPlan, budget: &Budget) -> Result<LogicalPlan> {
 }
 
 /// What a plan evaluates, once it is optimized: constants are known by then.
-pub fn expressions(plan: &LogicalPlan, budget: &Budget) -> Result<Expressions> {
-    let mut all = Expressions::default();
+pub fn expressions(plan: &LogicalPlan, budget: &Budget) -> Result<ExpressionCost> {
+    let mut all = ExpressionCost::default();
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
             expr.apply(|part| {
@@ -241,7 +241,7 @@ fn check_pattern(expr: &Expr, budget: &Budget) -> Result<()> {
 
 fn check_aggregate(call: &AggregateFunction) -> Result<()> {
     let name = call.func.name();
-    if !list::AGGREGATE.contains(&name) {
+    if !function_list::AGGREGATE.contains(&name) {
         return not_here(name);
     }
     let centroids = match name {
@@ -278,7 +278,7 @@ fn bound_window(call: WindowFunction, schema: &DFSchema, budget: &Budget) -> Res
     .is_ok_and(|kind| kind.is_primitive() || kind == DataType::Boolean);
     let fun = match fun {
         WindowFunctionDefinition::AggregateUDF(function) => {
-            if !list::AGGREGATE.contains(&function.name()) {
+            if !function_list::AGGREGATE.contains(&function.name()) {
                 return not_here(function.name());
             }
             match gives_values {
@@ -287,7 +287,7 @@ fn bound_window(call: WindowFunction, schema: &DFSchema, budget: &Budget) -> Res
             }
         }
         WindowFunctionDefinition::WindowUDF(function) => {
-            if !list::WINDOW.contains(&function.name()) {
+            if !function_list::WINDOW.contains(&function.name()) {
                 return not_here(function.name());
             }
             match gives_values {

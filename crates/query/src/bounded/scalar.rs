@@ -20,23 +20,23 @@ use datafusion::logical_expr::{
 };
 
 use super::budget::{Budget, too_large};
-use super::list::{self, Size};
+use super::function_list::{self, ResultBound};
 use super::measure::array_bytes;
 use super::rewrite;
-use super::sizes::Call;
+use super::sizes::FunctionCall;
 
 /// Rows of a batch, at most.
 const BATCH_ROWS: usize = 8_192;
 
 /// The same function, bounded, if it is one that may be called.
 pub fn bounded(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
-    if function.inner().is::<Bounded>() {
+    if function.inner().is::<BoundedScalarFunction>() {
         return Some(function.clone());
     }
-    match list::scalar(function.name())? {
-        Size::Refused => None,
-        Size::Plain => Some(function.clone()),
-        size => Some(Arc::new(ScalarUDF::new_from_impl(Bounded {
+    match function_list::scalar(function.name())? {
+        ResultBound::Refused => None,
+        ResultBound::Plain => Some(function.clone()),
+        size => Some(Arc::new(ScalarUDF::new_from_impl(BoundedScalarFunction {
             inner: function.clone(),
             size,
         }))),
@@ -44,47 +44,47 @@ pub fn bounded(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
 }
 
 #[derive(Debug)]
-pub struct Bounded {
+pub struct BoundedScalarFunction {
     inner: Arc<ScalarUDF>,
-    size: Size,
+    size: ResultBound,
 }
 
-impl PartialEq for Bounded {
-    fn eq(&self, other: &Bounded) -> bool {
+impl PartialEq for BoundedScalarFunction {
+    fn eq(&self, other: &BoundedScalarFunction) -> bool {
         self.inner == other.inner
     }
 }
 
-impl Eq for Bounded {}
+impl Eq for BoundedScalarFunction {}
 
-impl Hash for Bounded {
+impl Hash for BoundedScalarFunction {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.inner.hash(state);
     }
 }
 
-impl Bounded {
+impl BoundedScalarFunction {
     fn call(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let budget = Budget::of(&args.config_options);
         budget.check_time()?;
-        if let Size::Pattern(_) = self.size {
+        if let ResultBound::Pattern(_) = self.size {
             check_patterns(&budget, self.name(), args.args.get(1))?;
         }
         let are_constants = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
         let number_rows = args.number_rows;
         let rows = if are_constants { 1 } else { number_rows };
-        let asked = self.size.asked(&Call { args: &args.args, rows });
+        let asked = self.size.asked(&FunctionCall { args: &args.args, rows });
         // A constant is repeated for each row by whoever takes it.
         let repeated = if are_constants { number_rows.max(1) } else { 1 };
         let asked = asked.saturating_mul(repeated);
         let allowed = match self.size {
-            Size::Inputs(_) if !are_constants => usize::MAX,
+            ResultBound::Inputs(_) if !are_constants => usize::MAX,
             // A window has all rows of a partition at once.
             _ => budget.result_max().saturating_mul(rows.div_ceil(BATCH_ROWS).max(1)),
         };
         if asked > allowed {
             return match self.size {
-                Size::AtMost(_) | Size::Pattern(_) if !are_constants && number_rows > 1 => {
+                ResultBound::AtMost(_) | ResultBound::Pattern(_) if !are_constants && number_rows > 1 => {
                     self.call_by_parts(&budget, args, allowed)
                 }
                 _ => Err(too_large(self.name(), asked, allowed)),
@@ -110,7 +110,7 @@ impl Bounded {
             let mut rows = args.number_rows - from;
             let (part, asked) = loop {
                 let part = slice(&args, from, rows);
-                let asked = self.size.asked(&Call { args: &part.args, rows });
+                let asked = self.size.asked(&FunctionCall { args: &part.args, rows });
                 if asked <= allowed || rows == 1 {
                     break (part, asked);
                 }
@@ -201,7 +201,7 @@ fn with_owner(
     if let Some(buffer) = buffers.iter_mut().find(|buffer| buffer.len() == bytes)
         && let Some(taken) = taken.take()
     {
-        let owner = Owner {
+        let owner = ReservedBuffer {
             buffer: buffer.clone(),
             _taken: taken,
         };
@@ -216,12 +216,12 @@ fn with_owner(
     Ok(data.into_builder().buffers(buffers).child_data(children).build()?)
 }
 
-struct Owner {
+struct ReservedBuffer {
     buffer: Buffer,
     _taken: MemoryReservation,
 }
 
-impl AsRef<[u8]> for Owner {
+impl AsRef<[u8]> for ReservedBuffer {
     fn as_ref(&self) -> &[u8] {
         self.buffer.as_slice()
     }
@@ -229,7 +229,7 @@ impl AsRef<[u8]> for Owner {
 
 /// What a function is planned as stays bounded.
 #[warn(clippy::missing_trait_methods)]
-impl ScalarUDFImpl for Bounded {
+impl ScalarUDFImpl for BoundedScalarFunction {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -272,7 +272,7 @@ impl ScalarUDFImpl for Bounded {
 
     fn with_updated_config(&self, config: &ConfigOptions) -> Option<ScalarUDF> {
         let updated = self.inner.inner().with_updated_config(config)?;
-        Some(ScalarUDF::new_from_impl(Bounded {
+        Some(ScalarUDF::new_from_impl(BoundedScalarFunction {
             inner: Arc::new(updated),
             size: self.size,
         }))
@@ -284,7 +284,7 @@ impl ScalarUDFImpl for Bounded {
 
     fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
         // What a function becomes is an operator, which is computed at once if it can be.
-        if let (Size::Pattern(_), Some(Expr::Literal(pattern, _))) = (self.size, args.get(1))
+        if let (ResultBound::Pattern(_), Some(Expr::Literal(pattern, _))) = (self.size, args.get(1))
             && let Some(pattern) = pattern.try_as_str().flatten()
         {
             Budget::of(info.config_options()).check_pattern(self.name(), pattern)?;

@@ -9,7 +9,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::ColumnarValue;
 
 use super::measure::{element_counts, row_bytes, value_bytes};
-use super::written::text_bytes;
+use super::text_length::text_bytes;
 
 /// An element of a list beside its value, an offset, a view.
 const ELEMENT_BYTES: usize = 16;
@@ -19,52 +19,52 @@ const CHAR_BYTES: usize = 4;
 const NUMBER_TEXT_BYTES: usize = 40;
 
 /// A call for some rows.
-pub struct Call<'a> {
+pub struct FunctionCall<'a> {
     pub args: &'a [ColumnarValue],
     /// One, if all arguments are constants.
     pub rows: usize,
 }
 
 /// A number for each row.
-enum Each {
+enum PerRow {
     Same(usize),
     Rows(Vec<usize>),
 }
 
-impl Each {
+impl PerRow {
     fn get(&self, row: usize) -> usize {
         match self {
-            Each::Same(number) => *number,
-            Each::Rows(rows) => rows.get(row).copied().unwrap_or(0),
+            PerRow::Same(number) => *number,
+            PerRow::Rows(rows) => rows.get(row).copied().unwrap_or(0),
         }
     }
 }
 
-impl Call<'_> {
+impl FunctionCall<'_> {
     /// Of all arguments, with constants repeated for each row.
     pub fn bytes(&self) -> usize {
         let bytes = self.args.iter().map(|arg| value_bytes(arg, self.rows));
         bytes.fold(0, usize::saturating_add)
     }
 
-    fn each(&self, at: usize, of_array: fn(&dyn Array) -> Vec<usize>) -> Each {
+    fn each(&self, at: usize, of_array: fn(&dyn Array) -> Vec<usize>) -> PerRow {
         match self.args.get(at) {
-            Some(ColumnarValue::Array(array)) => Each::Rows(of_array(array)),
+            Some(ColumnarValue::Array(array)) => PerRow::Rows(of_array(array)),
             Some(ColumnarValue::Scalar(scalar)) => match scalar.to_array() {
-                Ok(array) => Each::Same(of_array(&array).first().copied().unwrap_or(0)),
-                Err(_) => Each::Same(0),
+                Ok(array) => PerRow::Same(of_array(&array).first().copied().unwrap_or(0)),
+                Err(_) => PerRow::Same(0),
             },
-            None => Each::Same(0),
+            None => PerRow::Same(0),
         }
     }
 
     /// The bytes of an argument, in each row.
-    fn widths(&self, at: usize) -> Each {
+    fn widths(&self, at: usize) -> PerRow {
         self.each(at, row_bytes)
     }
 
     /// The bytes of a text without what holds it, in each row.
-    fn texts(&self, at: usize) -> Each {
+    fn texts(&self, at: usize) -> PerRow {
         self.each(at, |array| match array.data_type() {
             DataType::Utf8 => texts(array.as_string::<i32>().iter()),
             DataType::LargeUtf8 => texts(array.as_string::<i64>().iter()),
@@ -73,12 +73,12 @@ impl Call<'_> {
         })
     }
 
-    fn elements(&self, at: usize) -> Each {
+    fn elements(&self, at: usize) -> PerRow {
         self.each(at, element_counts)
     }
 
     /// A number of the call, in each row; less than nothing is nothing.
-    fn numbers(&self, at: usize) -> Each {
+    fn numbers(&self, at: usize) -> PerRow {
         self.each(at, |array| {
             let numbers = match array.data_type() {
                 DataType::UInt64 => array.as_primitive::<datafusion::arrow::datatypes::UInt64Type>().iter(),
@@ -140,7 +140,7 @@ fn signed_numbers(array: &dyn Array) -> Vec<usize> {
 }
 
 /// A cast: to text, or of a dictionary to its values. Numbers become longer as text, and a list of few bytes far longer.
-pub fn conversion(call: &Call<'_>) -> usize {
+pub fn conversion(call: &FunctionCall<'_>) -> usize {
     let is_text = |kind: DataType| kind.is_string() || kind.is_binary();
     match call.args.first() {
         Some(value) if !is_text(value.data_type()) => {
@@ -152,13 +152,13 @@ pub fn conversion(call: &Call<'_>) -> usize {
 }
 
 /// `repeat(text, n)`
-pub fn repeat(call: &Call<'_>) -> usize {
+pub fn repeat(call: &FunctionCall<'_>) -> usize {
     let (texts, times) = (call.texts(0), call.numbers(1));
     call.text_bytes(|row| texts.get(row).saturating_mul(times.get(row)))
 }
 
 /// `lpad(text, n [, fill])`: n characters.
-pub fn pad(call: &Call<'_>) -> usize {
+pub fn pad(call: &FunctionCall<'_>) -> usize {
     let (length, fill) = (call.numbers(1), call.texts(2));
     let char_bytes = match call.is_ascii(0) && call.is_ascii(2) {
         true => 1,
@@ -171,14 +171,14 @@ pub fn pad(call: &Call<'_>) -> usize {
 }
 
 /// `array_repeat(value, n)`
-pub fn array_repeat(call: &Call<'_>) -> usize {
+pub fn array_repeat(call: &FunctionCall<'_>) -> usize {
     let (widths, times) = (call.widths(0), call.numbers(1));
     let element = call.element_bytes(0);
     call.text_bytes(|row| widths.get(row).saturating_add(element).saturating_mul(times.get(row)))
 }
 
 /// `array_resize(list, n [, value])`
-pub fn array_resize(call: &Call<'_>) -> usize {
+pub fn array_resize(call: &FunctionCall<'_>) -> usize {
     let (lists, length, fill) = (call.widths(0), call.numbers(1), call.widths(2));
     // Without a fill they are nulls.
     let element = match call.args.get(2) {
@@ -192,9 +192,9 @@ pub fn array_resize(call: &Call<'_>) -> usize {
 }
 
 /// `replace(text, from, to)`
-pub fn replace(call: &Call<'_>) -> usize {
+pub fn replace(call: &FunctionCall<'_>) -> usize {
     let (from, to) = (call.texts(1), call.texts(2));
-    if let (Each::Same(1..), Each::Same(_)) = (&from, &to)
+    if let (PerRow::Same(1..), PerRow::Same(_)) = (&from, &to)
         && to.get(0) <= from.get(0)
         && let Some(text) = call.args.first()
     {
@@ -209,7 +209,7 @@ pub fn replace(call: &Call<'_>) -> usize {
 }
 
 /// `regexp_replace(text, pattern, replacement [, flags])`: a match can be empty, and a replacement can name groups.
-pub fn regexp_replace(call: &Call<'_>) -> usize {
+pub fn regexp_replace(call: &FunctionCall<'_>) -> usize {
     let (texts, to, flags) = (call.texts(0), call.texts(2), call.texts(3));
     call.text_bytes(|row| {
         let (text, to) = (texts.get(row), to.get(row));
@@ -221,7 +221,7 @@ pub fn regexp_replace(call: &Call<'_>) -> usize {
 }
 
 /// `regexp_match(text, pattern)`: the text once for each group.
-pub fn regexp_match(call: &Call<'_>) -> usize {
+pub fn regexp_match(call: &FunctionCall<'_>) -> usize {
     let (texts, patterns) = (call.texts(0), call.texts(1));
     let groups = match call.args.get(1) {
         Some(ColumnarValue::Scalar(pattern)) => {
@@ -236,7 +236,7 @@ pub fn regexp_match(call: &Call<'_>) -> usize {
 }
 
 /// `concat_ws(separator, …)`
-pub fn concat_ws(call: &Call<'_>) -> usize {
+pub fn concat_ws(call: &FunctionCall<'_>) -> usize {
     let separators = call.texts(0);
     let between = call.args.len();
     call.bytes()
@@ -244,7 +244,7 @@ pub fn concat_ws(call: &Call<'_>) -> usize {
 }
 
 /// `array_to_string(list, separator [, null])`
-pub fn array_to_string(call: &Call<'_>) -> usize {
+pub fn array_to_string(call: &FunctionCall<'_>) -> usize {
     let (lists, separators, nulls) = (call.widths(0), call.texts(1), call.texts(2));
     let counts = leaf_counts(call);
     call.text_bytes(|row| {
@@ -257,7 +257,7 @@ pub fn array_to_string(call: &Call<'_>) -> usize {
 }
 
 /// Elements of the lists in the first argument, of lists in lists the innermost ones: an upper bound.
-fn leaf_counts(call: &Call<'_>) -> Each {
+fn leaf_counts(call: &FunctionCall<'_>) -> PerRow {
     let is_nested = call.args.first().is_some_and(|list| match list.data_type() {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             item.data_type().is_nested()
@@ -269,7 +269,7 @@ fn leaf_counts(call: &Call<'_>) -> Each {
 }
 
 /// `string_to_array(text, separator)`
-pub fn string_to_array(call: &Call<'_>) -> usize {
+pub fn string_to_array(call: &FunctionCall<'_>) -> usize {
     let (texts, separators) = (call.texts(0), call.texts(1));
     call.text_bytes(|row| {
         let text = texts.get(row);
@@ -279,30 +279,30 @@ pub fn string_to_array(call: &Call<'_>) -> usize {
 }
 
 /// `array_replace(list, from, to)`: the first one.
-pub fn array_replace(call: &Call<'_>) -> usize {
+pub fn array_replace(call: &FunctionCall<'_>) -> usize {
     replaced(call, |_| 1)
 }
 
 /// `array_replace_n(list, from, to, n)`
-pub fn array_replace_n(call: &Call<'_>) -> usize {
+pub fn array_replace_n(call: &FunctionCall<'_>) -> usize {
     let times = call.numbers(3);
     replaced(call, |row| times.get(row))
 }
 
 /// `array_replace_all(list, from, to)`
-pub fn array_replace_all(call: &Call<'_>) -> usize {
+pub fn array_replace_all(call: &FunctionCall<'_>) -> usize {
     replaced(call, |_| usize::MAX)
 }
 
-fn replaced(call: &Call<'_>, times: impl Fn(usize) -> usize) -> usize {
+fn replaced(call: &FunctionCall<'_>, times: impl Fn(usize) -> usize) -> usize {
     let (counts, to) = (call.elements(0), call.widths(2));
     call.bytes()
         .saturating_add(call.sum(|row| counts.get(row).min(times(row)).saturating_mul(to.get(row))))
 }
 
 /// `arrays_zip(list, …)`: all lists become as long as the longest.
-pub fn arrays_zip(call: &Call<'_>) -> usize {
-    let all: Vec<Each> = (0..call.args.len()).map(|at| call.elements(at)).collect();
+pub fn arrays_zip(call: &FunctionCall<'_>) -> usize {
+    let all: Vec<PerRow> = (0..call.args.len()).map(|at| call.elements(at)).collect();
     let padding = call.sum(|row| {
         let longest = all.iter().map(|counts| counts.get(row)).max().unwrap_or(0);
         longest.saturating_mul(all.len()).saturating_mul(2 * ELEMENT_BYTES)
@@ -311,14 +311,14 @@ pub fn arrays_zip(call: &Call<'_>) -> usize {
 }
 
 /// `to_char(time, format)`
-pub fn to_char(call: &Call<'_>) -> usize {
+pub fn to_char(call: &FunctionCall<'_>) -> usize {
     let formats = call.texts(1);
     // The longest thing that two characters stand for.
     call.text_bytes(|row| formats.get(row).saturating_mul(NUMBER_TEXT_BYTES / 2))
 }
 
 /// `levenshtein(a, b)`: rows of a matrix, and time for all of it.
-pub fn levenshtein(call: &Call<'_>) -> usize {
+pub fn levenshtein(call: &FunctionCall<'_>) -> usize {
     let (a, b) = (call.texts(0), call.texts(1));
     // Pairs of characters that can be compared while a byte is written.
     const PAIRS_PER_BYTE: usize = 64;
@@ -327,7 +327,7 @@ pub fn levenshtein(call: &Call<'_>) -> usize {
 }
 
 /// `range([start,] stop [, step])` and `generate_series`: numbers, days or times.
-pub fn range(call: &Call<'_>) -> usize {
+pub fn range(call: &FunctionCall<'_>) -> usize {
     let columns: Vec<Option<Int64Array>> = call.args.iter().map(|arg| whole_numbers(arg, call.rows)).collect();
     if let Some(columns) = columns.into_iter().collect::<Option<Vec<_>>>() {
         return call.text_bytes(|row| {

@@ -41,7 +41,7 @@ impl TreeNodeVisitor<'_> for Substitution {
 
     fn f_up(&mut self, node: &LogicalPlan) -> Result<TreeNodeRecursion> {
         let inputs = self.made.split_off(self.made.len().saturating_sub(node.inputs().len()));
-        let read = Read::of(node, &inputs, self.outer);
+        let read = InputColumns::of(node, &inputs, self.outer);
         let largest = read.largest;
         let count = node.schema().fields().len();
         let made = match node {
@@ -111,15 +111,15 @@ impl Substitution {
 }
 
 /// What the columns that a node reads stand for.
-struct Read<'a> {
+struct InputColumns<'a> {
     columns: HashMap<(Option<&'a TableReference>, &'a str), u64>,
     /// Of all of them.
     largest: u64,
     outer: u64,
 }
 
-impl<'a> Read<'a> {
-    fn of(node: &'a LogicalPlan, inputs: &[Vec<u64>], outer: u64) -> Read<'a> {
+impl<'a> InputColumns<'a> {
+    fn of(node: &'a LogicalPlan, inputs: &[Vec<u64>], outer: u64) -> InputColumns<'a> {
         let mut columns = HashMap::new();
         for (input, written) in node.inputs().into_iter().zip(inputs) {
             let named = input
@@ -129,7 +129,7 @@ impl<'a> Read<'a> {
             columns.extend(named.zip(written.iter().copied()));
         }
         let largest = inputs.iter().flatten().copied().max().unwrap_or(1);
-        Read {
+        InputColumns {
             columns,
             largest,
             outer,

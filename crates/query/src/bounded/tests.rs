@@ -5,7 +5,7 @@ use datafusion::execution::SessionStateDefaults as Defaults;
 mod sizes;
 mod texts;
 
-use super::list;
+use super::function_list;
 
 /// A new version of the library brings functions; somebody has to say how large their results are.
 #[test]
@@ -15,20 +15,20 @@ fn every_function_of_the_library_is_on_the_list() {
     let names = scalar.iter().map(|function| function.name());
     let missing: Vec<&str> = names
         .chain(higher.iter().map(|function| function.name()))
-        .filter(|name| list::scalar(name).is_none())
+        .filter(|name| function_list::scalar(name).is_none())
         .collect();
     assert!(missing.is_empty(), "bounded/list.rs lacks {missing:?}");
     let others = [
         (
-            list::AGGREGATE,
+            function_list::AGGREGATE,
             names_of(&Defaults::default_aggregate_functions(), |function| function.name()),
         ),
         (
-            list::WINDOW,
+            function_list::WINDOW,
             names_of(&Defaults::default_window_functions(), |function| function.name()),
         ),
         (
-            list::TABLE,
+            function_list::TABLE,
             names_of(&Defaults::default_table_functions(), |function| function.name()),
         ),
     ];

@@ -36,7 +36,7 @@ const ROWS_HELD: usize = 1 << 17;
 
 /// The same function, charged.
 pub fn aggregate(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUDF> {
-    Arc::new(AggregateUDF::new_from_impl(Aggregate {
+    Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
         inner: function.clone(),
         charges: Arc::new(Charges::new(budget)),
         is_window: true,
@@ -45,7 +45,7 @@ pub fn aggregate(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<Aggregate
 
 /// The same function, whose state is one value that is copied when it grows.
 pub fn growing(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUDF> {
-    Arc::new(AggregateUDF::new_from_impl(Aggregate {
+    Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
         inner: function.clone(),
         charges: Arc::new(Charges::new(budget)),
         is_window: false,
@@ -53,7 +53,7 @@ pub fn growing(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUD
 }
 
 pub fn function(function: &Arc<WindowUDF>, budget: &Budget) -> Arc<WindowUDF> {
-    Arc::new(WindowUDF::new_from_impl(Function {
+    Arc::new(WindowUDF::new_from_impl(ChargedWindowFunction {
         inner: function.clone(),
         charges: Arc::new(Charges::new(budget)),
     }))
@@ -63,11 +63,11 @@ pub fn function(function: &Arc<WindowUDF>, budget: &Budget) -> Arc<WindowUDF> {
 #[derive(Debug)]
 struct Charges {
     budget: Budget,
-    held: Mutex<Held>,
+    held: Mutex<ChargedCopies>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct ChargedCopies {
     taken: Option<MemoryReservation>,
     rows: usize,
     bytes: usize,
@@ -77,7 +77,7 @@ struct Held {
 impl Charges {
     fn new(budget: &Budget) -> Charges {
         Charges {
-            held: Mutex::new(Held {
+            held: Mutex::new(ChargedCopies {
                 taken: budget.reservation(),
                 rows: 0,
                 bytes: 0,
@@ -105,27 +105,27 @@ impl Charges {
 }
 
 #[derive(Debug)]
-struct Aggregate {
+struct ChargedAggregate {
     inner: Arc<AggregateUDF>,
     charges: Arc<Charges>,
     is_window: bool,
 }
 
-impl PartialEq for Aggregate {
-    fn eq(&self, other: &Aggregate) -> bool {
+impl PartialEq for ChargedAggregate {
+    fn eq(&self, other: &ChargedAggregate) -> bool {
         (self.is_window, &self.inner) == (other.is_window, &other.inner)
     }
 }
 
-impl Eq for Aggregate {}
+impl Eq for ChargedAggregate {}
 
-impl Hash for Aggregate {
+impl Hash for ChargedAggregate {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.inner.hash(state);
     }
 }
 
-impl Aggregate {
+impl ChargedAggregate {
     fn charged(&self, inner: Box<dyn Accumulator>) -> Box<dyn Accumulator> {
         let charges = self.charges.clone();
         if !self.is_window {
@@ -139,7 +139,7 @@ impl Aggregate {
     }
 }
 
-impl AggregateUDFImpl for Aggregate {
+impl AggregateUDFImpl for ChargedAggregate {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -191,7 +191,7 @@ impl AggregateUDFImpl for Aggregate {
     fn with_beneficial_ordering(self: Arc<Self>, ordering: bool) -> Result<Option<Arc<dyn AggregateUDFImpl>>> {
         let inner = self.inner.inner().clone().with_beneficial_ordering(ordering)?;
         Ok(inner.map(|inner| {
-            Arc::new(Aggregate {
+            Arc::new(ChargedAggregate {
                 inner: Arc::new(AggregateUDF::new_from_shared_impl(inner)),
                 charges: self.charges.clone(),
                 is_window: self.is_window,
@@ -205,11 +205,13 @@ impl AggregateUDFImpl for Aggregate {
 
     fn reverse_expr(&self) -> ReversedUDAF {
         match self.inner.reverse_udf() {
-            ReversedUDAF::Reversed(inner) => ReversedUDAF::Reversed(Arc::new(AggregateUDF::new_from_impl(Aggregate {
-                inner,
-                charges: self.charges.clone(),
-                is_window: self.is_window,
-            }))),
+            ReversedUDAF::Reversed(inner) => {
+                ReversedUDAF::Reversed(Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
+                    inner,
+                    charges: self.charges.clone(),
+                    is_window: self.is_window,
+                })))
+            }
             other => other,
         }
     }
@@ -347,27 +349,27 @@ impl Accumulator for GrowingAccumulator {
 }
 
 #[derive(Debug)]
-struct Function {
+struct ChargedWindowFunction {
     inner: Arc<WindowUDF>,
     charges: Arc<Charges>,
 }
 
-impl PartialEq for Function {
-    fn eq(&self, other: &Function) -> bool {
+impl PartialEq for ChargedWindowFunction {
+    fn eq(&self, other: &ChargedWindowFunction) -> bool {
         self.inner == other.inner
     }
 }
 
-impl Eq for Function {}
+impl Eq for ChargedWindowFunction {}
 
-impl Hash for Function {
+impl Hash for ChargedWindowFunction {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.inner.hash(state);
     }
 }
 
 #[warn(clippy::missing_trait_methods)]
-impl WindowUDFImpl for Function {
+impl WindowUDFImpl for ChargedWindowFunction {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -414,10 +416,12 @@ impl WindowUDFImpl for Function {
 
     fn reverse_expr(&self) -> ReversedUDWF {
         match self.inner.reverse_expr() {
-            ReversedUDWF::Reversed(inner) => ReversedUDWF::Reversed(Arc::new(WindowUDF::new_from_impl(Function {
-                inner,
-                charges: self.charges.clone(),
-            }))),
+            ReversedUDWF::Reversed(inner) => {
+                ReversedUDWF::Reversed(Arc::new(WindowUDF::new_from_impl(ChargedWindowFunction {
+                    inner,
+                    charges: self.charges.clone(),
+                })))
+            }
             other => other,
         }
     }

@@ -15,10 +15,10 @@ use datafusion::parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecor
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 
-use super::{FileError, Opened};
+use super::{ParquetFile, ParquetFileError};
 use crate::bounded::rewrite;
 use crate::error::QueryError;
-use crate::format::{BytesAs, Format, RowWriter};
+use crate::format::{BytesAs, RowFormat, RowWriter};
 
 const BATCH_ROWS: usize = 1024;
 
@@ -34,17 +34,20 @@ pub struct Cat {
 }
 
 /// Writes rows, and returns how many. `Ok` also when the reader of `out` leaves early.
-pub fn cat(opened: &Opened, wanted: &Cat, out: &mut dyn Write) -> Result<usize, FileError> {
+pub fn cat(opened: &ParquetFile, wanted: &Cat, out: &mut dyn Write) -> Result<usize, ParquetFileError> {
     match write_rows(opened, wanted, out) {
-        Err(FileError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
+        Err(ParquetFileError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         done => done,
     }
 }
 
-fn write_rows(opened: &Opened, wanted: &Cat, out: &mut dyn Write) -> Result<usize, FileError> {
+fn write_rows(opened: &ParquetFile, wanted: &Cat, out: &mut dyn Write) -> Result<usize, ParquetFileError> {
     let schema = opened.metadata.schema();
     let shown = shown(schema, &wanted.columns)?;
-    let filter = wanted.filter.as_deref().map(|text| Filter::plan(text, schema, &shown));
+    let filter = wanted
+        .filter
+        .as_deref()
+        .map(|text| CatFilter::plan(text, schema, &shown));
     let filter = filter.transpose()?;
     let mut read: Vec<usize> = shown.clone();
     read.extend(filter.iter().flat_map(|filter| filter.columns.iter()));
@@ -69,7 +72,7 @@ fn write_rows(opened: &Opened, wanted: &Cat, out: &mut dyn Write) -> Result<usiz
         .filter_map(|at| read.iter().position(|read| read == at))
         .collect();
     let shown = Arc::new(schema.project(&shown).map_err(|error| opened.broken(error.into()))?);
-    let mut writer = RowWriter::with_bytes(Format::NdJson, &shown, wanted.bytes).map_err(FileError::Row)?;
+    let mut writer = RowWriter::with_bytes(RowFormat::NdJson, &shown, wanted.bytes).map_err(ParquetFileError::Row)?;
     let mut left = wanted.limit.unwrap_or(usize::MAX);
     let mut rows = 0;
     for batch in reader {
@@ -83,19 +86,19 @@ fn write_rows(opened: &Opened, wanted: &Cat, out: &mut dyn Write) -> Result<usiz
         batch = batch.slice(0, batch.num_rows().min(left));
         let batch = batch.project(&places).map_err(|error| opened.broken(error.into()))?;
         (left, rows) = (left - batch.num_rows(), rows + batch.num_rows());
-        out.write_all(&writer.write(&batch).map_err(FileError::Row)?)?;
+        out.write_all(&writer.write(&batch).map_err(ParquetFileError::Row)?)?;
     }
     out.flush()?;
     Ok(rows)
 }
 
 /// The numbers of the columns that are asked for.
-fn shown(schema: &SchemaRef, columns: &[String]) -> Result<Vec<usize>, FileError> {
+fn shown(schema: &SchemaRef, columns: &[String]) -> Result<Vec<usize>, ParquetFileError> {
     if columns.is_empty() {
         return Ok((0..schema.fields().len()).collect());
     }
     let place = |name: &String| {
-        schema.index_of(name).map_err(|_| FileError::NoColumn {
+        schema.index_of(name).map_err(|_| ParquetFileError::NoColumn {
             column: name.clone(),
             known: schema.fields().iter().map(|field| field.name().clone()).collect(),
         })
@@ -104,7 +107,7 @@ fn shown(schema: &SchemaRef, columns: &[String]) -> Result<Vec<usize>, FileError
 }
 
 /// Which rows match.
-struct Filter {
+struct CatFilter {
     expr: Arc<dyn PhysicalExpr>,
     /// The columns that are read: those of the expression and those that are shown.
     schema: SchemaRef,
@@ -112,10 +115,10 @@ struct Filter {
     columns: Vec<usize>,
 }
 
-impl Filter {
-    fn plan(text: &str, schema: &SchemaRef, shown: &[usize]) -> Result<Filter, FileError> {
+impl CatFilter {
+    fn plan(text: &str, schema: &SchemaRef, shown: &[usize]) -> Result<CatFilter, ParquetFileError> {
         let state = SessionStateBuilder::new().with_default_features().build();
-        let failed = |error| FileError::Filter(QueryError::of_planning(error));
+        let failed = |error| ParquetFileError::Filter(QueryError::of_planning(error));
         let all = DFSchema::try_from(schema.clone()).map_err(failed)?;
         let planned = state
             .create_logical_expr(text, &all)
@@ -134,17 +137,17 @@ impl Filter {
         let expr = state.create_physical_expr(planned, &of_read).map_err(failed)?;
         if expr.data_type(&read).map_err(failed)? != DataType::Boolean {
             let what = QueryError::plan(format!("{text} is neither true nor false; expected such as \"a > 1\""));
-            return Err(FileError::Filter(what));
+            return Err(ParquetFileError::Filter(what));
         }
-        Ok(Filter {
+        Ok(CatFilter {
             expr,
             schema: read,
             columns,
         })
     }
 
-    fn apply(&self, rows: &RecordBatch) -> Result<RecordBatch, FileError> {
-        let failed = |error| FileError::Filter(QueryError::of_execution(error));
+    fn apply(&self, rows: &RecordBatch) -> Result<RecordBatch, ParquetFileError> {
+        let failed = |error| ParquetFileError::Filter(QueryError::of_execution(error));
         let matches = self.expr.evaluate(rows).map_err(failed)?;
         let matches = matches.into_array(rows.num_rows()).map_err(failed)?;
         filter_record_batch(rows, matches.as_boolean()).map_err(|error| failed(error.into()))
@@ -156,7 +159,7 @@ impl Filter {
         let predicate = PruningPredicateBuilder::new()
             .with_file_schema(self.schema.clone())
             .try_build(self.expr.clone());
-        let kept = predicate.and_then(|predicate| predicate.prune(&Groups(metadata)));
+        let kept = predicate.and_then(|predicate| predicate.prune(&RowGroupStatistics(metadata)));
         match kept {
             Ok(kept) => (0..all)
                 .zip(kept)
@@ -171,9 +174,9 @@ impl Filter {
 /// What a footer says of row groups, as far as it can be relied on. Of what other programs have written these are the bounds of whole
 /// numbers and times: others leave values that are no numbers out of the bounds of doubles, tell zeros apart or not, cut texts without
 /// raising the last byte that is left, or compare bytes as if they had signs.
-struct Groups<'a>(&'a ArrowReaderMetadata);
+struct RowGroupStatistics<'a>(&'a ArrowReaderMetadata);
 
-impl Groups<'_> {
+impl RowGroupStatistics<'_> {
     fn converter<'s>(&'s self, column: &'s Column) -> Option<StatisticsConverter<'s>> {
         let schema: &Schema = self.0.schema();
         let converter = StatisticsConverter::try_new(&column.name, schema, self.0.parquet_schema()).ok()?;
@@ -190,7 +193,7 @@ impl Groups<'_> {
     }
 }
 
-impl PruningStatistics for Groups<'_> {
+impl PruningStatistics for RowGroupStatistics<'_> {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
         let groups = self.0.metadata().row_groups();
         let converter = self.converter(column).filter(|_| self.has_bounds(column));

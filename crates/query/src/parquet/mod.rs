@@ -22,7 +22,7 @@ use crate::error::QueryError;
 
 /// Why a file has no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum ParquetFileError {
     #[error("{name} cannot be opened: {error}")]
     Open { name: String, error: io::Error },
     #[error("{0}: only files can be read here, no object stores")]
@@ -41,17 +41,17 @@ pub enum FileError {
 }
 
 /// A file whose footer was read.
-pub struct Opened {
+pub struct ParquetFile {
     name: String,
     file: File,
     bytes: u64,
     metadata: ArrowReaderMetadata,
 }
 
-impl Opened {
+impl ParquetFile {
     /// `-` is the standard input, which is kept in a temporary file: a footer stands at the end. Blocks.
-    pub fn open(name: &str) -> Result<Opened, FileError> {
-        let failed = |error| FileError::Open {
+    pub fn open(name: &str) -> Result<ParquetFile, ParquetFileError> {
+        let failed = |error| ParquetFileError::Open {
             name: name.to_owned(),
             error,
         };
@@ -60,24 +60,24 @@ impl Opened {
             name => match name.split_once("://") {
                 None => File::open(name).map_err(failed)?,
                 Some(("file", path)) => File::open(path).map_err(failed)?,
-                Some(_) => return Err(FileError::Url(name.to_owned())),
+                Some(_) => return Err(ParquetFileError::Url(name.to_owned())),
             },
         };
-        Opened::of(name, file)
+        ParquetFile::of(name, file)
     }
 
     /// A file that is open; `name` is for errors.
-    pub fn of(name: &str, file: File) -> Result<Opened, FileError> {
-        let bytes = file.metadata().map_err(|error| FileError::Open {
+    pub fn of(name: &str, file: File) -> Result<ParquetFile, ParquetFileError> {
+        let bytes = file.metadata().map_err(|error| ParquetFileError::Open {
             name: name.to_owned(),
             error,
         })?;
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
-        let metadata = ArrowReaderMetadata::load(&file, options).map_err(|error| FileError::Parquet {
+        let metadata = ArrowReaderMetadata::load(&file, options).map_err(|error| ParquetFileError::Parquet {
             name: name.to_owned(),
             error,
         })?;
-        Ok(Opened {
+        Ok(ParquetFile {
             name: name.to_owned(),
             file,
             bytes: bytes.len(),
@@ -95,8 +95,8 @@ impl Opened {
             .next()
     }
 
-    fn broken(&self, error: ParquetError) -> FileError {
-        FileError::Parquet {
+    fn broken(&self, error: ParquetError) -> ParquetFileError {
+        ParquetFileError::Parquet {
             name: self.name.clone(),
             error,
         }

@@ -6,7 +6,7 @@ use datafusion::parquet::schema::types::ColumnDescPtr;
 use serde::Serialize;
 use thalweg_lake::delta::schema::TableSchema;
 
-use super::Opened;
+use super::ParquetFile;
 
 /// What a file says of itself, but for its values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,7 +37,7 @@ pub struct ColumnInfo {
 const ARROW_SCHEMA: &str = "ARROW:schema";
 
 /// `table`: that of the table that the file belongs to, where it is known, for what is noted of its columns.
-pub fn schema(opened: &Opened, table: Option<&TableSchema>) -> SchemaInfo {
+pub fn schema(opened: &ParquetFile, table: Option<&TableSchema>) -> SchemaInfo {
     let footer = opened.metadata.metadata().file_metadata();
     let pairs = footer.key_value_metadata().into_iter().flatten();
     SchemaInfo {
@@ -58,7 +58,7 @@ pub fn schema(opened: &Opened, table: Option<&TableSchema>) -> SchemaInfo {
     }
 }
 
-fn info(opened: &Opened, column: &ColumnDescPtr, table: Option<&TableSchema>) -> ColumnInfo {
+fn info(opened: &ParquetFile, column: &ColumnDescPtr, table: Option<&TableSchema>) -> ColumnInfo {
     let root = column.path().parts().first().map_or("", String::as_str);
     let field = opened.metadata.schema().field_with_name(root).ok();
     let mut metadata: BTreeMap<String, String> = BTreeMap::new();

@@ -10,7 +10,7 @@ use datafusion::parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData}
 use datafusion::parquet::schema::types::SchemaDescriptor;
 use serde::Serialize;
 
-use super::Opened;
+use super::ParquetFile;
 
 /// Sizes are in bytes; a ratio is that of the values to what is stored of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,10 +73,12 @@ pub struct ColumnStatistics {
     pub pages: Option<usize>,
 }
 
-pub fn stats(opened: &Opened) -> FileInfo {
+pub fn stats(opened: &ParquetFile) -> FileInfo {
     let footer = opened.metadata.metadata();
     let leaves = footer.file_metadata().schema_descr();
-    let bounds: Vec<Bounds> = (0..leaves.num_columns()).map(|leaf| Bounds::of(opened, leaf)).collect();
+    let bounds: Vec<ColumnBounds> = (0..leaves.num_columns())
+        .map(|leaf| ColumnBounds::of(opened, leaf))
+        .collect();
     let groups: Vec<GroupInfo> = footer
         .row_groups()
         .iter()
@@ -105,7 +107,7 @@ fn ratio(uncompressed: i64, compressed: i64) -> f64 {
     (uncompressed as f64 / compressed.max(1) as f64 * 100.0).round() / 100.0
 }
 
-fn group_info(opened: &Opened, number: usize, group: &RowGroupMetaData, bounds: &[Bounds]) -> GroupInfo {
+fn group_info(opened: &ParquetFile, number: usize, group: &RowGroupMetaData, bounds: &[ColumnBounds]) -> GroupInfo {
     let compressed = group.columns().iter().map(ColumnChunkMetaData::compressed_size).sum();
     let uncompressed = group.columns().iter().map(ColumnChunkMetaData::uncompressed_size).sum();
     let columns = group.columns().iter().zip(bounds).enumerate();
@@ -134,10 +136,10 @@ fn sorted_by(group: &RowGroupMetaData) -> Vec<String> {
 }
 
 fn chunk_info(
-    opened: &Opened,
+    opened: &ParquetFile,
     (group, leaf): (usize, usize),
     chunk: &ColumnChunkMetaData,
-    bounds: &Bounds,
+    bounds: &ColumnBounds,
 ) -> ChunkInfo {
     let pages = opened.metadata.metadata().offset_index();
     ChunkInfo {
@@ -164,7 +166,12 @@ fn codec(chunk: &ColumnChunkMetaData) -> String {
     codec.split('(').next().unwrap_or_default().to_owned()
 }
 
-fn column(leaves: &SchemaDescriptor, leaf: usize, groups: &[GroupInfo], bounds: Option<&Bounds>) -> ColumnStatistics {
+fn column(
+    leaves: &SchemaDescriptor,
+    leaf: usize,
+    groups: &[GroupInfo],
+    bounds: Option<&ColumnBounds>,
+) -> ColumnStatistics {
     let chunks = || groups.iter().filter_map(|group| group.columns.get(leaf));
     let (compressed, uncompressed) = (
         chunks().map(|chunk| chunk.compressed).sum(),
@@ -190,14 +197,14 @@ fn column(leaves: &SchemaDescriptor, leaf: usize, groups: &[GroupInfo], bounds: 
 }
 
 /// The bounds of a column by row group, as its values are read.
-struct Bounds {
+struct ColumnBounds {
     least: Option<ArrayRef>,
     greatest: Option<ArrayRef>,
 }
 
-impl Bounds {
+impl ColumnBounds {
     /// What lies within something else has none that could be told.
-    fn of(opened: &Opened, leaf: usize) -> Bounds {
+    fn of(opened: &ParquetFile, leaf: usize) -> ColumnBounds {
         let metadata = &opened.metadata;
         let column = metadata.parquet_schema().column(leaf);
         let converter = match column.path().parts() {
@@ -205,7 +212,7 @@ impl Bounds {
             _ => None,
         };
         let groups = metadata.metadata().row_groups();
-        Bounds {
+        ColumnBounds {
             least: converter
                 .as_ref()
                 .and_then(|converter| converter.row_group_mins(groups).ok()),

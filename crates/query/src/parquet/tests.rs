@@ -9,7 +9,7 @@ use super::*;
 use crate::format::BytesAs;
 
 /// A thousand rows in ten row groups.
-fn made() -> Opened {
+fn made() -> ParquetFile {
     let column = |name: &'static str, values: ArrayRef| (name, values);
     let rows = RecordBatch::try_from_iter([
         column(
@@ -35,10 +35,10 @@ fn made() -> Opened {
     writer.write(&rows).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&writer.into_inner().unwrap()).unwrap();
-    Opened::of("x.parquet", file).unwrap()
+    ParquetFile::of("x.parquet", file).unwrap()
 }
 
-fn lines(wanted: &Cat) -> Result<Vec<String>, FileError> {
+fn lines(wanted: &Cat) -> Result<Vec<String>, ParquetFileError> {
     let mut out = Vec::new();
     let rows = cat(&made(), wanted, &mut out)?;
     let lines: Vec<String> = String::from_utf8(out).unwrap().lines().map(str::to_owned).collect();
@@ -96,13 +96,13 @@ fn what_is_wrong_is_said_in_one_sentence() {
         let error = of(&[], Some(filter));
         assert!(error.starts_with("--where: sql."), "{error}");
     }
-    let no_file = Opened::open("/nowhere.parquet").err().unwrap().to_string();
+    let no_file = ParquetFile::open("/nowhere.parquet").err().unwrap().to_string();
     assert!(no_file.starts_with("/nowhere.parquet cannot be opened"), "{no_file}");
-    let url = Opened::open("s3://bucket/x.parquet").err().unwrap().to_string();
+    let url = ParquetFile::open("s3://bucket/x.parquet").err().unwrap().to_string();
     assert!(url.contains("only files can be read"), "{url}");
     let mut text = tempfile::tempfile().unwrap();
     text.write_all(b"no parquet at all").unwrap();
-    let error = Opened::of("x", text).err().unwrap().to_string();
+    let error = ParquetFile::of("x", text).err().unwrap().to_string();
     assert!(error.starts_with("x is no Parquet file, or is damaged"), "{error}");
 }
 
@@ -129,7 +129,7 @@ fn a_file_says_what_it_has() {
 
 /// Row groups of one row, as another program writes them: with values that are no numbers, zeros of both signs, texts longer than
 /// what bounds keep, and a column of which no statistics are kept.
-fn foreign(rows: &RecordBatch) -> Opened {
+fn foreign(rows: &RecordBatch) -> ParquetFile {
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(4))
         .set_statistics_truncate_length(Some(2))
@@ -140,7 +140,7 @@ fn foreign(rows: &RecordBatch) -> Opened {
     writer.write(rows).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&writer.into_inner().unwrap()).unwrap();
-    Opened::of("foreign.parquet", file).unwrap()
+    ParquetFile::of("foreign.parquet", file).unwrap()
 }
 
 /// Groups that are left out by what a stranger says of them have no row that matches.

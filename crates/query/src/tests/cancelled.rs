@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use super::*;
-use crate::catalog::{QueryTables, Tables};
+use crate::catalog::{QueryTables, TableRegistry};
 
 /// Polls a future until it has waited so often; `None`: it was dropped then.
 async fn dropped_after<F: Future>(waits: usize, future: F) -> Option<F::Output> {
@@ -23,7 +23,7 @@ async fn dropped_after<F: Future>(waits: usize, future: F) -> Option<F::Output> 
 }
 
 /// What a query sees of the table: its number of files.
-async fn seen(tables: &Arc<Tables>) -> String {
+async fn seen(tables: &Arc<TableRegistry>) -> String {
     let opened = QueryTables::new(tables.clone()).open("tags").await;
     format!("{:?}", opened.unwrap().unwrap())
 }
@@ -34,8 +34,8 @@ async fn a_query_that_is_dropped_at_any_await_hides_nothing_from_the_next() {
     let writer = writer(folder.path()).await;
     append(&writer, vec![sample("a", 0, Value::I64(0))]).await;
     let tables = || {
-        let site = Site::folder(&thalweg_lake::folder(folder.path()), SyncedStore::new());
-        Arc::new(Tables::new(site, QueryMetrics::new().unwrap()))
+        let site = LakeStorage::folder(&thalweg_lake::folder(folder.path()), SyncedStore::new());
+        Arc::new(TableRegistry::new(site, QueryMetrics::new().unwrap()))
     };
     let shared = tables();
     seen(&shared).await;

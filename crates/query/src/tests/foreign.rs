@@ -11,7 +11,7 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::parquet::file::properties::WriterProperties;
 use thalweg_lake::delta::actions::{Action, Add, Remove};
-use thalweg_lake::delta::{DeltaLog, Detail, FileEntry};
+use thalweg_lake::delta::{DeltaLog, FileEntry, SnapshotDetail};
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn next(random: &mut u64, below: usize) -> usize {
 /// One value of a tag, some ten thousandths of a millisecond after a second.
 fn sample_within(tag: &str, seconds: i64, value: Value) -> Message {
     let at = Ticks((START + seconds) * 10_000_000 + 5_004);
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: at,
         server_time: at,
         status: 0,
@@ -123,7 +123,7 @@ fn rewritten(lake: &Path, file: &FileEntry, random: &mut u64) -> Add {
 async fn rewrite(data_dir: &Path, random: &mut u64) {
     let lake = thalweg_lake::folder(data_dir);
     let log = DeltaLog::new(&lake.join("tags"), SyncedStore::new()).unwrap();
-    let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+    let snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let certain = next(random, snapshot.files.len());
     let mut actions = Vec::new();
     for (number, file) in snapshot.files.values().enumerate() {

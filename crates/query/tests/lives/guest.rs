@@ -13,8 +13,8 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::json;
 use thalweg_lake::delta::actions::{Action, Add, CommitInfo, Metadata, Remove};
-use thalweg_lake::delta::schema::{Column, ColumnType};
-use thalweg_lake::delta::{CommitOutcome, DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use thalweg_lake::delta::schema::{ColumnType, TableColumn};
+use thalweg_lake::delta::{CommitOutcome, DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use thalweg_lake::store::SyncedStore;
 use thalweg_log::Micros;
 use thalweg_log::disk::sim::Random;
@@ -121,7 +121,7 @@ impl Guest {
             return Outcome::Refused;
         };
         let mut schema = (*snapshot.schema).clone();
-        schema.columns.push(Column::new(name, ColumnType::String));
+        schema.columns.push(TableColumn::new(name, ColumnType::String));
         let metadata = Metadata {
             schema_string: schema.to_delta(),
             ..snapshot.metadata.clone()
@@ -131,7 +131,7 @@ impl Guest {
     }
 
     async fn newest(&self) -> Option<Snapshot> {
-        self.log.load(Detail::Counts).await.ok()?
+        self.log.load(SnapshotDetail::Counts).await.ok()?
     }
 
     fn read(&self, files: &[&Arc<FileEntry>]) -> Option<RecordBatch> {

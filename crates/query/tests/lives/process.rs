@@ -7,14 +7,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::Promotion;
+use thalweg_lake::attributes::AttributePromotion;
 use thalweg_lake::compaction::CompactionOptions;
-use thalweg_lake::entry::{BoxFuture, Position};
-use thalweg_lake::ingest::{Event, EventPartition, EventStore, Feed, IngestOptions, TableWriter};
-use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
-use thalweg_lake::store::{Site, SyncedStore};
+use thalweg_lake::entry::{BoxFuture, EntryPosition};
+use thalweg_lake::ingest::{Event, EventPartition, EventStore, IngestOptions, QueueSource, TableWriter};
+use thalweg_lake::maintenance::{
+    MaintenanceOptions, MaintenanceReport, MaintenanceRequest, MaintenanceTask, MaintenanceThread,
+};
+use thalweg_lake::memtable_view::{MemtableReader, MemtableView, VisibilityWaitError};
+use thalweg_lake::store::{LakeStorage, SyncedStore};
 use thalweg_lake::tables::{LOGS, TableSpec};
-use thalweg_lake::upkeep::{ByHand, Did, Task, Upkeep, UpkeepOptions};
 use thalweg_log::{EmbeddedLog, Log, LogOptions, PartitionId};
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 
@@ -100,17 +102,21 @@ impl EventStore for Namespaces {
 /// The tables that a process writes.
 struct Written(Vec<Arc<TableWriter>>);
 
-impl LiveTables for Written {
+impl MemtableReader for Written {
     fn tables(&self) -> Vec<&'static TableSpec> {
         self.0.iter().map(|writer| writer.spec()).collect()
     }
 
-    fn rows(&self, table: &str) -> Option<LiveRows> {
+    fn rows(&self, table: &str) -> Option<MemtableView> {
         let writer = self.0.iter().find(|writer| writer.spec().name == table);
         Some(writer?.live())
     }
 
-    fn wait_for<'a>(&'a self, position: &'a Position, within: Duration) -> BoxFuture<'a, Result<(), WaitError>> {
+    fn wait_for<'a>(
+        &'a self,
+        position: &'a EntryPosition,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), VisibilityWaitError>> {
         Box::pin(async move {
             let writer = self.0.iter().find(|writer| writer.queue() == position.queue);
             writer.unwrap().wait_for(position, within).await
@@ -122,10 +128,10 @@ pub struct Process {
     pub log: Arc<EmbeddedLog>,
     pub disk: CutDisk,
     pub store: SyncedStore,
-    pub site: Site,
+    pub site: LakeStorage,
     pub engine: Engine,
     writers: Vec<Arc<TableWriter>>,
-    upkeep: Upkeep,
+    upkeep: MaintenanceThread,
 }
 
 impl Process {
@@ -145,7 +151,7 @@ impl Process {
             }
         }
         let store = SyncedStore::with_disk(Arc::new(disk.clone()));
-        let site = Site::folder(&thalweg_lake::folder(folder), store.clone()).with_clock(options.clock.clone());
+        let site = LakeStorage::folder(&thalweg_lake::folder(folder), store.clone()).with_clock(options.clock.clone());
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let ingest = IngestOptions {
             flush_interval: Duration::from_millis(15),
@@ -153,7 +159,7 @@ impl Process {
             ..IngestOptions::default()
         };
         let trimmed = Arc::downgrade(&log);
-        let feed = Feed {
+        let feed = QueueSource {
             queue: "lake.logs".to_owned(),
             log: log.clone(),
             partitions: LOG_PARTITIONS.to_vec(),
@@ -165,13 +171,20 @@ impl Process {
             }),
             handoffs: None,
         };
-        let logs = TableWriter::open(&site, &LOGS, feed, Promotion::default(), metrics.clone(), &ingest);
+        let logs = TableWriter::open(
+            &site,
+            &LOGS,
+            feed,
+            AttributePromotion::default(),
+            metrics.clone(),
+            &ingest,
+        );
         let logs = logs.await.unwrap();
-        let promotion = Promotion::default();
+        let promotion = AttributePromotion::default();
         let dyn_log = log.clone() as Arc<dyn Log>;
         let events = TableWriter::open_events(&site, dyn_log, namespaces, promotion, metrics.clone(), &ingest);
         let writers = vec![Arc::new(logs), Arc::new(events.await.unwrap())];
-        let upkeep = Upkeep::start(upkeep_options(), metrics).unwrap();
+        let upkeep = MaintenanceThread::start(upkeep_options(), metrics).unwrap();
         writers.iter().for_each(|writer| upkeep.keep(writer.clone()));
         let limits = QueryOptions {
             memory_bytes: 64 << 20,
@@ -202,8 +215,8 @@ impl Process {
     }
 
     /// Has something done at once. Returns what did not work.
-    pub async fn by_hand(&self, task: Task, table: Option<&str>) -> Vec<String> {
-        let mut told = self.upkeep.ask(ByHand {
+    pub async fn by_hand(&self, task: MaintenanceTask, table: Option<&str>) -> Vec<String> {
+        let mut told = self.upkeep.ask(MaintenanceRequest {
             task,
             table: table.map(str::to_owned),
             date: None,
@@ -211,7 +224,7 @@ impl Process {
         });
         let mut errors = Vec::new();
         let all = async {
-            while let Some(Did { error, .. }) = told.recv().await {
+            while let Some(MaintenanceReport { error, .. }) = told.recv().await {
                 errors.extend(error);
             }
         };
@@ -262,8 +275,8 @@ impl Process {
     }
 }
 
-fn upkeep_options() -> UpkeepOptions {
-    UpkeepOptions {
+fn upkeep_options() -> MaintenanceOptions {
+    MaintenanceOptions {
         compaction: CompactionOptions {
             target: 32 << 10,
             inputs: 4,
@@ -273,6 +286,6 @@ fn upkeep_options() -> UpkeepOptions {
         retention: vec![("logs", KEPT_DAYS), ("events", KEPT_DAYS)],
         vacuum_retain: VACUUM_RETAIN,
         look_every: Duration::from_millis(20),
-        ..UpkeepOptions::default()
+        ..MaintenanceOptions::default()
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::json;
-use thalweg_lake::delta::Detail;
-use thalweg_lake::entry::{Compression, Encoding, EntryHead, Form, Rejected};
+use thalweg_lake::delta::SnapshotDetail;
+use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
+use thalweg_lake::maintenance::MaintenanceTask;
 use thalweg_lake::otlp::Signal;
-use thalweg_lake::upkeep::Task;
 use thalweg_log::clock::TimeSource as _;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, Micros, PartitionId, Records, Unit};
+use thalweg_log::{Durability, Micros, PartitionId, Records, WriteBatch};
 
 use crate::disk::Faults;
 use crate::guest::{Guest, Outcome};
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    pub fn unit(&mut self, table: Table, id: PartitionId, rows: &[String]) -> Unit {
+    pub fn unit(&mut self, table: Table, id: PartitionId, rows: &[String]) -> WriteBatch {
         let wall = self.hands.wall();
         let mut records = Records::new();
         match table {
@@ -119,7 +119,7 @@ impl World {
                 }
             }
         }
-        Unit::of(id, records)
+        WriteBatch::of(id, records)
     }
 
     fn request(&mut self, rows: &[String], arrival: i64) -> Vec<u8> {
@@ -131,12 +131,12 @@ impl World {
         let records: Vec<_> = rows.iter().map(record).collect();
         let head = EntryHead {
             signal: Signal::Logs,
-            form: Form::Request(Encoding::Json),
-            compression: Compression::None,
+            form: EntryForm::Request(PayloadEncoding::Json),
+            compression: PayloadCompression::None,
             arrival,
             records: u32::try_from(rows.len()).unwrap(),
             cut_values_at: None,
-            rejected: Rejected::NONE,
+            rejected: RejectedRecords::NONE,
             peer: "",
         };
         let mut entry = Vec::new();
@@ -223,7 +223,11 @@ impl World {
     }
 
     async fn by_hand(&mut self, running: &mut Running) {
-        let task = [Task::Compact, Task::Retain, Task::Vacuum][self.random.below(3) as usize];
+        let task = [
+            MaintenanceTask::Compact,
+            MaintenanceTask::Retain,
+            MaintenanceTask::Vacuum,
+        ][self.random.below(3) as usize];
         if self.is_stalled {
             return;
         }
@@ -288,7 +292,7 @@ impl World {
     /// Rows in it cannot be read until it is brought back; all others go on.
     async fn damage_file(&mut self, running: &mut Running) {
         let log = running.process.site.log("logs").unwrap();
-        let Ok(Some(table)) = log.load(Detail::Counts).await else {
+        let Ok(Some(table)) = log.load(SnapshotDetail::Counts).await else {
             return;
         };
         let files: Vec<_> = table.files.keys().cloned().collect();
@@ -362,7 +366,7 @@ impl World {
         }
         let now = self.now(running);
         let log = running.process.site.log("logs").unwrap();
-        let Ok(Some(newest)) = log.load(Detail::Counts).await else {
+        let Ok(Some(newest)) = log.load(SnapshotDetail::Counts).await else {
             return;
         };
         let of = |version: i64| format!("select body from at_version('logs', {version}) order by body");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use thalweg_lake::inspect::{Lake, VerifyOptions, verify};
-use thalweg_lake::upkeep::Task;
+use thalweg_lake::maintenance::MaintenanceTask;
 use thalweg_log::clock::{Clock as _, LogClock};
 use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_log::{Durability, LogOptions, Micros, PartitionId};
@@ -178,7 +178,12 @@ impl World {
         let running = self.start().await;
         self.heal();
         self.hold_all(&running, Extent::Final).await;
-        for task in [Task::Compact, Task::Retain, Task::Vacuum, Task::Compact] {
+        for task in [
+            MaintenanceTask::Compact,
+            MaintenanceTask::Retain,
+            MaintenanceTask::Vacuum,
+            MaintenanceTask::Compact,
+        ] {
             let errors = running.process.by_hand(task, None).await;
             assert!(errors.is_empty(), "seed {}: {task:?}: {errors:?}", self.seed);
         }

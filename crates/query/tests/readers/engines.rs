@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use thalweg_query::{Answer, Engine, QueryMetrics, QueryOptions, print};
+use thalweg_query::{Engine, QueryMetrics, QueryOptions, QueryStream, print};
 
 use crate::ask::ask;
 
@@ -120,7 +120,7 @@ impl Engines {
     }
 }
 
-async fn in_json(answer: Answer) -> Vec<Value> {
+async fn in_json(answer: QueryStream) -> Vec<Value> {
     let mut text = Vec::new();
     print::json(answer, &mut text).await.unwrap();
     serde_json::from_slice(&text).unwrap()

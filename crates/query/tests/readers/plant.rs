@@ -9,22 +9,24 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::Promotion;
+use thalweg_lake::attributes::AttributePromotion;
 use thalweg_lake::compaction::CompactionOptions;
 use thalweg_lake::delta::actions::{Action, Txn};
-use thalweg_lake::delta::{CommitOutcome, DeltaLog, Detail};
-use thalweg_lake::entry::{Compression, Encoding, EntryHead, Form, Rejected};
-use thalweg_lake::ingest::{Event, EventPartition, EventStore, Feed, IngestOptions, TableWriter};
+use thalweg_lake::delta::{CommitOutcome, DeltaLog, SnapshotDetail};
+use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
+use thalweg_lake::ingest::{Event, EventPartition, EventStore, IngestOptions, QueueSource, TableWriter};
+use thalweg_lake::maintenance::{
+    MaintenanceOptions, MaintenanceReport, MaintenanceRequest, MaintenanceTask, MaintenanceThread, by_hand_alone,
+};
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::rollup::job::RollupOptions;
-use thalweg_lake::store::{Site, SyncedStore};
+use thalweg_lake::store::{LakeStorage, SyncedStore};
 use thalweg_lake::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
-use thalweg_lake::tags::Packer;
-use thalweg_lake::upkeep::{ByHand, Did, Task, Upkeep, UpkeepOptions, by_hand_alone};
-use thalweg_log::disk::Ram;
+use thalweg_lake::tags::TagBatchWriter;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value as Sample};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value as Sample, ValueQuality};
 use thalweg_telemetry::StatusSource as _;
 
 use crate::engines::Engines;
@@ -53,7 +55,7 @@ pub struct Plant {
     folder: TempDir,
     log: Arc<EmbeddedLog>,
     writers: Vec<Arc<TableWriter>>,
-    upkeep: Upkeep,
+    upkeep: MaintenanceThread,
     /// Rounds that came, and those of them that are old.
     rounds: (usize, usize),
     /// The old ones have left.
@@ -69,9 +71,9 @@ impl Plant {
             min_free_bytes: Some(0),
             ..LogOptions::default()
         };
-        let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 0xab, &options).unwrap());
+        let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(256 << 20)), 0xab, &options).unwrap());
         let folder = tempfile::tempdir().unwrap();
-        let site = Site::folder(&thalweg_lake::folder(folder.path()), SyncedStore::new());
+        let site = LakeStorage::folder(&thalweg_lake::folder(folder.path()), SyncedStore::new());
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let options = IngestOptions {
             flush_interval: Duration::from_millis(20),
@@ -80,21 +82,28 @@ impl Plant {
         let mut writers = Vec::new();
         for (spec, partition) in FED {
             log.create(partition, Durability::Fsync).await.unwrap();
-            let feed = Feed {
+            let feed = QueueSource {
                 queue: format!("lake.{}", spec.name),
                 log: log.clone(),
                 partitions: vec![partition],
                 taken: Arc::new(|_, _| {}),
                 handoffs: None,
             };
-            let opened = TableWriter::open(&site, spec, feed, Promotion::default(), metrics.clone(), &options);
+            let opened = TableWriter::open(
+                &site,
+                spec,
+                feed,
+                AttributePromotion::default(),
+                metrics.clone(),
+                &options,
+            );
             writers.push(Arc::new(opened.await.unwrap()));
         }
         log.create(EVENTS, Durability::Fsync).await.unwrap();
-        let (store, none) = (Arc::new(Store), Promotion::default());
+        let (store, none) = (Arc::new(Store), AttributePromotion::default());
         let events = TableWriter::open_events(&site, log.clone(), store, none, metrics.clone(), &options);
         writers.push(Arc::new(events.await.unwrap()));
-        let upkeep = Upkeep::start(only_by_hand(), metrics).unwrap();
+        let upkeep = MaintenanceThread::start(only_by_hand(), metrics).unwrap();
         writers.iter().for_each(|writer| upkeep.keep(writer.clone()));
         Plant {
             folder,
@@ -123,12 +132,12 @@ impl Plant {
         for ((signal, request), (_, partition)) in requests.into_iter().zip(FED) {
             let head = EntryHead {
                 signal,
-                form: Form::Request(Encoding::Json),
-                compression: Compression::None,
+                form: EntryForm::Request(PayloadEncoding::Json),
+                compression: PayloadCompression::None,
                 arrival,
                 records: ROWS as u32,
                 cut_values_at: None,
-                rejected: Rejected::NONE,
+                rejected: RejectedRecords::NONE,
                 peer: "",
             };
             let mut entry = Vec::new();
@@ -136,7 +145,7 @@ impl Plant {
             entry.extend_from_slice(request.to_string().as_bytes());
             self.append(partition, arrival, &[&entry]).await;
         }
-        let packed = Packer::default().pack(&"plant".into(), &round.tags(), arrival);
+        let packed = TagBatchWriter::default().pack(&"plant".into(), &round.tags(), arrival);
         assert_eq!(packed.refused.len(), 0, "{:?}", packed.refused);
         let entries: Vec<&[u8]> = packed.entries.iter().map(|entry| &entry.bytes[..]).collect();
         self.append(FED[3].1, arrival, &entries).await;
@@ -186,8 +195,8 @@ impl Plant {
             }
         }
         // What is asked for comes behind what is being made, which ends with the windows that are made again.
-        let mut told = self.upkeep.ask(ByHand {
-            task: Task::Compact,
+        let mut told = self.upkeep.ask(MaintenanceRequest {
+            task: MaintenanceTask::Compact,
             table: None,
             date: None,
             dry_run: true,
@@ -196,15 +205,15 @@ impl Plant {
     }
 
     /// Does something to all tables, and returns those that it changed.
-    pub async fn upkeep(&mut self, task: Task) -> Vec<String> {
-        let mut told = self.upkeep.ask(ByHand {
+    pub async fn upkeep(&mut self, task: MaintenanceTask) -> Vec<String> {
+        let mut told = self.upkeep.ask(MaintenanceRequest {
             task,
             table: None,
             date: None,
             dry_run: false,
         });
         let mut changed = BTreeSet::new();
-        while let Some(Did {
+        while let Some(MaintenanceReport {
             table, files, error, ..
         }) = told.recv().await
         {
@@ -213,7 +222,7 @@ impl Plant {
                 changed.insert(table);
             }
         }
-        self.is_shortened |= task == Task::Retain;
+        self.is_shortened |= task == MaintenanceTask::Retain;
         changed.into_iter().collect()
     }
 
@@ -223,7 +232,7 @@ impl Plant {
         for table in super::TABLES {
             let path = thalweg_lake::folder(self.data_dir()).join(table);
             let log = DeltaLog::new(&path, SyncedStore::new()).unwrap();
-            counts.push(log.load(Detail::Counts).await.unwrap().unwrap().files.len());
+            counts.push(log.load(SnapshotDetail::Counts).await.unwrap().unwrap().files.len());
         }
         counts
     }
@@ -233,7 +242,7 @@ impl Plant {
         let mut count = 0;
         for table in super::TABLES {
             let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
-            let table = log.load(Detail::Counts).await.unwrap().unwrap();
+            let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
             count += table.files.values().filter(|file| file.is_foreign).count();
         }
         count
@@ -244,7 +253,7 @@ impl Plant {
         let mut all = Vec::new();
         for table in super::TABLES {
             let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
-            all.push(log.load(Detail::Counts).await.unwrap().unwrap().transactions);
+            all.push(log.load(SnapshotDetail::Counts).await.unwrap().unwrap().transactions);
         }
         all
     }
@@ -253,7 +262,7 @@ impl Plant {
     pub async fn forget_soon(data_dir: &Path, application: &str) {
         for table in super::TABLES {
             let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
-            let snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+            let snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
             let mut metadata = snapshot.metadata.clone();
             let setting = "delta.setTransactionRetentionDuration".to_owned();
             let before = metadata.configuration.insert(setting, "interval 1 second".to_owned());
@@ -308,15 +317,15 @@ impl Plant {
         for value in values {
             records.push(&RecordRef::of(arrival / 1000, value)).unwrap();
         }
-        self.log.append(Unit::of(partition, records), None).await.unwrap();
+        self.log.append(WriteBatch::of(partition, records), None).await.unwrap();
     }
 }
 
 /// Merges all that is small in a lake that nobody writes.
 pub async fn compact_alone(data_dir: &Path) {
-    let site = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
-    let asked = ByHand {
-        task: Task::Compact,
+    let site = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+    let asked = MaintenanceRequest {
+        task: MaintenanceTask::Compact,
         table: None,
         date: None,
         dry_run: false,
@@ -326,7 +335,7 @@ pub async fn compact_alone(data_dir: &Path) {
         LakeMetrics::register(&Registry::new()).unwrap(),
     );
     let compacting = tokio::task::spawn_blocking(move || {
-        let mut told = |did: Did| {
+        let mut told = |did: MaintenanceReport| {
             assert_eq!(did.error, None, "{}", did.table);
             true
         };
@@ -353,8 +362,8 @@ fn parquet_files(folder: &Path) -> usize {
 }
 
 /// Nothing is merged by itself; what is too old is looked for once, when there is nothing yet.
-fn only_by_hand() -> UpkeepOptions {
-    UpkeepOptions {
+fn only_by_hand() -> MaintenanceOptions {
+    MaintenanceOptions {
         compaction: CompactionOptions {
             inputs: 64,
             seal_after: Duration::from_secs(100 * 86_400),
@@ -492,7 +501,7 @@ impl Round {
             let entries = [("umh_topic", tag.as_str()), ("unit", "Cel"), (round.as_str(), "x")];
             let map = MetaMap::new(entries.map(|(name, text)| (Text::from(name), Text::from(text))), None);
             let at = Ticks((self.arrival - index * SECOND) / 100);
-            let stamps = Stamps {
+            let stamps = ValueQuality {
                 source_time: at,
                 server_time: at,
                 status: 0,

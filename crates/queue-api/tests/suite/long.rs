@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use thalweg_kit::long::LONG_BYTES;
+use thalweg_kit::blocking::LONG_BYTES;
 use thalweg_log::Durability;
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_queue::NewMessage;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
 
@@ -16,7 +16,7 @@ use crate::support::Server;
 /// A listener with one thread, and how often a task that asks for its turn all the time has found itself on another thread than
 /// before: what takes long had handed it over.
 fn watched() -> (Server, Arc<AtomicU64>) {
-    let server = Server::on_one_thread(Arc::new(Ram::new(1 << 30)));
+    let server = Server::on_one_thread(Arc::new(RamDisk::new(1 << 30)));
     let moves: Arc<AtomicU64> = Arc::default();
     let counted = moves.clone();
     server.runtime.spawn(async move {

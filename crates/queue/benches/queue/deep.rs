@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::Ordering;
-use thalweg_queue::{ClaimWant, NewMessage, Queue, Verdict};
+use thalweg_queue::settings::QueueOrdering;
+use thalweg_queue::{ClaimRequest, NewMessage, Queue, SettleAction};
 
 use crate::durable::BYTES;
 use crate::harness::{Bench, Measured, Memory, OnDisk, Session, long_row, measure, percentiles};
@@ -52,7 +52,7 @@ fn in_own_process(session: &Session) {
             free >> 20
         ));
     }
-    let queue = bench.queue("q", 10, Ordering::Partition, &GROUPS);
+    let queue = bench.queue("q", 10, QueueOrdering::Partition, &GROUPS);
     long_row(session, FILL, || on_disk(&bench, DEPTH, || fill(&bench, &queue)));
     assert_eq!(queue.depth(), DEPTH, "a queue is as deep as it was filled");
     let all = DEPTH * GROUPS.len() as u64;
@@ -115,10 +115,10 @@ fn work_off(bench: &Bench, queue: &Arc<Queue>) -> Histogram {
 
 async fn consumer(queue: Arc<Queue>, group: &'static str, n: usize, settled: Arc<AtomicU64>) -> Histogram {
     let (group, name, mut times) = (queue.group(group).unwrap(), format!("c{n}"), Histogram::default());
-    let want = ClaimWant {
+    let want = ClaimRequest {
         max: BATCH as u32,
         wait: Duration::from_millis(100),
-        ..ClaimWant::default()
+        ..ClaimRequest::default()
     };
     while settled.load(Relaxed) < DEPTH {
         let begun = Instant::now();
@@ -126,7 +126,10 @@ async fn consumer(queue: Arc<Queue>, group: &'static str, n: usize, settled: Arc
         if taken.is_empty() {
             continue;
         }
-        let acks: Vec<_> = taken.iter().map(|one| (queue.receipt(one), Verdict::Ack)).collect();
+        let acks: Vec<_> = taken
+            .iter()
+            .map(|one| (queue.receipt(one), SettleAction::Ack))
+            .collect();
         let outcome = queue.settle(&group, acks, true).await.unwrap();
         times.record(begun.elapsed());
         assert!(outcome.failed.is_empty(), "an ack of a lease that holds counts");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use thalweg_log::Durability;
-use thalweg_queue::settings::Ordering;
+use thalweg_queue::settings::QueueOrdering;
 use thalweg_queue::{NewMessage, Queue};
 
 use crate::harness::{Bench, Measured, OnDisk, Session, long_row, measure, percentiles};
@@ -64,7 +64,7 @@ pub fn run(session: &Session) {
             continue;
         }
         let bench = Bench::durable(session, durability);
-        let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+        let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
         let warm_up = Load {
             name: String::new(),
             publishers: 4,

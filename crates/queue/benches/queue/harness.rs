@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
-use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering, QueueSettings};
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueOrdering, QueueSettings};
 use thalweg_queue::{Queue, Queues, QueuesOptions};
 use thalweg_telemetry::{alloc, cpu_time};
 
@@ -378,7 +378,7 @@ impl Bench {
             spare: if in_memory { 1 } else { 4 },
             ..LogOptions::default()
         };
-        let disk = Arc::new(Folder::open(&folder).unwrap());
+        let disk = Arc::new(FolderDisk::open(&folder).unwrap());
         let log = Arc::new(EmbeddedLog::open(disk, 1, &log_options).unwrap());
         let options = QueuesOptions {
             durability,
@@ -398,7 +398,7 @@ impl Bench {
         }
     }
 
-    pub fn queue(&self, name: &str, partitions: u32, ordering: Ordering, groups: &[&str]) -> Arc<Queue> {
+    pub fn queue(&self, name: &str, partitions: u32, ordering: QueueOrdering, groups: &[&str]) -> Arc<Queue> {
         self.queue_of(
             name,
             partitions,
@@ -416,7 +416,7 @@ impl Bench {
         &self,
         name: &str,
         partitions: u32,
-        ordering: Ordering,
+        ordering: QueueOrdering,
         groups: &[&str],
         rest: QueueSettings,
     ) -> Arc<Queue> {

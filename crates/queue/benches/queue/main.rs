@@ -27,8 +27,8 @@ mod reference;
 use harness::Session;
 
 #[global_allocator]
-static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
-    thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
+static ALLOCATOR: thalweg_telemetry::alloc::CountingAllocator<tikv_jemallocator::Jemalloc> =
+    thalweg_telemetry::alloc::CountingAllocator(tikv_jemallocator::Jemalloc);
 
 fn main() {
     let session = Session::parse();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{Ordering, Overflow, QueueSettings};
-use thalweg_queue::{ClaimWant, NewMessage, Queue};
+use thalweg_queue::settings::{Overflow, QueueOrdering, QueueSettings};
+use thalweg_queue::{ClaimRequest, NewMessage, Queue};
 
 use crate::harness::{Bench, Measured, Session, long_row, measure, percentiles, row};
 use crate::histogram::Histogram;
@@ -41,7 +41,7 @@ pub fn run(session: &Session) {
         };
         row(session, name, || {
             let bench = Bench::in_memory();
-            let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+            let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
             let payload: Vec<u8> = (0..size).map(|n| n as u8).collect();
             let ops = if size == BYTES { OPS } else { OPS / 20 };
             measure(|| {
@@ -108,7 +108,7 @@ fn at_depth(session: &Session, depth: u64, suffix: &str) {
         return;
     }
     let bench = Bench::in_memory();
-    let queue = bench.queue("q", 1, Ordering::Partition, &["g"]);
+    let queue = bench.queue("q", 1, QueueOrdering::Partition, &["g"]);
     let message = message(BYTES, false);
     (0..depth).for_each(|_| put(&queue, &message));
     let mut consumers = Consumers::new(&bench, &queue, 1);
@@ -207,7 +207,7 @@ struct Sustained {
 /// One thread produces, one takes a hundred at a time and acks them, as fast as both go.
 fn sustained(session: &Session, how: &Sustained) -> Measured {
     let bench = Bench::in_memory();
-    let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+    let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
     let mut consumers = Consumers::new(&bench, &queue, 1);
     let (stop, produced) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut pass = || {
@@ -272,7 +272,7 @@ fn event_driven(session: &Session) -> Measured {
         overflow: Overflow::Block,
         ..QueueSettings::default()
     };
-    let queue = bench.queue_of("q", 10, Ordering::Partition, &["g"], limits);
+    let queue = bench.queue_of("q", 10, QueueOrdering::Partition, &["g"], limits);
     let until = Instant::now() + Duration::from_secs_f64(session.seconds());
     let still_producing = Arc::new(AtomicU64::new(4));
     measure(|| {
@@ -316,10 +316,10 @@ async fn producer(queue: Arc<Queue>, until: Instant, still_producing: Arc<Atomic
 
 async fn consumer(queue: Arc<Queue>, n: usize, still_producing: Arc<AtomicU64>) -> u64 {
     let (group, name, mut acked) = (queue.group("g").unwrap(), format!("c{n}"), 0);
-    let want = ClaimWant {
+    let want = ClaimRequest {
         max: BATCH as u32,
         wait: Duration::from_millis(200),
-        ..ClaimWant::default()
+        ..ClaimRequest::default()
     };
     while still_producing.load(SeqCst) > 0 || queue.depth() > 0 {
         let taken = queue.claim(&group, &name, MemberKind::Pipeline, want).await.unwrap();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::Ordering;
-use thalweg_queue::{Asking, ClaimWant, Delivery, Group, NewMessage, Queue, Receipt, Verdict};
+use thalweg_queue::settings::QueueOrdering;
+use thalweg_queue::{ClaimRequest, ConsumerHandle, Delivery, Group, NewMessage, Queue, Receipt, SettleAction};
 
 use crate::harness::{Bench, Measured, Session, long_row, measure, percentiles, row};
 use crate::histogram::Histogram;
@@ -56,7 +56,7 @@ fn fill(queue: &Arc<Queue>, message: &NewMessage, count: u64) {
 fn enqueue_row(session: &Session, name: &str, partitions: u32, message: &NewMessage, batch: u64) {
     row(session, name, || {
         let bench = Bench::in_memory();
-        let queue = bench.queue("q", partitions, Ordering::Partition, &["g"]);
+        let queue = bench.queue("q", partitions, QueueOrdering::Partition, &["g"]);
         let ops = ENQUEUES / batch;
         measure(|| {
             for _ in 0..ops {
@@ -80,7 +80,7 @@ fn enqueue(session: &Session) {
     enqueue_row(session, "Enqueue_WithPartitionKey", 10, &keyed, 1);
     row(session, "Enqueue_Parallel", || {
         let bench = Bench::in_memory();
-        let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+        let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
         let message = message(18, false);
         measure(|| {
             std::thread::scope(|scope| {
@@ -107,7 +107,7 @@ fn enqueue(session: &Session) {
 pub struct Consumers {
     pub queue: Arc<Queue>,
     pub group: Arc<Group>,
-    asking: Vec<Asking>,
+    asking: Vec<ConsumerHandle>,
     turn: usize,
     pub taken: Vec<Delivery>,
 }
@@ -138,7 +138,7 @@ impl Consumers {
             self.turn = (self.turn + 1) % self.asking.len();
             let found = self.taken.len();
             self.asking[self.turn]
-                .claim_now(ClaimWant::default(), &mut self.taken)
+                .claim_now(ClaimRequest::default(), &mut self.taken)
                 .unwrap();
             if self.taken.len() == found && self.asking.len() == 1 {
                 break;
@@ -151,9 +151,9 @@ impl Consumers {
     pub fn take(&mut self, max: u32) -> u64 {
         let before = self.taken.len();
         self.turn = (self.turn + 1) % self.asking.len();
-        let want = ClaimWant {
+        let want = ClaimRequest {
             max,
-            ..ClaimWant::default()
+            ..ClaimRequest::default()
         };
         self.asking[self.turn].claim_now(want, &mut self.taken).unwrap();
         (self.taken.len() - before) as u64
@@ -173,7 +173,7 @@ impl Consumers {
         let acks = self
             .taken
             .drain(..)
-            .map(|one| (self.queue.receipt(&one), Verdict::Ack))
+            .map(|one| (self.queue.receipt(&one), SettleAction::Ack))
             .collect();
         self.settle(bench, acks)
     }
@@ -181,7 +181,7 @@ impl Consumers {
     /// One of `each` messages, by its offset, the first time it is seen. The others stay in hand. Returns how many.
     pub fn nack(&mut self, bench: &Bench, each: u64, delay: Duration) -> u64 {
         let chosen = |one: &mut Delivery| one.delivery == 1 && one.message.offset.is_multiple_of(each);
-        let nack = Verdict::Nack {
+        let nack = SettleAction::Nack {
             delay: Some(delay),
             reason: None,
         };
@@ -197,7 +197,7 @@ impl Consumers {
         }
     }
 
-    fn settle(&self, bench: &Bench, verdicts: Vec<(Receipt, Verdict)>) -> u64 {
+    fn settle(&self, bench: &Bench, verdicts: Vec<(Receipt, SettleAction)>) -> u64 {
         let settling = self.queue.settle(&self.group, verdicts, false);
         u64::from(bench.runtime.block_on(settling).unwrap().settled)
     }
@@ -206,7 +206,7 @@ impl Consumers {
 fn dequeue_row(session: &Session, name: &str, partitions: u32, consumers: usize, preloaded: u64, ack: bool) {
     row(session, name, || {
         let bench = Bench::in_memory();
-        let queue = bench.queue("q", partitions, Ordering::Partition, &["g"]);
+        let queue = bench.queue("q", partitions, QueueOrdering::Partition, &["g"]);
         fill(&queue, &message(17, false), preloaded);
         let mut consumers = Consumers::new(&bench, &queue, consumers);
         // Once everything is delivered, the rest of the calls find nothing: those are timed apart.
@@ -259,7 +259,7 @@ fn dequeue(session: &Session) {
 fn end_to_end(session: &Session) {
     let publish_to_ack = |size: usize, timed: bool| {
         let bench = Bench::in_memory();
-        let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+        let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
         let message = message(size, false);
         let mut consumers = Consumers::new(&bench, &queue, 1);
         let mut times = Histogram::default();
@@ -292,7 +292,7 @@ fn end_to_end(session: &Session) {
 /// One thread enqueues; one delivers, acks all it has and sleeps, until all are acked.
 fn concurrent(size: usize, count: u64, pause: Duration) -> Measured {
     let bench = Bench::in_memory();
-    let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+    let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
     let message = message(size, false);
     let mut consumers = Consumers::new(&bench, &queue, 5);
     measure(|| {

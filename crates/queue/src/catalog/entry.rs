@@ -8,7 +8,7 @@ use crate::settings::{GroupSettings, QueueSettings};
 
 /// What is kept of a queue.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct QueueEntry {
     pub id: u32,
     pub settings: QueueSettings,
     /// What the log gave it when it was made.
@@ -31,7 +31,7 @@ pub(crate) struct GroupEntry {
     pub unused_since: Option<Micros>,
 }
 
-impl Entry {
+impl QueueEntry {
     /// The group of that number, if there is one.
     pub fn groups_of(&mut self, id: u32) -> impl Iterator<Item = &mut GroupEntry> {
         self.groups.iter_mut().filter(move |group| group.id == id)
@@ -63,7 +63,7 @@ impl Entry {
         })
     }
 
-    pub fn from_json(text: &str) -> Option<Entry> {
+    pub fn from_json(text: &str) -> Option<QueueEntry> {
         let value: Value = serde_json::from_str(text).ok()?;
         let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let diags = Diagnostics::new("the catalogue of queues");
@@ -80,7 +80,7 @@ impl Entry {
                 unused_since: group.get("unused_since").and_then(Value::as_i64),
             });
         }
-        let entry = Entry {
+        let entry = QueueEntry {
             id: number(value.get("id")?)?,
             durability: value.get("durability")?.as_str()?.parse().ok()?,
             settings,
@@ -106,7 +106,7 @@ mod tests {
             groups: vec![GroupSettings::new("alarms", GroupMode::Work)],
             ..QueueSettings::default()
         };
-        let entry = Entry {
+        let entry = QueueEntry {
             id: 17,
             settings,
             durability: Durability::Os,
@@ -128,15 +128,15 @@ mod tests {
             .replace(",\"expires_early\":true", "")
             .replace("\"expires_early\":true,", "");
         assert_ne!(earlier, text);
-        assert_eq!(Entry::from_json(&text), Some(entry.clone()));
+        assert_eq!(QueueEntry::from_json(&text), Some(entry.clone()));
         let mut without = entry;
         without.groups[0].unused_since = None;
         assert_eq!(
-            Entry::from_json(&earlier),
+            QueueEntry::from_json(&earlier),
             Some(without),
             "as an earlier version wrote it"
         );
-        assert_eq!(Entry::from_json("{}"), None);
-        assert_eq!(Entry::from_json("no json"), None);
+        assert_eq!(QueueEntry::from_json("{}"), None);
+        assert_eq!(QueueEntry::from_json("no json"), None);
     }
 }

@@ -12,17 +12,17 @@ fn dedup_of(window: Duration) -> Dedup {
     Dedup::new(window, Budget::new(u64::MAX))
 }
 
-fn place(offset: Offset) -> Place {
-    Place { partition: 3, offset }
+fn place(offset: Offset) -> MessagePosition {
+    MessagePosition { partition: 3, offset }
 }
 
-fn see(dedup: &mut Dedup, now: Micros, id: &str) -> Option<Seen> {
+fn see(dedup: &mut Dedup, now: Micros, id: &str) -> Option<DedupLookup> {
     dedup.reserve(now, &[id], 0).ok().map(|seen| seen[0])
 }
 
-fn first(dedup: &mut Dedup, now: Micros, id: &str) -> Ticket {
+fn first(dedup: &mut Dedup, now: Micros, id: &str) -> DedupTicket {
     match see(dedup, now, id) {
-        Some(Seen::First(ticket)) => ticket,
+        Some(DedupLookup::First(ticket)) => ticket,
         seen => panic!("{id} at {now} is {seen:?}"),
     }
 }
@@ -32,8 +32,8 @@ fn store(dedup: &mut Dedup, now: Micros, id: &str, at: Offset) {
     dedup.stored(now, ticket, place(at));
 }
 
-fn stored(offset: Offset) -> Option<Seen> {
-    Some(Seen::Stored(place(offset)))
+fn stored(offset: Offset) -> Option<DedupLookup> {
+    Some(DedupLookup::Stored(place(offset)))
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_repetition_inside_the_window_gets_the_first_place() {
     assert_eq!(see(&mut dedup, 99, "a"), stored(7));
     let again = see(&mut dedup, 100, "a");
     assert!(
-        matches!(again, Some(Seen::First(_))),
+        matches!(again, Some(DedupLookup::First(_))),
         "a repetition does not lengthen the window"
     );
 }
@@ -65,7 +65,7 @@ async fn of_two_that_come_together_the_second_waits_for_the_first() {
     let busy = dedup.reserve(1, &["b", "a"], 0).unwrap_err();
     assert_eq!(busy.at, 1);
     assert!(
-        matches!(see(&mut dedup, 1, "b"), Some(Seen::First(_))),
+        matches!(see(&mut dedup, 1, "b"), Some(DedupLookup::First(_))),
         "who waits holds nothing"
     );
     let over = tokio::spawn(busy.is_over());
@@ -81,7 +81,10 @@ fn an_id_that_is_twice_in_a_batch_is_reserved_once() {
     let mut dedup = dedup_of(WINDOW);
     let seen = dedup.reserve(0, &["a", "b", "a"], 1).unwrap();
     assert!(
-        matches!(seen[..], [Seen::First(_), Seen::First(_), Seen::SameAs(0)]),
+        matches!(
+            seen[..],
+            [DedupLookup::First(_), DedupLookup::First(_), DedupLookup::SameAs(0)]
+        ),
         "{seen:?}"
     );
 }
@@ -138,7 +141,7 @@ fn a_clock_that_is_set_back_keeps_no_id_longer_than_the_window() {
     store(&mut dedup, 10, "old", 1);
     assert_eq!(see(&mut dedup, 50, "old"), stored(1));
     assert_eq!(dedup.next_due(), Some(1100));
-    assert!(matches!(see(&mut dedup, 110, "old"), Some(Seen::First(_))));
+    assert!(matches!(see(&mut dedup, 110, "old"), Some(DedupLookup::First(_))));
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn ids_come_back_from_the_log() {
     dedup.restore(50, "b", place(2));
     dedup.restore(60, "b", place(3));
     dedup.restore(110, "c", place(4));
-    assert!(matches!(see(&mut dedup, 120, "a"), Some(Seen::First(_))));
+    assert!(matches!(see(&mut dedup, 120, "a"), Some(DedupLookup::First(_))));
     assert_eq!(see(&mut dedup, 120, "b"), stored(2));
     assert_eq!(see(&mut dedup, 120, "c"), stored(4));
 }
@@ -175,8 +178,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 /// What a plain map knows of an id.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    Reserved(Ticket),
-    Stored(Micros, Place),
+    Reserved(DedupTicket),
+    Stored(Micros, MessagePosition),
 }
 
 proptest! {
@@ -185,7 +188,7 @@ proptest! {
     fn all_ids_of_a_batch_are_reserved_or_none_and_an_id_is_first_when_no_message_with_it_is_in_the_window(ops in ops()) {
         let mut dedup = dedup_of(WINDOW);
         let mut model: HashMap<u8, Known> = HashMap::new();
-        let mut tickets: Vec<(u8, Ticket)> = Vec::new();
+        let mut tickets: Vec<(u8, DedupTicket)> = Vec::new();
         let (mut now, mut offset) = (0, 0);
         for op in ops {
             match op {
@@ -202,10 +205,10 @@ proptest! {
                             for (at, (id, seen)) in batch.iter().zip(seen).enumerate() {
                                 let before = batch[..at].iter().position(|other| other == id);
                                 match (before, model.get(id)) {
-                                    (Some(before), _) => prop_assert_eq!(seen, Seen::SameAs(before)),
-                                    (None, Some(Known::Stored(_, place))) => prop_assert_eq!(seen, Seen::Stored(*place)),
+                                    (Some(before), _) => prop_assert_eq!(seen, DedupLookup::SameAs(before)),
+                                    (None, Some(Known::Stored(_, place))) => prop_assert_eq!(seen, DedupLookup::Stored(*place)),
                                     (None, _) => {
-                                        let Seen::First(ticket) = seen else {
+                                        let DedupLookup::First(ticket) = seen else {
                                             return Err(TestCaseError::fail(format!("{seen:?} is not the first")));
                                         };
                                         model.insert(*id, Known::Reserved(ticket));
@@ -247,7 +250,7 @@ proptest! {
     fn neither_number_nor_bytes_pass_their_limits(ids in proptest::collection::vec("[a-d]{1,30}", 0..100)) {
         let mut dedup = Dedup::with_limits(WINDOW, (10, 80), Budget::new(u64::MAX));
         for id in ids {
-            if let Some(Seen::First(ticket)) = see(&mut dedup, 0, &id) {
+            if let Some(DedupLookup::First(ticket)) = see(&mut dedup, 0, &id) {
                 dedup.stored(0, ticket, place(0));
             }
             prop_assert!(dedup.len() <= 10 && dedup.id_bytes <= 80);
@@ -294,7 +297,7 @@ fn all_queues_together_take_no_more_than_their_share_and_each_keeps_its_newest()
         assert_eq!(see(dedup, 5000, &id(queue, 4999)), stored(4999));
         // What it says is not less than what it has.
         let table = dedup.numbers.capacity() * 8 / 7 * 9 * 2;
-        let has = dedup.entries.capacity() * size_of::<Entry>() + table + dedup.heap_bytes as usize;
+        let has = dedup.entries.capacity() * size_of::<DedupEntry>() + table + dedup.heap_bytes as usize;
         assert!(has as u64 <= dedup.bytes() + FLOOR_BYTES, "{has} {}", dedup.bytes());
     }
     // When their time is over, the memory is there for others.

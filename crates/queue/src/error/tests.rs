@@ -2,7 +2,7 @@ use std::io;
 use std::sync::Arc;
 
 use thalweg_config::{Fields, Node};
-use thalweg_log::{Newer, PartitionId, Versioned};
+use thalweg_log::{NewerVersion, PartitionId, VersionedPart};
 
 use super::*;
 
@@ -183,8 +183,8 @@ fn of_the_log() -> Vec<(LogError, &'static str, u16)> {
             LogError::NewerFormat {
                 file: file(),
                 position: 0,
-                found: Newer {
-                    what: Versioned::Frame,
+                found: NewerVersion {
+                    what: VersionedPart::Frame,
                     found: 2,
                 },
             },

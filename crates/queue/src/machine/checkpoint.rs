@@ -8,12 +8,12 @@
 use thalweg_log::Offset;
 
 use super::chain::NIL;
-use super::codec::{Facts, Reader, put, put_signed};
-use super::memory::{Memory, REMEMBERED, Settlement};
-use super::restore::Restoring;
-use super::sleepers::{SPAN, Sleepers};
-use super::window::Slot;
-use super::{Damaged, Machine, Terminal};
+use super::codec::{MessageSnapshot, StateReader, put, put_signed};
+use super::delayed_set::{DelayedMessageSet, SPAN};
+use super::restore::MachineRecovery;
+use super::settlement_cache::{REMEMBERED, Settlement, SettlementCache};
+use super::window::WindowSlot;
+use super::{DamagedState, FinalState, WorkMachine};
 
 const VERSION: u8 = 3;
 /// Without epochs.
@@ -21,20 +21,20 @@ const FORMAT_2: u8 = 2;
 /// Without delayed messages that are not in memory, and each fact by itself.
 const FORMAT_1: u8 = 1;
 
-impl Machine {
+impl WorkMachine {
     /// Appends the checkpoint to `out`. Take the journal first and store it in front: it is not needed after the
     /// checkpoint, and applied behind it, it would set some messages back.
     pub fn checkpoint(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         put(out, self.leased_in.into());
         put(out, self.floor());
-        let mut runs: Vec<(Offset, u64, Terminal)> = Vec::new();
+        let mut runs: Vec<(Offset, u64, FinalState)> = Vec::new();
         let mut active: Vec<u32> = self.held.values().copied().collect();
         for offset in self.floor()..self.window.end() {
             match self.window.get(offset) {
-                Slot::Empty | Slot::Asleep => {}
-                Slot::Active(entry) => active.push(entry),
-                Slot::Settled(kind) => match runs.last_mut() {
+                WindowSlot::Empty | WindowSlot::Asleep => {}
+                WindowSlot::Active(entry) => active.push(entry),
+                WindowSlot::Settled(kind) => match runs.last_mut() {
                     Some((first, len, last)) if *last == kind && *first + *len == offset => *len += 1,
                     _ => runs.push((offset, 1, kind)),
                 },
@@ -58,18 +58,18 @@ impl Machine {
         active.retain(|entry| self.store.entries.get(*entry).is_known_only_here());
         active.sort_unstable_by_key(|entry| self.store.entries.get(*entry).offset);
         put(out, active.len() as u64);
-        let mut before = Facts::unfilled(0);
+        let mut before = MessageSnapshot::unfilled(0);
         for entry in active {
             let at = self.store.entries.get(entry);
             let lane = (at.lane != NIL).then(|| self.store.lanes.get(at.lane).hash);
-            Facts::of(at, lane).encode_behind(&mut before, out);
+            MessageSnapshot::of(at, lane).encode_behind(&mut before, out);
         }
         encode_memory(&self.memory, out);
         encode_sleepers(&sleepers, out);
     }
 }
 
-fn encode_memory(memory: &Memory, out: &mut Vec<u8>) {
+fn encode_memory(memory: &SettlementCache, out: &mut Vec<u8>) {
     let ends = memory.iter();
     put(out, ends.len() as u64);
     let (mut last, mut epoch) = (0, 0);
@@ -82,7 +82,7 @@ fn encode_memory(memory: &Memory, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_sleepers(sleepers: &Sleepers, out: &mut Vec<u8>) {
+fn encode_sleepers(sleepers: &DelayedMessageSet, out: &mut Vec<u8>) {
     let spans = sleepers.spans();
     put(out, spans.len() as u64);
     let (mut last, mut before) = (0, 0);
@@ -102,7 +102,7 @@ fn encode_sleepers(sleepers: &Sleepers, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_sleepers(from: &mut Reader<'_>, state: &mut Restoring) -> Result<(), Damaged> {
+fn decode_sleepers(from: &mut StateReader<'_>, state: &mut MachineRecovery) -> Result<(), DamagedState> {
     let (mut span, mut wake) = (0u64, 0i64);
     for _ in 0..from.u64()? {
         span = span
@@ -131,18 +131,18 @@ fn decode_sleepers(from: &mut Reader<'_>, state: &mut Restoring) -> Result<(), D
     Ok(())
 }
 
-pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
-    let mut from = Reader::new(bytes);
+pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
+    let mut from = StateReader::new(bytes);
     let version = from.byte()?;
     if ![FORMAT_1, FORMAT_2, VERSION].contains(&version) {
-        return Err(Damaged {
+        return Err(DamagedState {
             at: 0,
             what: "a checkpoint of another version",
         });
     }
     let with_epochs = version == VERSION;
     let leased_in = if with_epochs { from.u32()? } else { 0 };
-    let mut state = Restoring::at(from.u64()?);
+    let mut state = MachineRecovery::at(from.u64()?);
     state.leased_in = leased_in;
     let mut end = state.floor();
     for _ in 0..from.u64()? {
@@ -151,12 +151,12 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
         state.settle(first, len, kind).map_err(|what| from.damaged(what))?;
         end = first + len;
     }
-    let mut before = Facts::unfilled(0);
+    let mut before = MessageSnapshot::unfilled(0);
     for _ in 0..from.u64()? {
         if version == FORMAT_1 {
-            before = Facts::unfilled(0);
+            before = MessageSnapshot::unfilled(0);
         }
-        let facts = Facts::decode_behind(&mut before, &mut from, with_epochs)?;
+        let facts = MessageSnapshot::decode_behind(&mut before, &mut from, with_epochs)?;
         state.insert(facts).map_err(|what| from.damaged(what))?;
     }
     let ends = from.u64()?;
@@ -191,17 +191,17 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
 mod tests {
     use thalweg_log::Micros;
 
-    use crate::machine::{Machine, Passed, Passing, Policy};
+    use crate::machine::{DeliveryPolicy, MessageMeta, PassOutcome, WorkMachine};
 
     #[test]
     fn a_million_messages_that_wait_for_their_retry_fit_into_a_frame() {
         const SECOND: Micros = 1_000_000;
         let mut now = 1_795_000_000 * SECOND;
-        let mut machine = Machine::new(Policy::default(), 0);
+        let mut machine = WorkMachine::new(DeliveryPolicy::default(), 0);
         for offset in 0..1_000_000 {
             // As with keys, expiry, and claims of batches.
             now += 17;
-            let message = Passing {
+            let message = MessageMeta {
                 offset,
                 lane: Some(crate::hash::lane_hash(&offset.to_le_bytes()).get()),
                 expires_at: Some(now + 168 * 3600 * SECOND),
@@ -211,7 +211,7 @@ mod tests {
             };
             let claimed = now - now % 5000;
             let passed = machine.pass(&message, 7, 30 * SECOND, claimed);
-            assert!(matches!(passed, Passed::Leased(_)), "{passed:?}");
+            assert!(matches!(passed, PassOutcome::Leased(_)), "{passed:?}");
             machine.nack(offset, 1, Some(3600 * SECOND), claimed + 3000).unwrap();
             machine.take_journal(&mut Vec::new());
         }

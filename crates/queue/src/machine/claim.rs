@@ -4,12 +4,12 @@
 use thalweg_log::{Micros, Offset};
 
 use super::chain::NIL;
-use super::entry::{Entry, State};
+use super::entry::{MessageEntry, MessageState};
 use super::journal::LeaseRun;
-use super::window::Slot;
-use super::{Full, Lease, Machine, Ordering, Passed, Passing, Reason, Terminal};
+use super::window::WindowSlot;
+use super::{CursorStop, FinalState, LaneOrdering, Lease, MessageMeta, PassOutcome, RemovalReason, WorkMachine};
 
-impl Machine {
+impl WorkMachine {
     /// The longest-waiting message that this consumer may have.
     pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
         let mut all = usize::MAX;
@@ -28,13 +28,13 @@ impl Machine {
         while *left > 0
             && let Some(entry) = self.ready.pick(&self.store, consumer)
         {
-            let Entry {
+            let MessageEntry {
                 offset,
                 hint,
                 expires_at,
                 ..
             } = *self.store.entries.get(entry);
-            let expired = (expires_at <= now).then_some(Reason::Expired);
+            let expired = (expires_at <= now).then_some(RemovalReason::Expired);
             let Some(reason) = self.exhausted(entry, now).or(expired) else {
                 return Some((offset, hint));
             };
@@ -46,26 +46,26 @@ impl Machine {
     }
 
     /// Shows the message at the cursor to a consumer. Call `next_ready` first: what was passed earlier goes first.
-    pub fn pass(&mut self, message: &Passing, consumer: u32, visibility: Micros, now: Micros) -> Passed {
+    pub fn pass(&mut self, message: &MessageMeta, consumer: u32, visibility: Micros, now: Micros) -> PassOutcome {
         if let Err(passed) = self.reach(message, now) {
             return passed;
         }
         if self.settles_on_sight(message, now) {
-            return Passed::Taken;
+            return PassOutcome::Taken;
         }
         // One look-up for both questions. A lane made here is empty, so free, and joined below.
         let lane = self
             .lane_of(message.lane)
             .map(|hash| self.store.lanes.find_or_make(hash));
         let free = lane.is_none_or(|lane| self.lane_is_free(lane, message.offset, consumer));
-        if !free && self.policy.ordering == Ordering::Strict {
-            return Passed::Full(Full::Lane);
+        if !free && self.policy.ordering == LaneOrdering::Strict {
+            return PassOutcome::Full(CursorStop::Lane);
         }
-        let entry = self.admit_to(lane, message, State::Ready, now);
+        let entry = self.admit_to(lane, message, MessageState::Ready, now);
         if free {
             let (delivery, deadline) = self.hand_out(entry, consumer, visibility, now);
             self.step(now);
-            return Passed::Leased(Lease {
+            return PassOutcome::Leased(Lease {
                 offset: message.offset,
                 delivery,
                 hint: message.hint,
@@ -75,26 +75,26 @@ impl Machine {
         self.arm_expiry(entry);
         self.refresh_lane_of(entry);
         self.step(now);
-        Passed::Taken
+        PassOutcome::Taken
     }
 
     /// Shows the message at the cursor to nobody: true, and the cursor is past it, if it is to be skipped, expired or
     /// delayed. So an unread queue sheds what has expired.
-    pub fn walk(&mut self, message: &Passing, now: Micros) -> bool {
+    pub fn walk(&mut self, message: &MessageMeta, now: Micros) -> bool {
         match self.reach(message, now) {
             Ok(()) => self.settles_on_sight(message, now),
-            Err(passed) => passed == Passed::Taken,
+            Err(passed) => passed == PassOutcome::Taken,
         }
     }
 
     /// Shows the message at the cursor to nobody, though it lives: it is ready from now on, and what stands behind it can be
     /// seen. False if there is no room.
-    pub fn pass_by(&mut self, message: &Passing, now: Micros) -> bool {
+    pub fn pass_by(&mut self, message: &MessageMeta, now: Micros) -> bool {
         if let Err(passed) = self.reach(message, now) {
-            return passed == Passed::Taken;
+            return passed == PassOutcome::Taken;
         }
         if !self.settles_on_sight(message, now) {
-            let entry = self.admit(message, State::Ready, now);
+            let entry = self.admit(message, MessageState::Ready, now);
             self.make_ready(entry);
             self.step(now);
         }
@@ -102,18 +102,18 @@ impl Machine {
     }
 
     /// Drops the message at the cursor for overflow, or makes it leave for the dead-letter queue.
-    pub fn discard(&mut self, message: &Passing, to_dlq: bool, now: Micros) -> Passed {
+    pub fn discard(&mut self, message: &MessageMeta, to_dlq: bool, now: Micros) -> PassOutcome {
         if let Err(passed) = self.reach(message, now) {
             return passed;
         }
         if to_dlq {
-            let entry = self.admit(message, State::Delayed, now);
-            self.end(entry, Reason::Overflow);
+            let entry = self.admit(message, MessageState::Delayed, now);
+            self.end(entry, RemovalReason::Overflow);
         } else {
-            self.settle_cursor(Terminal::Dropped);
+            self.settle_cursor(FinalState::Dropped);
         }
         self.step(now);
-        Passed::Taken
+        PassOutcome::Taken
     }
 
     /// Passes offsets below `to` that do not exist, or are `lost` to damage. Returns the cursor, which is short of `to`
@@ -124,12 +124,12 @@ impl Machine {
             if self.floor() == self.cursor && self.ahead == 0 {
                 self.window.reset(to);
                 self.cursor = to;
-                self.journal.settle(from, to - from, Terminal::Skipped);
+                self.journal.settle(from, to - from, FinalState::Skipped);
                 self.count_gap(to - from, lost);
             } else if self.full(now).is_some() {
                 break;
             } else {
-                self.settle_cursor(Terminal::Skipped);
+                self.settle_cursor(FinalState::Skipped);
                 self.totals.skipped -= u64::from(lost);
                 self.totals.lost += u64::from(lost);
                 self.step(now);
@@ -146,21 +146,21 @@ impl Machine {
     }
 
     /// Brings the cursor to the message; an error if it was passed before or there is no room.
-    fn reach(&mut self, message: &Passing, now: Micros) -> Result<(), Passed> {
+    fn reach(&mut self, message: &MessageMeta, now: Micros) -> Result<(), PassOutcome> {
         if message.offset > self.cursor {
             self.pass_gap(message.offset, false, now);
         }
         if message.offset < self.cursor {
-            return Err(Passed::Taken);
+            return Err(PassOutcome::Taken);
         }
         match self.full(now) {
-            Some(full) => Err(Passed::Full(full)),
+            Some(full) => Err(PassOutcome::Full(full)),
             None => Ok(()),
         }
     }
 
     #[inline]
-    fn full(&mut self, now: Micros) -> Option<Full> {
+    fn full(&mut self, now: Micros) -> Option<CursorStop> {
         if self.cursor - self.floor() < u64::from(self.policy.max_pending) {
             return None;
         }
@@ -171,27 +171,27 @@ impl Machine {
         }
         self.totals.stopped += 1;
         Some(if self.policy.max_held == 0 {
-            Full::Window
+            CursorStop::Window
         } else {
-            Full::Held
+            CursorStop::Held
         })
     }
 
     /// Skipped, expired and delayed messages are passed without anybody to have them.
-    fn settles_on_sight(&mut self, message: &Passing, now: Micros) -> bool {
+    fn settles_on_sight(&mut self, message: &MessageMeta, now: Micros) -> bool {
         let due = message.not_before.filter(|due| *due > now);
         if message.skip {
-            self.settle_cursor(Terminal::Skipped);
+            self.settle_cursor(FinalState::Skipped);
         } else if let Some(due) = due.filter(|due| due - now > self.policy.sleep_after) {
             self.fall_asleep(due);
         } else if let Some(due) = due {
-            let entry = self.admit(message, State::Delayed, now);
+            let entry = self.admit(message, MessageState::Delayed, now);
             self.store.entries.get_mut(entry).due = due;
             self.wheel.arm(&mut self.store.entries, entry, due);
             self.oldest.note(&self.store.entries, entry);
         } else if message.expires_at.is_some_and(|at| at <= now) {
-            let entry = self.admit(message, State::Delayed, now);
-            self.end(entry, Reason::Expired);
+            let entry = self.admit(message, MessageState::Delayed, now);
+            self.end(entry, RemovalReason::Expired);
         } else {
             return false;
         }
@@ -208,7 +208,7 @@ impl Machine {
     }
 
     /// Makes the entry of the message at the cursor. A ready one stands in its lane, a delayed one only belongs to it.
-    fn admit(&mut self, message: &Passing, state: State, now: Micros) -> u32 {
+    fn admit(&mut self, message: &MessageMeta, state: MessageState, now: Micros) -> u32 {
         let lane = self
             .lane_of(message.lane)
             .map(|hash| self.store.lanes.find_or_make(hash));
@@ -216,19 +216,19 @@ impl Machine {
     }
 
     #[inline]
-    fn admit_to(&mut self, lane: Option<u32>, message: &Passing, state: State, now: Micros) -> u32 {
-        let entry = self.store.entries.insert(Entry::new(message, now), state);
+    fn admit_to(&mut self, lane: Option<u32>, message: &MessageMeta, state: MessageState, now: Micros) -> u32 {
+        let entry = self.store.entries.insert(MessageEntry::new(message, now), state);
         self.window.set_active(message.offset, entry);
         if let Some(lane) = lane {
             self.store.join(entry, lane);
-            if state == State::Ready {
+            if state == MessageState::Ready {
                 self.store.enter(entry);
             }
         }
         entry
     }
 
-    fn settle_cursor(&mut self, kind: Terminal) {
+    fn settle_cursor(&mut self, kind: FinalState) {
         self.window.settle(self.cursor, kind);
         self.journal.settle(self.cursor, 1, kind);
         *self.total(kind) += 1;
@@ -240,17 +240,17 @@ impl Machine {
         self.cursor += 1;
         self.skip_ahead();
         let far = self.cursor - self.floor() > u64::from(self.policy.max_pending / 2);
-        if far || !matches!(self.window.get(self.floor()), Slot::Active(_)) {
+        if far || !matches!(self.window.get(self.floor()), WindowSlot::Active(_)) {
             self.trim(now);
         }
     }
 
     pub(super) fn skip_ahead(&mut self) {
-        while self.ahead > 0 && self.window.get(self.cursor) != Slot::Empty {
+        while self.ahead > 0 && self.window.get(self.cursor) != WindowSlot::Empty {
             let passed = self.window.get(self.cursor);
             self.cursor += 1;
             self.ahead -= 1;
-            if let Slot::Active(entry) = passed {
+            if let WindowSlot::Active(entry) = passed {
                 self.refresh_lane_of(entry);
             }
         }
@@ -258,7 +258,7 @@ impl Machine {
 
     fn lease(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> Lease {
         let (delivery, deadline) = self.hand_out(entry, consumer, visibility, now);
-        let Entry { offset, hint, .. } = *self.store.entries.get(entry);
+        let MessageEntry { offset, hint, .. } = *self.store.entries.get(entry);
         Lease {
             offset,
             delivery,
@@ -271,7 +271,7 @@ impl Machine {
     /// two registers, where a `Lease` that is copied on right after it was written stalls for as long as all of this takes.
     fn hand_out(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> (u32, Micros) {
         let deadline = now.saturating_add(visibility);
-        self.store.entries.set_state(entry, State::Leased);
+        self.store.entries.set_state(entry, MessageState::Leased);
         let at = self.store.entries.get_mut(entry);
         at.deliveries = at.deliveries.saturating_add(1);
         if at.deliveries == 1 {

@@ -1,10 +1,10 @@
 //! Bytes of journal and checkpoint: varints, zigzag for signed numbers, and the facts of one message. Reading checks
-//! every length and bound; what does not fit is `Damaged`, with the place.
+//! every length and bound; what does not fit is `DamagedState`, with the place.
 
 use thalweg_log::{Micros, Offset};
 
-use super::entry::{Entry, NEVER, State};
-use super::types::{Damaged, Reason, Terminal};
+use super::entry::{MessageEntry, MessageState, NEVER};
+use super::types::{DamagedState, FinalState, RemovalReason};
 
 pub fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -19,16 +19,16 @@ pub fn put_signed(out: &mut Vec<u8>, value: i64) {
 }
 
 /// Reads from the front of a slice and knows where it is.
-pub struct Reader<'a> {
+pub struct StateReader<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Where the slice itself starts, for errors.
     offset: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> StateReader<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Reader {
+        StateReader {
             bytes,
             at: 0,
             offset: 0,
@@ -44,20 +44,20 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    pub fn damaged(&self, what: &'static str) -> Damaged {
-        Damaged {
+    pub fn damaged(&self, what: &'static str) -> DamagedState {
+        DamagedState {
             at: self.offset + self.at,
             what,
         }
     }
 
-    pub fn byte(&mut self) -> Result<u8, Damaged> {
+    pub fn byte(&mut self) -> Result<u8, DamagedState> {
         let byte = *self.bytes.get(self.at).ok_or(self.damaged("ends too early"))?;
         self.at += 1;
         Ok(byte)
     }
 
-    pub fn u64(&mut self) -> Result<u64, Damaged> {
+    pub fn u64(&mut self) -> Result<u64, DamagedState> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -72,30 +72,30 @@ impl<'a> Reader<'a> {
         Err(self.damaged("a number is too long"))
     }
 
-    pub fn u32(&mut self) -> Result<u32, Damaged> {
+    pub fn u32(&mut self) -> Result<u32, DamagedState> {
         u32::try_from(self.u64()?).map_err(|_| self.damaged("a number is too large"))
     }
 
-    pub fn i64(&mut self) -> Result<i64, Damaged> {
+    pub fn i64(&mut self) -> Result<i64, DamagedState> {
         let value = self.u64()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
     /// As a difference to another one.
-    pub fn epoch(&mut self, before: u32) -> Result<u32, Damaged> {
+    pub fn epoch(&mut self, before: u32) -> Result<u32, DamagedState> {
         let epoch = i64::from(before).wrapping_add(self.i64()?);
         u32::try_from(epoch).map_err(|_| self.damaged("an epoch that is none"))
     }
 
     /// As many bytes as the number in front of them says.
-    pub fn part(&mut self) -> Result<Reader<'a>, Damaged> {
+    pub fn part(&mut self) -> Result<StateReader<'a>, DamagedState> {
         let len = usize::try_from(self.u64()?).map_err(|_| self.damaged("a length is too large"))?;
         let end = self.at.checked_add(len).ok_or(self.damaged("a length is too large"))?;
         let bytes = self
             .bytes
             .get(self.at..end)
             .ok_or(self.damaged("a part ends behind its whole"))?;
-        let part = Reader {
+        let part = StateReader {
             bytes,
             at: 0,
             offset: self.offset + self.at,
@@ -104,30 +104,30 @@ impl<'a> Reader<'a> {
         Ok(part)
     }
 
-    pub fn terminal(&mut self) -> Result<Terminal, Damaged> {
+    pub fn terminal(&mut self) -> Result<FinalState, DamagedState> {
         let byte = self.byte()?;
         terminal(u64::from(byte)).ok_or(self.damaged("no such final state"))
     }
 
-    pub fn reason(&mut self) -> Result<Reason, Damaged> {
+    pub fn reason(&mut self) -> Result<RemovalReason, DamagedState> {
         Ok(match self.byte()? {
-            0 => Reason::MaxRetries,
-            1 => Reason::Timeout,
-            2 => Reason::Rejected,
-            3 => Reason::Expired,
-            4 => Reason::Overflow,
+            0 => RemovalReason::MaxRetries,
+            1 => RemovalReason::Timeout,
+            2 => RemovalReason::Rejected,
+            3 => RemovalReason::Expired,
+            4 => RemovalReason::Overflow,
             _ => return Err(self.damaged("no such reason")),
         })
     }
 }
 
-pub fn terminal(code: u64) -> Option<Terminal> {
+pub fn terminal(code: u64) -> Option<FinalState> {
     [
-        Terminal::Acked,
-        Terminal::Dead,
-        Terminal::Expired,
-        Terminal::Dropped,
-        Terminal::Skipped,
+        FinalState::Acked,
+        FinalState::Dead,
+        FinalState::Expired,
+        FinalState::Dropped,
+        FinalState::Skipped,
     ]
     .into_iter()
     .find(|kind| *kind as u64 == code)
@@ -135,9 +135,9 @@ pub fn terminal(code: u64) -> Option<Terminal> {
 
 /// Everything a restart must know of an active message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct MessageSnapshot {
     pub offset: Offset,
-    pub state: State,
+    pub state: MessageState,
     pub deliveries: u32,
     pub failures: u16,
     pub consumer: u32,
@@ -149,16 +149,16 @@ pub struct Facts {
     pub hint: u32,
     /// Of the last lease; not in what earlier versions wrote.
     pub epoch: u32,
-    pub reason: Option<Reason>,
+    pub reason: Option<RemovalReason>,
     /// Lane, expiry and hint are known; not so for a lease that only the journal told of.
     pub filled: bool,
 }
 
-impl Facts {
+impl MessageSnapshot {
     pub fn unfilled(offset: Offset) -> Self {
-        Facts {
+        MessageSnapshot {
             offset,
-            state: State::Ready,
+            state: MessageState::Ready,
             deliveries: 0,
             failures: 0,
             consumer: 0,
@@ -174,8 +174,8 @@ impl Facts {
         }
     }
 
-    pub fn of(entry: &Entry, lane: Option<u64>) -> Self {
-        Facts {
+    pub fn of(entry: &MessageEntry, lane: Option<u64>) -> Self {
+        MessageSnapshot {
             offset: entry.offset,
             state: entry.state,
             deliveries: entry.deliveries,
@@ -195,15 +195,15 @@ impl Facts {
 
     /// Ready and never delivered: nothing that the log does not say.
     pub fn is_untouched(&self) -> bool {
-        self.state == State::Ready && self.deliveries == 0
+        self.state == MessageState::Ready && self.deliveries == 0
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.encode_behind(&mut Facts::unfilled(0), out);
+        self.encode_behind(&mut MessageSnapshot::unfilled(0), out);
     }
 
     /// As differences to the facts before, which many in a row make short.
-    pub fn encode_behind(&self, before: &mut Facts, out: &mut Vec<u8>) {
+    pub fn encode_behind(&self, before: &mut MessageSnapshot, out: &mut Vec<u8>) {
         put(out, self.offset.wrapping_sub(before.offset));
         let lane = u8::from(self.lane.is_some()) << 3;
         let expires = u8::from(self.expires_at != NEVER) << 4;
@@ -234,19 +234,23 @@ impl Facts {
     }
 
     /// `with_epoch`: as this version writes them.
-    pub fn decode(from: &mut Reader<'_>, with_epoch: bool) -> Result<Self, Damaged> {
-        Facts::decode_behind(&mut Facts::unfilled(0), from, with_epoch)
+    pub fn decode(from: &mut StateReader<'_>, with_epoch: bool) -> Result<Self, DamagedState> {
+        MessageSnapshot::decode_behind(&mut MessageSnapshot::unfilled(0), from, with_epoch)
     }
 
-    pub fn decode_behind(before: &mut Facts, from: &mut Reader<'_>, with_epoch: bool) -> Result<Self, Damaged> {
-        let mut facts = Facts::unfilled(before.offset.wrapping_add(from.u64()?));
+    pub fn decode_behind(
+        before: &mut MessageSnapshot,
+        from: &mut StateReader<'_>,
+        with_epoch: bool,
+    ) -> Result<Self, DamagedState> {
+        let mut facts = MessageSnapshot::unfilled(before.offset.wrapping_add(from.u64()?));
         let flags = from.byte()?;
         facts.state = match flags & 7 {
-            0 => State::Delayed,
-            1 => State::Ready,
-            2 => State::Leased,
-            3 => State::Waiting,
-            4 => State::Ending,
+            0 => MessageState::Delayed,
+            1 => MessageState::Ready,
+            2 => MessageState::Leased,
+            3 => MessageState::Waiting,
+            4 => MessageState::Ending,
             _ => return Err(from.damaged("no such state")),
         };
         facts.filled = flags & 0x80 != 0;
@@ -275,11 +279,11 @@ impl Facts {
         if flags & 0x40 != 0 {
             facts.reason = Some(from.reason()?);
         }
-        if facts.state == State::Leased && facts.deliveries == 0 {
+        if facts.state == MessageState::Leased && facts.deliveries == 0 {
             return Err(from.damaged("a lease without a delivery"));
         }
         let has_reason = facts.reason.is_some();
-        if (facts.state == State::Ending && !has_reason) || (facts.state <= State::Leased && has_reason) {
+        if (facts.state == MessageState::Ending && !has_reason) || (facts.state <= MessageState::Leased && has_reason) {
             return Err(from.damaged("a state and a reason that exclude each other"));
         }
         *before = facts;

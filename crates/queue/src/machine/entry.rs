@@ -5,15 +5,15 @@
 use thalweg_log::{Micros, Offset};
 
 use super::chain::{Links, NIL};
-use super::types::{Ending, Passing, Reason};
-use super::wheel::{Timer, Timers};
+use super::timer_wheel::{Timer, Timers};
+use super::types::{MessageMeta, PendingRemoval, RemovalReason};
 
 /// `expires_at` of a message that never expires.
 pub const NEVER: Micros = Micros::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum State {
+pub enum MessageState {
     Delayed = 0,
     Ready = 1,
     Leased = 2,
@@ -24,7 +24,7 @@ pub enum State {
 
 /// Which list an entry's `links` belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum EntryList {
     None,
     Lane,
     Ready,
@@ -32,7 +32,7 @@ pub enum Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct MessageEntry {
     pub offset: Offset,
     /// Lease deadline, retry time or not-before, as the state says.
     pub due: Micros,
@@ -52,10 +52,10 @@ pub struct Entry {
     /// Of the last lease.
     pub epoch: u32,
     pub failures: u16,
-    pub state: State,
-    pub place: Place,
+    pub state: MessageState,
+    pub place: EntryList,
     /// Why it has to leave, once that is so; stays while a failed move waits.
-    pub reason: Option<Reason>,
+    pub reason: Option<RemovalReason>,
     /// Its last lease was ended by an earlier message of its lane: `release` may still say that it was never sent.
     pub revoked: bool,
     pub held: bool,
@@ -63,9 +63,9 @@ pub struct Entry {
     pub roused: bool,
 }
 
-impl Entry {
-    pub fn new(message: &Passing, now: Micros) -> Self {
-        Entry {
+impl MessageEntry {
+    pub fn new(message: &MessageMeta, now: Micros) -> Self {
+        MessageEntry {
             offset: message.offset,
             due: 0,
             expires_at: message.expires_at.unwrap_or(NEVER),
@@ -80,8 +80,8 @@ impl Entry {
             hint: message.hint,
             epoch: 0,
             failures: 0,
-            state: State::Free,
-            place: Place::None,
+            state: MessageState::Free,
+            place: EntryList::None,
             reason: None,
             revoked: false,
             held: false,
@@ -89,11 +89,11 @@ impl Entry {
         }
     }
 
-    pub fn ending(&self) -> Ending {
-        Ending {
+    pub fn ending(&self) -> PendingRemoval {
+        PendingRemoval {
             offset: self.offset,
             hint: self.hint,
-            reason: self.reason.unwrap_or(Reason::Rejected),
+            reason: self.reason.unwrap_or(RemovalReason::Rejected),
             deliveries: self.deliveries,
             first_attempt: self.first_delivery,
             last_attempt: self.claimed_at,
@@ -102,7 +102,7 @@ impl Entry {
 
     /// What a restart must know; the rest follows from the log.
     pub fn is_known_only_here(&self) -> bool {
-        let overflow = self.reason == Some(Reason::Overflow);
+        let overflow = self.reason == Some(RemovalReason::Overflow);
         (self.held && !self.roused) || self.deliveries > 0 || overflow
     }
 
@@ -121,16 +121,16 @@ pub fn grown(capacity: usize, len: usize) -> usize {
 }
 
 #[derive(Default)]
-pub struct Entries {
-    entries: Vec<Entry>,
+pub struct EntrySlab {
+    entries: Vec<MessageEntry>,
     free: Vec<u32>,
     by_state: [u64; 6],
     /// Consumers whose leases have ended since somebody asked, once for each lease.
     lease_ends: Vec<u32>,
 }
 
-impl Entries {
-    pub fn insert(&mut self, entry: Entry, state: State) -> u32 {
+impl EntrySlab {
+    pub fn insert(&mut self, entry: MessageEntry, state: MessageState) -> u32 {
         let index = match self.free.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -148,35 +148,35 @@ impl Entries {
 
     pub fn remove(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
-        debug_assert!(entry.state != State::Free && entry.place == Place::None);
+        debug_assert!(entry.state != MessageState::Free && entry.place == EntryList::None);
         self.by_state[entry.state as usize] -= 1;
-        if entry.state == State::Leased {
+        if entry.state == MessageState::Leased {
             self.lease_ends.push(entry.consumer);
         }
-        entry.state = State::Free;
+        entry.state = MessageState::Free;
         self.free.push(index);
     }
 
-    pub fn get(&self, index: u32) -> &Entry {
+    pub fn get(&self, index: u32) -> &MessageEntry {
         &self.entries[index as usize]
     }
 
     /// If it is in use.
-    pub fn find(&self, index: u32) -> Option<&Entry> {
+    pub fn find(&self, index: u32) -> Option<&MessageEntry> {
         self.entries
             .get(index as usize)
-            .filter(|entry| entry.state != State::Free)
+            .filter(|entry| entry.state != MessageState::Free)
     }
 
-    pub fn get_mut(&mut self, index: u32) -> &mut Entry {
+    pub fn get_mut(&mut self, index: u32) -> &mut MessageEntry {
         &mut self.entries[index as usize]
     }
 
-    pub fn set_state(&mut self, index: u32, state: State) {
+    pub fn set_state(&mut self, index: u32, state: MessageState) {
         let entry = &mut self.entries[index as usize];
         self.by_state[entry.state as usize] -= 1;
         self.by_state[state as usize] += 1;
-        if entry.state == State::Leased && state != State::Leased {
+        if entry.state == MessageState::Leased && state != MessageState::Leased {
             self.lease_ends.push(entry.consumer);
         }
         entry.state = state;
@@ -185,7 +185,7 @@ impl Entries {
     /// Memory of those that there were at once at most, and of what so many more would make of it.
     pub fn bytes_with(&self, more: usize) -> usize {
         // Each may be free, in a list that doubles.
-        grown(self.entries.capacity(), self.len() + more) * (size_of::<Entry>() + 2 * size_of::<u32>())
+        grown(self.entries.capacity(), self.len() + more) * (size_of::<MessageEntry>() + 2 * size_of::<u32>())
     }
 
     /// As many more take no more memory.
@@ -197,7 +197,7 @@ impl Entries {
         &mut self.lease_ends
     }
 
-    pub fn count(&self, state: State) -> u64 {
+    pub fn count(&self, state: MessageState) -> u64 {
         self.by_state[state as usize]
     }
 
@@ -205,8 +205,10 @@ impl Entries {
         self.entries.len() - self.free.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> + '_ {
-        (0..).zip(&self.entries).filter(|(_, entry)| entry.state != State::Free)
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &MessageEntry)> + '_ {
+        (0..)
+            .zip(&self.entries)
+            .filter(|(_, entry)| entry.state != MessageState::Free)
     }
 
     /// Gives back what was needed for more than there are: none.
@@ -216,7 +218,7 @@ impl Entries {
     }
 
     pub fn clear(&mut self) {
-        let leased = self.entries.iter().filter(|entry| entry.state == State::Leased);
+        let leased = self.entries.iter().filter(|entry| entry.state == MessageState::Leased);
         self.lease_ends.extend(leased.map(|entry| entry.consumer));
         self.entries.clear();
         self.free.clear();
@@ -224,7 +226,7 @@ impl Entries {
     }
 }
 
-impl Timers for Entries {
+impl Timers for EntrySlab {
     fn timer(&mut self, handle: u32) -> &mut Timer {
         &mut self.entries[handle as usize].timer
     }

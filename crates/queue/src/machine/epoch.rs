@@ -7,9 +7,9 @@
 
 use thalweg_log::Offset;
 
-use super::memory::Settlement;
-use super::window::Slot;
-use super::{Found, Machine, Terminal};
+use super::settlement_cache::Settlement;
+use super::window::WindowSlot;
+use super::{FinalState, MessageStatus, WorkMachine};
 
 /// What was settled when the epoch of now began.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ impl PreviousEpoch {
     }
 }
 
-impl Machine {
+impl WorkMachine {
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
@@ -39,7 +39,7 @@ impl Machine {
         let floor = self.floor();
         let mut runs: Vec<(Offset, Offset)> = Vec::new();
         for offset in floor..self.window.end() {
-            if !matches!(self.window.get(offset), Slot::Settled(_)) {
+            if !matches!(self.window.get(offset), WindowSlot::Settled(_)) {
                 continue;
             }
             match runs.last_mut() {
@@ -60,13 +60,13 @@ impl Machine {
     /// with it, or from before a seek.
     pub fn is_stale(&self, offset: Offset, epoch: u32) -> bool {
         match self.find(offset) {
-            Found::Active(entry) => {
+            MessageStatus::Active(entry) => {
                 let at = self.store.entries.get(entry);
                 let known = if at.deliveries > 0 { at.epoch } else { self.epoch };
                 known != epoch
             }
-            Found::Asleep | Found::Unpassed => epoch != self.epoch,
-            Found::Settled(..) => match self.memory.get(offset) {
+            MessageStatus::Asleep | MessageStatus::Unpassed => epoch != self.epoch,
+            MessageStatus::Settled(..) => match self.memory.get(offset) {
                 Some(end) => end.epoch != epoch,
                 None => epoch != self.epoch && !(epoch == self.previous.epoch && self.previous.contains(offset)),
             },
@@ -77,7 +77,7 @@ impl Machine {
     pub(super) fn remember(&mut self, offset: Offset, end: Settlement) {
         let is_plain = end.epoch == self.epoch && offset >= self.previous.floor;
         match end.kind {
-            Terminal::Acked if !is_plain && end.deliveries > 0 => self.memory.insert(offset, end),
+            FinalState::Acked if !is_plain && end.deliveries > 0 => self.memory.insert(offset, end),
             _ => self.memory.note(offset, end),
         }
     }

@@ -22,9 +22,9 @@
 
 use thalweg_log::{Micros, Offset};
 
-use super::codec::{Facts, put, put_signed};
-use super::sleepers::SPAN;
-use super::types::{Reason, Terminal, WINDOW_MAX};
+use super::codec::{MessageSnapshot, put, put_signed};
+use super::delayed_set::SPAN;
+use super::types::{FinalState, RemovalReason, WINDOW_MAX};
 
 pub const LEASES: u8 = 1;
 pub const SETTLES: u8 = 2;
@@ -55,11 +55,11 @@ pub struct LeaseRun {
 pub struct SettleRun {
     pub first: Offset,
     pub len: u64,
-    pub kind: Terminal,
+    pub kind: FinalState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SleepRun {
+struct DelayRun {
     first: Offset,
     len: u64,
     wake: Micros,
@@ -67,9 +67,9 @@ struct SleepRun {
 
 /// What a failure led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FailureVerdict {
     Retry(Micros),
-    Ending(Reason),
+    Ending(RemovalReason),
 }
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ pub struct Journal {
     settle_end: Offset,
     epoch: u32,
     sleeps: Vec<u8>,
-    sleep: Option<SleepRun>,
+    sleep: Option<DelayRun>,
     sleep_end: Offset,
     /// What stands before it a restart can take before the settles that are gathered.
     reach: Offset,
@@ -145,7 +145,7 @@ impl Journal {
     }
 
     #[inline]
-    pub fn settle(&mut self, first: Offset, len: u64, kind: Terminal) {
+    pub fn settle(&mut self, first: Offset, len: u64, kind: FinalState) {
         if self.off {
             return;
         }
@@ -175,24 +175,24 @@ impl Journal {
             let run = *run;
             encode_sleep(&run, &mut self.sleep_end, &mut self.sleeps);
         }
-        self.sleep = Some(SleepRun {
+        self.sleep = Some(DelayRun {
             first: offset,
             len: 1,
             wake,
         });
     }
 
-    pub fn failed(&mut self, offset: Offset, deliveries: u32, failures: u16, verdict: Verdict) {
+    pub fn failed(&mut self, offset: Offset, deliveries: u32, failures: u16, verdict: FailureVerdict) {
         self.record(FAILED, |body| {
             put(body, offset);
             put(body, u64::from(deliveries));
             put(body, u64::from(failures));
             match verdict {
-                Verdict::Retry(at) => {
+                FailureVerdict::Retry(at) => {
                     body.push(0);
                     put_signed(body, at);
                 }
-                Verdict::Ending(reason) => body.extend_from_slice(&[1, reason as u8]),
+                FailureVerdict::Ending(reason) => body.extend_from_slice(&[1, reason as u8]),
             }
         });
     }
@@ -211,7 +211,7 @@ impl Journal {
         });
     }
 
-    pub fn held(&mut self, facts: &Facts) {
+    pub fn held(&mut self, facts: &MessageSnapshot) {
         self.record(HELD_IN_EPOCH, |body| facts.encode(body));
     }
 
@@ -277,7 +277,7 @@ impl Journal {
 }
 
 /// The record of one settled message.
-pub fn settled(offset: Offset, kind: Terminal, out: &mut Vec<u8>) {
+pub fn settled(offset: Offset, kind: FinalState, out: &mut Vec<u8>) {
     let mut body = Vec::with_capacity(16);
     encode_settle(
         &SettleRun {
@@ -325,7 +325,7 @@ fn encode_lease(run: &LeaseRun, context: &mut LeaseContext, out: &mut Vec<u8>) {
     };
 }
 
-fn encode_sleep(run: &SleepRun, end: &mut Offset, out: &mut Vec<u8>) {
+fn encode_sleep(run: &DelayRun, end: &mut Offset, out: &mut Vec<u8>) {
     put_signed(out, run.first.wrapping_sub(*end) as i64);
     put(out, run.len);
     put_signed(out, run.wake);

@@ -1,20 +1,20 @@
 //! Lanes: the unsettled messages of one key that the cursor has passed, leased ones first, the others behind them in
 //! offset order. A lane lives while a message refers to it, a delayed one included.
 //!
-//! `Store` owns entries and lanes, because lists run through both: the list of what is ready holds single messages and
+//! `ActiveMessages` owns entries and lanes, because lists run through both: the list of what is ready holds single messages and
 //! whole lanes, the latter marked by the highest bit of the node.
 
 use hashbrown::HashMap;
 
 use super::chain::{Chain, Links, NIL, Nodes};
-use super::entry::{Entries, Place, grown};
+use super::entry::{EntryList, EntrySlab, grown};
 
 /// Marks a lane in a list of nodes.
 pub const LANE: u32 = 1 << 31;
 
 /// Who finds a lane in the list of what is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum LaneAvailability {
     Nobody,
     /// Any consumer may have the first unleased message.
     Anybody,
@@ -30,16 +30,16 @@ pub struct Lane {
     pub next: u32,
     pub leased: u32,
     pub holder: u32,
-    pub listed: Listed,
+    pub listed: LaneAvailability,
     refs: u32,
     links: Links,
 }
 
 /// Keys are hashes already; one multiplication spreads those that are only 32 bits wide.
 #[derive(Clone, Copy, Default)]
-pub struct Spread(u64);
+pub struct SpreadHasher(u64);
 
-impl std::hash::Hasher for Spread {
+impl std::hash::Hasher for SpreadHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -58,13 +58,13 @@ impl std::hash::Hasher for Spread {
     }
 }
 
-pub type SpreadBuilder = std::hash::BuildHasherDefault<Spread>;
+pub type SpreadBuildHasher = std::hash::BuildHasherDefault<SpreadHasher>;
 
 #[derive(Default)]
 pub struct Lanes {
     slots: Vec<Lane>,
     free: Vec<u32>,
-    by_hash: HashMap<u64, u32, SpreadBuilder>,
+    by_hash: HashMap<u64, u32, SpreadBuildHasher>,
 }
 
 impl Lanes {
@@ -120,7 +120,7 @@ impl Lanes {
                 next: NIL,
                 leased: 0,
                 holder: 0,
-                listed: Listed::Nobody,
+                listed: LaneAvailability::Nobody,
                 refs: 0,
                 links: Links::NONE,
             };
@@ -139,12 +139,12 @@ impl Lanes {
 }
 
 #[derive(Default)]
-pub struct Store {
-    pub entries: Entries,
+pub struct ActiveMessages {
+    pub entries: EntrySlab,
     pub lanes: Lanes,
 }
 
-impl Nodes for Store {
+impl Nodes for ActiveMessages {
     fn links(&mut self, node: u32) -> &mut Links {
         match node & LANE {
             0 => &mut self.entries.get_mut(node).links,
@@ -154,7 +154,7 @@ impl Nodes for Store {
 }
 
 #[cfg(debug_assertions)]
-impl Store {
+impl ActiveMessages {
     pub fn links_of(&self, node: u32) -> Links {
         match node & LANE {
             0 => self.entries.get(node).links,
@@ -166,11 +166,11 @@ impl Store {
 #[cfg(debug_assertions)]
 impl Lane {
     pub fn is_listed(&self) -> bool {
-        self.listed != Listed::Nobody
+        self.listed != LaneAvailability::Nobody
     }
 }
 
-impl Store {
+impl ActiveMessages {
     /// The entry belongs to the lane from now on; `enter` puts it into the row.
     pub fn join(&mut self, entry: u32, lane: u32) {
         self.lanes.get_mut(lane).refs += 1;
@@ -187,7 +187,7 @@ impl Store {
             _ => self.first_behind(next, chain.tail, at.offset),
         };
         chain.insert_before(self, entry, before);
-        self.entries.get_mut(entry).place = Place::Lane;
+        self.entries.get_mut(entry).place = EntryList::Lane;
         let lane = self.lanes.get_mut(at.lane);
         lane.chain = chain;
         if before == next {
@@ -214,7 +214,7 @@ impl Store {
     /// The entry belongs to no lane any more. The caller frees the lane with `vacate` once it is listed nowhere.
     pub fn leave(&mut self, entry: u32, leased: bool) {
         let lane = std::mem::replace(&mut self.entries.get_mut(entry).lane, NIL);
-        if self.entries.get(entry).place == Place::Lane {
+        if self.entries.get(entry).place == EntryList::Lane {
             self.unlink_from(entry, lane);
         }
         let lane = self.lanes.get_mut(lane);
@@ -239,7 +239,7 @@ impl Store {
         let Lane { mut chain, next, .. } = *self.lanes.get(lane);
         let behind = self.entries.get(entry).links.next;
         chain.remove(self, entry);
-        self.entries.get_mut(entry).place = Place::None;
+        self.entries.get_mut(entry).place = EntryList::None;
         let lane = self.lanes.get_mut(lane);
         lane.chain = chain;
         if next == entry {

@@ -1,7 +1,7 @@
 //! The state of one group over one partition: which messages are with whom, which wait, and which are settled.
 //!
 //! In come what the cursor passes (`pass`), claims, settles and the time; out come leases, messages that have to leave
-//! (`Ending`) and a journal from which a restart gets the same state. Pure code: no I/O, no clock, no locks; the caller
+//! (`PendingRemoval`) and a journal from which a restart gets the same state. Pure code: no I/O, no clock, no locks; the caller
 //! holds the partition's lock. Every operation is O(1) in the depth of the queue and the number of unsettled messages,
 //! but for those that sleep ([`Machine::to_rouse`]), which are found in O(log n).
 //!
@@ -25,7 +25,7 @@
 //! | seek back | – | – | Ready | Ready | Ready, delivery 0 |
 //! | restart | Delayed | Ready | Leased if the holder can return, else Ready | Waiting | same |
 //!
-//! Dead and Expired are reached in two steps: the message is `Ending` until the caller has moved it to the dead-letter
+//! Dead and Expired are reached in two steps: the message is `PendingRemoval` until the caller has moved it to the dead-letter
 //! queue or dropped it and says `ended`. In between nobody can claim it, it has left its lane, and settles answer as for
 //! a terminal message. What the cursor has not passed counts as Ready.
 //!
@@ -34,28 +34,28 @@
 //! otherwise be processed before it. A delay of 0 makes a failed message ready at once.
 
 mod chain;
-mod check;
 mod checkpoint;
 mod claim;
 mod codec;
-mod ending;
+mod delayed;
+mod delayed_set;
 mod entry;
 mod epoch;
+mod invariants;
 mod journal;
 mod lanes;
-mod memory;
+mod memory_usage;
 mod overflow;
 mod ready;
+mod removal;
 mod restore;
 mod rewind;
-mod room;
 mod settle;
-mod sleep;
-mod sleepers;
+mod settlement_cache;
 mod stream;
 mod time;
+mod timer_wheel;
 mod types;
-mod wheel;
 mod window;
 
 #[cfg(test)]
@@ -64,90 +64,90 @@ mod tests;
 use hashbrown::HashMap;
 use thalweg_log::{Micros, Offset};
 
-pub use restore::Restoring;
-pub(crate) use sleepers::Sleepers;
+pub(crate) use delayed_set::DelayedMessageSet;
+pub use restore::MachineRecovery;
 pub use stream::{OffsetGap, StreamError, StreamMachine};
 pub use types::*;
 
 use chain::{Chain, NIL};
-use entry::{Place, State};
+use entry::{EntryList, MessageState};
 use epoch::PreviousEpoch;
 use journal::Journal;
-use lanes::{SpreadBuilder, Store};
-use memory::{Memory, Settlement};
-use overflow::Oldest;
-use ready::Ready;
-use wheel::Wheel;
-use window::{Slot, Window};
+use lanes::{ActiveMessages, SpreadBuildHasher};
+use overflow::DropCandidates;
+use ready::ReadyList;
+use settlement_cache::{Settlement, SettlementCache};
+use timer_wheel::TimerWheel;
+use window::{OffsetWindow, WindowSlot};
 
-/// The lane of all messages with `Ordering::Strict`.
+/// The lane of all messages with `LaneOrdering::Strict`.
 const STRICT: u64 = 0;
 
 /// One work group over one partition.
-pub struct Machine {
-    policy: Policy,
+pub struct WorkMachine {
+    policy: DeliveryPolicy,
     /// Holds the floor: everything below is settled or held.
-    window: Window,
+    window: OffsetWindow,
     cursor: Offset,
     /// Slots at or behind the cursor that are not empty: after a restart, until the cursor has passed them.
     ahead: u64,
-    store: Store,
-    held: HashMap<Offset, u32, SpreadBuilder>,
+    store: ActiveMessages,
+    held: HashMap<Offset, u32, SpreadBuildHasher>,
     /// The lowest offset that was put among the held since somebody asked.
     lowest_held: Offset,
     /// Delayed for long, without an entry.
-    sleepers: Sleepers,
-    ready: Ready,
+    sleepers: DelayedMessageSet,
+    ready: ReadyList,
     /// What `take_ending` has not named yet.
     ending: Chain,
-    wheel: Wheel,
+    wheel: TimerWheel,
     /// The latest time seen.
     now: Micros,
-    memory: Memory,
+    memory: SettlementCache,
     /// In which leases are made; see `epoch.rs`.
     epoch: u32,
     /// In which the last one was.
     leased_in: u32,
     previous: PreviousEpoch,
-    oldest: Oldest,
+    oldest: DropCandidates,
     journal: Journal,
-    totals: Counts,
+    totals: MessageCounts,
     /// Scratch of `advance`.
     fired: Vec<u32>,
 }
 
 /// Where a message is.
-enum Found {
+enum MessageStatus {
     Active(u32),
     Asleep,
     /// With the number of its last delivery, if that is remembered.
-    Settled(Terminal, Option<u32>),
+    Settled(FinalState, Option<u32>),
     Unpassed,
 }
 
-impl Machine {
+impl WorkMachine {
     /// A group that has settled everything below `start`.
-    pub fn new(policy: Policy, start: Offset) -> Self {
-        Machine {
+    pub fn new(policy: DeliveryPolicy, start: Offset) -> Self {
+        WorkMachine {
             policy: bounded(policy),
-            window: Window::new(start),
+            window: OffsetWindow::new(start),
             cursor: start,
             ahead: 0,
-            store: Store::default(),
+            store: ActiveMessages::default(),
             held: HashMap::default(),
             lowest_held: Offset::MAX,
-            sleepers: Sleepers::default(),
-            ready: Ready::default(),
+            sleepers: DelayedMessageSet::default(),
+            ready: ReadyList::default(),
             ending: Chain::EMPTY,
-            wheel: Wheel::new(0),
+            wheel: TimerWheel::new(0),
             now: 0,
-            memory: Memory::default(),
+            memory: SettlementCache::default(),
             epoch: 0,
             leased_in: 0,
             previous: PreviousEpoch::default(),
-            oldest: Oldest::default(),
+            oldest: DropCandidates::default(),
             journal: Journal::default(),
-            totals: Counts::default(),
+            totals: MessageCounts::default(),
             fired: Vec::new(),
         }
     }
@@ -158,12 +158,12 @@ impl Machine {
         self
     }
 
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &DeliveryPolicy {
         &self.policy
     }
 
     /// Holds from now on; what was decided stays. O(lanes).
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: DeliveryPolicy) {
         self.policy = bounded(policy);
         for lane in self.store.lanes.indices() {
             self.refresh(lane);
@@ -189,14 +189,14 @@ impl Machine {
         }
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> MessageCounts {
         let entries = &self.store.entries;
-        Counts {
-            delayed: entries.count(State::Delayed) + self.sleepers.len(),
-            ready: entries.count(State::Ready),
-            leased: entries.count(State::Leased),
-            waiting: entries.count(State::Waiting),
-            ending: entries.count(State::Ending),
+        MessageCounts {
+            delayed: entries.count(MessageState::Delayed) + self.sleepers.len(),
+            ready: entries.count(MessageState::Ready),
+            leased: entries.count(MessageState::Leased),
+            waiting: entries.count(MessageState::Waiting),
+            ending: entries.count(MessageState::Ending),
             held: self.held.len() as u64,
             lanes: self.store.lanes.len() as u64,
             ..self.totals
@@ -210,7 +210,7 @@ impl Machine {
     }
 
     pub fn is_settled(&self, offset: Offset) -> bool {
-        matches!(self.find(offset), Found::Settled(..))
+        matches!(self.find(offset), MessageStatus::Settled(..))
     }
 
     /// Unsettled offsets below the floor that have an entry, in no order.
@@ -240,7 +240,7 @@ impl Machine {
             .store
             .entries
             .iter()
-            .filter(|(_, entry)| entry.state == State::Leased)
+            .filter(|(_, entry)| entry.state == MessageState::Leased)
         {
             *leases.entry(entry.consumer).or_default() += 1;
         }
@@ -282,31 +282,33 @@ impl Machine {
         !self.journal.is_empty()
     }
 
-    fn find(&self, offset: Offset) -> Found {
+    fn find(&self, offset: Offset) -> MessageStatus {
         if offset < self.floor() {
             if !self.held.is_empty()
                 && let Some(entry) = self.held.get(&offset)
             {
-                return Found::Active(*entry);
+                return MessageStatus::Active(*entry);
             }
             if self.sleepers.contains(offset) {
-                return Found::Asleep;
+                return MessageStatus::Asleep;
             }
             return match self.memory.get(offset) {
-                Some(end) => Found::Settled(end.kind, Some(end.deliveries)),
-                None => Found::Settled(Terminal::Acked, None),
+                Some(end) => MessageStatus::Settled(end.kind, Some(end.deliveries)),
+                None => MessageStatus::Settled(FinalState::Acked, None),
             };
         }
         match self.window.get(offset) {
-            Slot::Empty => Found::Unpassed,
-            Slot::Asleep => Found::Asleep,
-            Slot::Active(entry) => Found::Active(entry),
-            Slot::Settled(kind) => Found::Settled(kind, self.memory.get(offset).map(|end| end.deliveries)),
+            WindowSlot::Empty => MessageStatus::Unpassed,
+            WindowSlot::Asleep => MessageStatus::Asleep,
+            WindowSlot::Active(entry) => MessageStatus::Active(entry),
+            WindowSlot::Settled(kind) => {
+                MessageStatus::Settled(kind, self.memory.get(offset).map(|end| end.deliveries))
+            }
         }
     }
 
     /// The end of an active message.
-    fn settle(&mut self, entry: u32, kind: Terminal, now: Micros) {
+    fn settle(&mut self, entry: u32, kind: FinalState, now: Micros) {
         let at = *self.store.entries.get(entry);
         self.detach(entry);
         self.store.entries.remove(entry);
@@ -331,15 +333,15 @@ impl Machine {
     /// Takes the entry out of its lane, its list and the wheel.
     fn detach(&mut self, entry: u32) {
         let at = self.store.entries.get(entry);
-        let (place, lane, leased) = (at.place, at.lane, at.state == State::Leased);
+        let (place, lane, leased) = (at.place, at.lane, at.state == MessageState::Leased);
         self.wheel.cancel(&mut self.store.entries, entry);
         match place {
-            Place::Ready => self.ready.remove(&mut self.store, entry),
-            Place::Ending => {
+            EntryList::Ready => self.ready.remove(&mut self.store, entry),
+            EntryList::Ending => {
                 self.ending.remove(&mut self.store, entry);
-                self.store.entries.get_mut(entry).place = Place::None;
+                self.store.entries.get_mut(entry).place = EntryList::None;
             }
-            Place::Lane | Place::None => {}
+            EntryList::Lane | EntryList::None => {}
         }
         if lane != NIL {
             self.store.leave(entry, leased);
@@ -351,11 +353,11 @@ impl Machine {
     fn trim(&mut self, now: Micros) {
         loop {
             match self.window.get(self.floor()) {
-                Slot::Empty => return,
-                Slot::Settled(_) | Slot::Asleep => self.window.pop(),
+                WindowSlot::Empty => return,
+                WindowSlot::Settled(_) | WindowSlot::Asleep => self.window.pop(),
                 // It has a lane or a timer, and nothing that a restart must know.
-                Slot::Active(entry) if self.store.entries.get(entry).roused => self.hold(entry),
-                Slot::Active(entry) => {
+                WindowSlot::Active(entry) if self.store.entries.get(entry).roused => self.hold(entry),
+                WindowSlot::Active(entry) => {
                     let far = self.cursor.saturating_sub(self.floor()) > u64::from(self.policy.max_pending / 2);
                     let old = now.saturating_sub(self.store.entries.get(entry).passed_at) >= HOLD_AFTER;
                     if !(far || old) || self.held.len() >= self.policy.max_held as usize {
@@ -376,33 +378,33 @@ impl Machine {
         if !self.store.entries.get(entry).may_sleep_again() {
             let lane = (lane != NIL).then(|| self.store.lanes.get(lane).hash);
             self.journal
-                .held(&codec::Facts::of(self.store.entries.get(entry), lane));
+                .held(&codec::MessageSnapshot::of(self.store.entries.get(entry), lane));
         }
         self.window.pop();
     }
 
-    fn total(&mut self, kind: Terminal) -> &mut u64 {
+    fn total(&mut self, kind: FinalState) -> &mut u64 {
         match kind {
-            Terminal::Acked => &mut self.totals.acked,
-            Terminal::Dead => &mut self.totals.dead,
-            Terminal::Expired => &mut self.totals.expired,
-            Terminal::Dropped => &mut self.totals.dropped,
-            Terminal::Skipped => &mut self.totals.skipped,
+            FinalState::Acked => &mut self.totals.acked,
+            FinalState::Dead => &mut self.totals.dead,
+            FinalState::Expired => &mut self.totals.expired,
+            FinalState::Dropped => &mut self.totals.dropped,
+            FinalState::Skipped => &mut self.totals.skipped,
         }
     }
 
     fn lane_of(&self, lane: Option<u64>) -> Option<u64> {
         match self.policy.ordering {
-            Ordering::None => None,
-            Ordering::Partition => lane,
-            Ordering::Strict => Some(STRICT),
+            LaneOrdering::None => None,
+            LaneOrdering::Partition => lane,
+            LaneOrdering::Strict => Some(STRICT),
         }
     }
 }
 
 /// The policy within what the machine can do.
-fn bounded(policy: Policy) -> Policy {
-    Policy {
+fn bounded(policy: DeliveryPolicy) -> DeliveryPolicy {
+    DeliveryPolicy {
         lane_window: policy.lane_window.max(1),
         max_pending: policy.max_pending.clamp(1, WINDOW_MAX as u32),
         ..policy

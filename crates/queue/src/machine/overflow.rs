@@ -8,23 +8,26 @@ use std::collections::BinaryHeap;
 
 use thalweg_log::{Micros, Offset};
 
-use super::entry::{Entries, Entry, State};
-use super::{Found, Machine, Reason, Terminal};
+use super::entry::{EntrySlab, MessageEntry, MessageState};
+use super::{FinalState, MessageStatus, RemovalReason, WorkMachine};
 
 #[derive(Default)]
-pub struct Oldest {
+pub struct DropCandidates {
     on: bool,
     heap: BinaryHeap<Reverse<(Offset, u32)>>,
 }
 
-fn is_candidate(at: &Entry) -> bool {
-    matches!(at.state, State::Delayed | State::Ready | State::Waiting)
+fn is_candidate(at: &MessageEntry) -> bool {
+    matches!(
+        at.state,
+        MessageState::Delayed | MessageState::Ready | MessageState::Waiting
+    )
 }
 
-impl Oldest {
+impl DropCandidates {
     /// The entry is unleased now.
     #[inline]
-    pub fn note(&mut self, entries: &Entries, entry: u32) {
+    pub fn note(&mut self, entries: &EntrySlab, entry: u32) {
         if self.on {
             self.push(entries, entry);
         }
@@ -35,14 +38,14 @@ impl Oldest {
         self.on = false;
     }
 
-    fn push(&mut self, entries: &Entries, entry: u32) {
+    fn push(&mut self, entries: &EntrySlab, entry: u32) {
         if self.heap.len() > 2 * entries.len() + 64 {
             self.rebuild(entries);
         }
         self.heap.push(Reverse((entries.get(entry).offset, entry)));
     }
 
-    fn rebuild(&mut self, entries: &Entries) {
+    fn rebuild(&mut self, entries: &EntrySlab) {
         self.heap.clear();
         self.heap.extend(
             entries
@@ -53,7 +56,7 @@ impl Oldest {
     }
 
     /// The first of them, which stays.
-    fn peek(&mut self, entries: &Entries) -> Option<(Offset, u32)> {
+    fn peek(&mut self, entries: &EntrySlab) -> Option<(Offset, u32)> {
         if !self.on {
             self.on = true;
             self.rebuild(entries);
@@ -71,7 +74,7 @@ impl Oldest {
     }
 }
 
-impl Machine {
+impl WorkMachine {
     /// Drops the oldest unleased message that the cursor has passed, or makes it leave for the dead-letter queue.
     /// Without one, the oldest is the message at the cursor: `discard` it.
     pub fn drop_oldest(&mut self, to_dlq: bool, now: Micros) -> Option<Offset> {
@@ -88,25 +91,25 @@ impl Machine {
     /// Whether a message is settled, or nobody has it and it is not on its way out.
     pub fn can_drop(&self, offset: Offset) -> bool {
         match self.find(offset) {
-            Found::Active(entry) => is_candidate(self.store.entries.get(entry)),
-            Found::Asleep | Found::Unpassed | Found::Settled(..) => true,
+            MessageStatus::Active(entry) => is_candidate(self.store.entries.get(entry)),
+            MessageStatus::Asleep | MessageStatus::Unpassed | MessageStatus::Settled(..) => true,
         }
     }
 
     /// Drops a message that the cursor has passed and nobody has, or makes it leave for the dead-letter queue.
     pub fn drop_at(&mut self, offset: Offset, to_dlq: bool, now: Micros) -> bool {
         let entry = match self.find(offset) {
-            Found::Active(entry) if is_candidate(self.store.entries.get(entry)) => entry,
-            Found::Asleep if to_dlq => self.wake_to_leave(offset, now),
-            Found::Asleep => {
-                self.settle_asleep(offset, Terminal::Dropped);
+            MessageStatus::Active(entry) if is_candidate(self.store.entries.get(entry)) => entry,
+            MessageStatus::Asleep if to_dlq => self.wake_to_leave(offset, now),
+            MessageStatus::Asleep => {
+                self.settle_asleep(offset, FinalState::Dropped);
                 return true;
             }
-            Found::Active(_) | Found::Settled(..) | Found::Unpassed => return false,
+            MessageStatus::Active(_) | MessageStatus::Settled(..) | MessageStatus::Unpassed => return false,
         };
         match to_dlq {
-            true => self.end(entry, Reason::Overflow),
-            false => self.settle(entry, Terminal::Dropped, now),
+            true => self.end(entry, RemovalReason::Overflow),
+            false => self.settle(entry, FinalState::Dropped, now),
         }
         true
     }

@@ -8,20 +8,20 @@ use hashbrown::HashMap;
 use thalweg_log::Offset;
 
 use super::chain::{Chain, NIL};
-use super::entry::{Entry, Place, State};
-use super::lanes::{LANE, Listed, SpreadBuilder, Store};
+use super::entry::{EntryList, MessageEntry, MessageState};
+use super::lanes::{ActiveMessages, LANE, LaneAvailability, SpreadBuildHasher};
 
-pub struct Ready {
+pub struct ReadyList {
     anybody: Chain,
     /// Only for windows over 1.
-    holders: HashMap<u32, Chain, SpreadBuilder>,
+    holders: HashMap<u32, Chain, SpreadBuildHasher>,
     /// Both lists are served in turn, so that a lane that never runs dry does not starve the others.
     holder_first: bool,
 }
 
-impl Default for Ready {
+impl Default for ReadyList {
     fn default() -> Self {
-        Ready {
+        ReadyList {
             anybody: Chain::EMPTY,
             holders: HashMap::default(),
             holder_first: true,
@@ -29,7 +29,7 @@ impl Default for Ready {
     }
 }
 
-impl Ready {
+impl ReadyList {
     pub fn is_empty(&self) -> bool {
         self.anybody.head == NIL && self.holders.is_empty()
     }
@@ -39,7 +39,7 @@ impl Ready {
     }
 
     /// The entry that this consumer should have next.
-    pub fn pick(&self, store: &Store, consumer: u32) -> Option<u32> {
+    pub fn pick(&self, store: &ActiveMessages, consumer: u32) -> Option<u32> {
         let own = match self.holders.is_empty() {
             true => NIL,
             false => self.holders.get(&consumer).map_or(NIL, |chain| chain.head),
@@ -62,33 +62,33 @@ impl Ready {
         self.holder_first = !self.holder_first;
     }
 
-    pub fn push(&mut self, store: &mut Store, entry: u32) {
+    pub fn push(&mut self, store: &mut ActiveMessages, entry: u32) {
         self.anybody.push_back(store, entry);
-        store.entries.get_mut(entry).place = Place::Ready;
+        store.entries.get_mut(entry).place = EntryList::Ready;
     }
 
-    pub fn remove(&mut self, store: &mut Store, entry: u32) {
+    pub fn remove(&mut self, store: &mut ActiveMessages, entry: u32) {
         self.anybody.remove(store, entry);
-        store.entries.get_mut(entry).place = Place::None;
+        store.entries.get_mut(entry).place = EntryList::None;
     }
 
     /// Lists the lane where it belongs after any change to it, and frees it if that was its last message.
-    pub fn refresh(&mut self, store: &mut Store, lane: u32, window: u16, cursor: Offset) {
+    pub fn refresh(&mut self, store: &mut ActiveMessages, lane: u32, window: u16, cursor: Offset) {
         let at = *store.lanes.get(lane);
-        let may_go = |entry: &Entry| entry.state == State::Ready && entry.offset <= cursor;
+        let may_go = |entry: &MessageEntry| entry.state == MessageState::Ready && entry.offset <= cursor;
         let room = at.leased < u32::from(window.max(1));
         let open = room && at.next != NIL && may_go(store.entries.get(at.next));
         let listed = match (open, at.leased) {
-            (false, _) => Listed::Nobody,
-            (true, 0) => Listed::Anybody,
-            (true, _) => Listed::Holder,
+            (false, _) => LaneAvailability::Nobody,
+            (true, 0) => LaneAvailability::Anybody,
+            (true, _) => LaneAvailability::Holder,
         };
         if listed != at.listed {
             self.unlist(store, lane);
             match listed {
-                Listed::Nobody => {}
-                Listed::Anybody => self.anybody.push_back(store, lane | LANE),
-                Listed::Holder => {
+                LaneAvailability::Nobody => {}
+                LaneAvailability::Anybody => self.anybody.push_back(store, lane | LANE),
+                LaneAvailability::Holder => {
                     self.holders
                         .entry(at.holder)
                         .or_insert(Chain::EMPTY)
@@ -101,7 +101,7 @@ impl Ready {
     }
 
     #[cfg(debug_assertions)]
-    pub fn nodes(&self, store: &Store) -> Vec<u32> {
+    pub fn nodes(&self, store: &ActiveMessages) -> Vec<u32> {
         let mut nodes = Vec::new();
         for chain in self.holders.values().chain([&self.anybody]) {
             let mut node = chain.head;
@@ -113,12 +113,12 @@ impl Ready {
         nodes
     }
 
-    fn unlist(&mut self, store: &mut Store, lane: u32) {
+    fn unlist(&mut self, store: &mut ActiveMessages, lane: u32) {
         let at = *store.lanes.get(lane);
         match at.listed {
-            Listed::Nobody => {}
-            Listed::Anybody => self.anybody.remove(store, lane | LANE),
-            Listed::Holder => {
+            LaneAvailability::Nobody => {}
+            LaneAvailability::Anybody => self.anybody.remove(store, lane | LANE),
+            LaneAvailability::Holder => {
                 if let Some(chain) = self.holders.get_mut(&at.holder) {
                     chain.remove(store, lane | LANE);
                     if chain.head == NIL {

@@ -1,54 +1,54 @@
 //! From checkpoint and journal to a machine.
 //!
-//! `Restoring` applies records in their order to plain facts: which offsets are settled, and what is known of active
+//! `MachineRecovery` applies records in their order to plain facts: which offsets are settled, and what is known of active
 //! messages. Records of messages that are settled already change nothing, so a settle may stand before what led to it.
 //! `finish` builds lists, lanes and timers. The cursor starts at the floor and meets again what was passed but never
 //! delivered; the rest is known, and what has a lane is not handed out before the cursor has passed it. Bytes that do not
-//! fit are `Damaged`, and no length in them makes memory be taken.
+//! fit are `DamagedState`, and no length in them makes memory be taken.
 
 use std::collections::BTreeMap;
 
 use thalweg_log::{Micros, Offset};
 
 use super::chain::NIL;
-use super::codec::{Facts, Reader, terminal};
-use super::entry::{Entry, NEVER, State};
+use super::codec::{MessageSnapshot, StateReader, terminal};
+use super::delayed_set::{DelayedMessageSet, SPAN};
+use super::entry::{MessageEntry, MessageState, NEVER};
 use super::journal::{self, LEASE_RUN_MAX, LeaseContext};
-use super::memory::{Memory, Settlement};
 use super::rewind::keeps_number;
-use super::sleepers::{SPAN, Sleepers};
-use super::window::{Slot, Window};
-use super::{Damaged, Machine, Passing, Policy, Terminal, WINDOW_MAX, checkpoint};
+use super::settlement_cache::{Settlement, SettlementCache};
+use super::window::{OffsetWindow, WindowSlot};
+use super::{DamagedState, DeliveryPolicy, FinalState, MessageMeta, WINDOW_MAX, WorkMachine, checkpoint};
 
 /// The state of a group while its records are read.
-pub struct Restoring {
-    settled: Window,
-    pub(super) memory: Memory,
+pub struct MachineRecovery {
+    settled: OffsetWindow,
+    pub(super) memory: SettlementCache,
     /// The epoch of the last lease.
     pub(super) leased_in: u32,
     /// Below the floor: held.
-    active: BTreeMap<Offset, Facts>,
-    asleep: Sleepers,
+    active: BTreeMap<Offset, MessageSnapshot>,
+    asleep: DelayedMessageSet,
     /// A record had the group go on elsewhere.
     sought: bool,
 }
 
-impl Restoring {
+impl MachineRecovery {
     /// `start` is where a group without a checkpoint begins.
-    pub fn new(start: Offset, checkpoint: Option<&[u8]>) -> Result<Self, Damaged> {
+    pub fn new(start: Offset, checkpoint: Option<&[u8]>) -> Result<Self, DamagedState> {
         match checkpoint {
             Some(bytes) => checkpoint::decode(bytes),
-            None => Ok(Restoring::at(start)),
+            None => Ok(MachineRecovery::at(start)),
         }
     }
 
     pub(super) fn at(floor: Offset) -> Self {
-        Restoring {
-            settled: Window::new(floor),
-            memory: Memory::default(),
+        MachineRecovery {
+            settled: OffsetWindow::new(floor),
+            memory: SettlementCache::default(),
             leased_in: 0,
             active: BTreeMap::new(),
-            asleep: Sleepers::default(),
+            asleep: DelayedMessageSet::default(),
             sought: false,
         }
     }
@@ -58,8 +58,8 @@ impl Restoring {
     }
 
     /// Whole records, in the order in which they were taken.
-    pub fn apply(&mut self, records: &[u8]) -> Result<(), Damaged> {
-        let mut from = Reader::new(records);
+    pub fn apply(&mut self, records: &[u8]) -> Result<(), DamagedState> {
+        let mut from = StateReader::new(records);
         while !from.is_empty() {
             let kind = from.byte()?;
             let mut body = from.part()?;
@@ -84,11 +84,11 @@ impl Restoring {
     /// Messages that were handed out, of which lane, expiry and hint are only in the log: `fill` them.
     pub fn unknown(&self) -> Vec<Offset> {
         let floor = self.floor();
-        let wanted = |facts: &&Facts| !facts.filled && (!facts.is_untouched() || facts.offset < floor);
+        let wanted = |facts: &&MessageSnapshot| !facts.filled && (!facts.is_untouched() || facts.offset < floor);
         self.active.values().filter(wanted).map(|facts| facts.offset).collect()
     }
 
-    pub fn fill(&mut self, message: &Passing) {
+    pub fn fill(&mut self, message: &MessageMeta) {
         if let Some(facts) = self.active.get_mut(&message.offset) {
             facts.lane = message.lane;
             facts.expires_at = message.expires_at.unwrap_or(NEVER);
@@ -100,18 +100,18 @@ impl Restoring {
     /// Whether a message that is among the dead letters has left without a record of it; `is_new`: it came there after the
     /// checkpoint. Not if it may be to be delivered once more since a seek: better twice among the dead letters than never
     /// delivered. What had to leave anyway, and what is too old, would go there again.
-    pub fn has_left(&self, offset: Offset, kind: Terminal, is_new: bool) -> bool {
+    pub fn has_left(&self, offset: Offset, kind: FinalState, is_new: bool) -> bool {
         let known = self.active.get(&offset);
-        let settled = || offset < self.floor() || self.settled.get(offset) != Slot::Empty;
+        let settled = || offset < self.floor() || self.settled.get(offset) != WindowSlot::Empty;
         if known.is_none() && !self.asleep.contains(offset) && settled() {
             return false;
         }
         let leaving = known.is_some_and(|facts| facts.reason.is_some());
-        leaving || kind == Terminal::Expired || (is_new && !self.sought)
+        leaving || kind == FinalState::Expired || (is_new && !self.sought)
     }
 
     /// The message has left. False if it lies where no message of this group can be.
-    pub fn leave(&mut self, offset: Offset, kind: Terminal) -> bool {
+    pub fn leave(&mut self, offset: Offset, kind: FinalState) -> bool {
         let left = self.settle(offset, 1, kind).is_ok();
         self.trim();
         left
@@ -120,9 +120,9 @@ impl Restoring {
     /// The machine. Leases of consumers that can return stay, others are ready again. From the floor on, a message that
     /// was not filled is as if never delivered: the cursor meets it again. Below it the cursor does not come: it stays what it
     /// was, without lane and expiry, and who claims it finds that it is gone.
-    pub fn finish(self, policy: Policy, now: Micros, can_return: impl Fn(u32) -> bool) -> Machine {
-        let mut machine = Machine::new(policy, self.floor());
-        machine.wheel = super::Wheel::new(now);
+    pub fn finish(self, policy: DeliveryPolicy, now: Micros, can_return: impl Fn(u32) -> bool) -> WorkMachine {
+        let mut machine = WorkMachine::new(policy, self.floor());
+        machine.wheel = super::TimerWheel::new(now);
         machine.now = now;
         machine.memory = self.memory;
         machine.leased_in = self.leased_in;
@@ -130,7 +130,7 @@ impl Restoring {
         machine.sleepers = self.asleep;
         let (floor, end) = (machine.floor(), machine.window.end());
         machine.ahead = (floor..end)
-            .filter(|offset| machine.window.get(*offset) != Slot::Empty)
+            .filter(|offset| machine.window.get(*offset) != WindowSlot::Empty)
             .count() as u64;
         for facts in self.active.values() {
             if facts.offset >= floor && (!facts.filled || facts.is_untouched()) {
@@ -143,7 +143,7 @@ impl Restoring {
         machine
     }
 
-    pub(super) fn settle(&mut self, first: Offset, len: u64, kind: Terminal) -> Result<(), &'static str> {
+    pub(super) fn settle(&mut self, first: Offset, len: u64, kind: FinalState) -> Result<(), &'static str> {
         let end = first.checked_add(len).ok_or("a run lies too high")?;
         let floor = self.floor();
         if first > floor && end - floor > WINDOW_MAX {
@@ -166,7 +166,7 @@ impl Restoring {
         Ok(())
     }
 
-    pub(super) fn insert(&mut self, facts: Facts) -> Result<(), &'static str> {
+    pub(super) fn insert(&mut self, facts: MessageSnapshot) -> Result<(), &'static str> {
         let offset = facts.offset;
         if offset >= self.floor() {
             if offset - self.floor() >= WINDOW_MAX || offset == Offset::MAX {
@@ -190,12 +190,15 @@ impl Restoring {
 
     /// Over what is settled, what sleeps, and what was held there.
     pub(super) fn trim(&mut self) {
-        while matches!(self.settled.get(self.floor()), Slot::Settled(_) | Slot::Asleep) {
+        while matches!(
+            self.settled.get(self.floor()),
+            WindowSlot::Settled(_) | WindowSlot::Asleep
+        ) {
             self.settled.pop();
         }
     }
 
-    fn apply_leases(&mut self, body: &mut Reader<'_>, epoch: u32) -> Result<(), Damaged> {
+    fn apply_leases(&mut self, body: &mut StateReader<'_>, epoch: u32) -> Result<(), DamagedState> {
         self.leased_in = self.leased_in.max(epoch);
         let mut context = LeaseContext::default();
         while !body.is_empty() {
@@ -229,7 +232,7 @@ impl Restoring {
         let Some(facts) = self.unsettled(offset)? else {
             return Ok(());
         };
-        facts.state = State::Leased;
+        facts.state = MessageState::Leased;
         facts.deliveries = delivery;
         facts.epoch = epoch;
         facts.consumer = context.consumer;
@@ -241,7 +244,7 @@ impl Restoring {
         Ok(())
     }
 
-    fn apply_settles(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+    fn apply_settles(&mut self, body: &mut StateReader<'_>) -> Result<(), DamagedState> {
         let mut end = 0u64;
         while !body.is_empty() {
             let first = end.wrapping_add(body.i64()? as u64);
@@ -254,7 +257,7 @@ impl Restoring {
         Ok(())
     }
 
-    fn apply_sleeps(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+    fn apply_sleeps(&mut self, body: &mut StateReader<'_>) -> Result<(), DamagedState> {
         let mut end = 0u64;
         while !body.is_empty() {
             let first = end.wrapping_add(body.i64()? as u64);
@@ -280,7 +283,7 @@ impl Restoring {
         if offset - floor >= WINDOW_MAX || offset == Offset::MAX {
             return Err("a message lies too far from the floor");
         }
-        if self.settled.get(offset) == Slot::Empty {
+        if self.settled.get(offset) == WindowSlot::Empty {
             self.settled.set_asleep(offset);
             self.asleep.insert(offset, wake);
         }
@@ -296,13 +299,13 @@ impl Restoring {
         self.fall_asleep(offset, wake)
     }
 
-    fn apply_one(&mut self, kind: u8, body: &mut Reader<'_>) -> Result<(), Damaged> {
+    fn apply_one(&mut self, kind: u8, body: &mut StateReader<'_>) -> Result<(), DamagedState> {
         match kind {
             journal::FAILED => self.apply_failed(body),
             journal::RELEASED => {
                 let (offset, deliveries) = (body.u64()?, body.u32()?);
                 if let Some(facts) = self.unsettled(offset).map_err(|what| body.damaged(what))? {
-                    facts.state = State::Ready;
+                    facts.state = MessageState::Ready;
                     facts.deliveries = deliveries;
                     if deliveries == 0 {
                         (facts.first_delivery, facts.claimed_at) = (0, 0);
@@ -318,7 +321,7 @@ impl Restoring {
                 Ok(())
             }
             journal::HELD | journal::HELD_IN_EPOCH => {
-                let facts = Facts::decode(body, kind == journal::HELD_IN_EPOCH)?;
+                let facts = MessageSnapshot::decode(body, kind == journal::HELD_IN_EPOCH)?;
                 let offset = facts.offset;
                 if self.unsettled(offset).map_err(|what| body.damaged(what))?.is_some() {
                     self.active.insert(offset, facts);
@@ -342,7 +345,7 @@ impl Restoring {
                 }
                 for (offset, mut facts) in again {
                     if facts.reason.is_none() && keeps_number(facts.deliveries, offset, floor) {
-                        facts.state = State::Ready;
+                        facts.state = MessageState::Ready;
                         self.active.insert(offset, facts);
                     }
                 }
@@ -351,7 +354,7 @@ impl Restoring {
             journal::PURGE => {
                 let next = body.u64()?;
                 for facts in std::mem::take(&mut self.active).into_values() {
-                    self.memory.note(facts.offset, facts.end(Terminal::Dropped));
+                    self.memory.note(facts.offset, facts.end(FinalState::Dropped));
                 }
                 self.asleep.clear();
                 self.settled.reset(next);
@@ -361,7 +364,7 @@ impl Restoring {
         }
     }
 
-    fn apply_failed(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+    fn apply_failed(&mut self, body: &mut StateReader<'_>) -> Result<(), DamagedState> {
         let (offset, deliveries) = (body.u64()?, body.u32()?);
         let failures = body.u32()?.min(u32::from(u16::MAX)) as u16;
         let reason = match body.byte()? {
@@ -375,20 +378,20 @@ impl Restoring {
             facts.reason = reason;
             facts.due = due;
             facts.state = if reason.is_some() {
-                State::Ending
+                MessageState::Ending
             } else {
-                State::Waiting
+                MessageState::Waiting
             };
         }
         Ok(())
     }
 
     /// What is known of a message; `None` if it is settled.
-    fn unsettled(&mut self, offset: Offset) -> Result<Option<&mut Facts>, &'static str> {
+    fn unsettled(&mut self, offset: Offset) -> Result<Option<&mut MessageSnapshot>, &'static str> {
         let floor = self.floor();
         if offset < floor {
             if self.asleep.remove(offset) {
-                self.active.insert(offset, Facts::unfilled(offset));
+                self.active.insert(offset, MessageSnapshot::unfilled(offset));
             }
             return Ok(self.active.get_mut(&offset));
         }
@@ -396,21 +399,23 @@ impl Restoring {
             return Err("a message lies too far from the floor");
         }
         match self.settled.get(offset) {
-            Slot::Empty => {}
-            Slot::Asleep => {
+            WindowSlot::Empty => {}
+            WindowSlot::Asleep => {
                 self.asleep.remove(offset);
                 self.settled.clear(offset);
             }
-            Slot::Settled(_) | Slot::Active(_) => return Ok(None),
+            WindowSlot::Settled(_) | WindowSlot::Active(_) => return Ok(None),
         }
         Ok(Some(
-            self.active.entry(offset).or_insert_with(|| Facts::unfilled(offset)),
+            self.active
+                .entry(offset)
+                .or_insert_with(|| MessageSnapshot::unfilled(offset)),
         ))
     }
 }
 
-impl Facts {
-    fn end(&self, kind: Terminal) -> Settlement {
+impl MessageSnapshot {
+    fn end(&self, kind: FinalState) -> Settlement {
         Settlement {
             kind,
             deliveries: self.deliveries,
@@ -419,10 +424,10 @@ impl Facts {
     }
 }
 
-impl Machine {
+impl WorkMachine {
     /// Makes the entry of a message that a restart knows of. They come in offset order.
-    fn revive(&mut self, facts: &Facts, now: Micros, can_return: &impl Fn(u32) -> bool) {
-        let message = Passing {
+    fn revive(&mut self, facts: &MessageSnapshot, now: Micros, can_return: &impl Fn(u32) -> bool) {
+        let message = MessageMeta {
             offset: facts.offset,
             lane: facts.lane,
             expires_at: (facts.expires_at != NEVER).then_some(facts.expires_at),
@@ -430,7 +435,7 @@ impl Machine {
             skip: false,
             hint: facts.hint,
         };
-        let entry = self.store.entries.insert(Entry::new(&message, now), facts.state);
+        let entry = self.store.entries.insert(MessageEntry::new(&message, now), facts.state);
         let held = facts.offset < self.floor();
         let at = self.store.entries.get_mut(entry);
         at.deliveries = facts.deliveries;
@@ -460,28 +465,28 @@ impl Machine {
         self.resume(entry, facts, can_return);
     }
 
-    fn resume(&mut self, entry: u32, facts: &Facts, can_return: &impl Fn(u32) -> bool) {
+    fn resume(&mut self, entry: u32, facts: &MessageSnapshot, can_return: &impl Fn(u32) -> bool) {
         let lane = self.store.entries.get(entry).lane;
-        if lane != NIL && facts.state != State::Delayed {
+        if lane != NIL && facts.state != MessageState::Delayed {
             self.store.enter(entry);
         }
         match facts.state {
-            State::Leased if can_return(facts.consumer) && self.keeps_lease(lane, entry, facts.consumer) => {
+            MessageState::Leased if can_return(facts.consumer) && self.keeps_lease(lane, entry, facts.consumer) => {
                 if lane != NIL {
                     self.store.lease_next(lane, facts.consumer);
                 }
                 self.wheel.arm(&mut self.store.entries, entry, facts.due);
                 self.refresh_lane_of(entry);
             }
-            State::Leased | State::Ready => self.make_ready(entry),
-            State::Delayed => self.wheel.arm(&mut self.store.entries, entry, facts.due),
-            State::Waiting if facts.reason.is_none() && facts.due <= self.now => self.make_ready(entry),
-            State::Waiting if facts.reason.is_none() => {
+            MessageState::Leased | MessageState::Ready => self.make_ready(entry),
+            MessageState::Delayed => self.wheel.arm(&mut self.store.entries, entry, facts.due),
+            MessageState::Waiting if facts.reason.is_none() && facts.due <= self.now => self.make_ready(entry),
+            MessageState::Waiting if facts.reason.is_none() => {
                 self.wheel
                     .arm(&mut self.store.entries, entry, facts.due.min(facts.expires_at));
                 self.refresh_lane_of(entry);
             }
-            State::Waiting | State::Ending | State::Free => self.end_again(entry),
+            MessageState::Waiting | MessageState::Ending | MessageState::Free => self.end_again(entry),
         }
     }
 

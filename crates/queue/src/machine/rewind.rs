@@ -3,11 +3,11 @@
 use thalweg_log::Offset;
 
 use super::chain::Chain;
-use super::entry::State;
-use super::memory::Settlement;
-use super::{Machine, Terminal, WINDOW_MAX};
+use super::entry::MessageState;
+use super::settlement_cache::Settlement;
+use super::{FinalState, WINDOW_MAX, WorkMachine};
 
-impl Machine {
+impl WorkMachine {
     /// Drops everything below `next`, the end of the partition. Returns how many messages that were.
     pub fn purge(&mut self, next: Offset) -> u64 {
         let next = next.max(self.cursor);
@@ -16,7 +16,7 @@ impl Machine {
         self.totals.dropped += dropped;
         for (_, at) in self.store.entries.iter() {
             let end = Settlement {
-                kind: Terminal::Dropped,
+                kind: FinalState::Dropped,
                 deliveries: at.deliveries,
                 epoch: at.epoch,
             };
@@ -28,7 +28,7 @@ impl Machine {
         self.sleepers.clear();
         self.ready = Default::default();
         self.ending = Chain::EMPTY;
-        self.wheel = super::Wheel::new(self.now);
+        self.wheel = super::TimerWheel::new(self.now);
         self.oldest.forget();
         self.window.reset(next);
         self.cursor = next;
@@ -89,8 +89,8 @@ impl Machine {
     /// Ready, whoever has it.
     fn call_back(&mut self, entry: u32) {
         match self.store.entries.get(entry).state {
-            State::Leased => self.give_back(entry),
-            State::Waiting => {
+            MessageState::Leased => self.give_back(entry),
+            MessageState::Waiting => {
                 self.wheel.cancel(&mut self.store.entries, entry);
                 self.make_ready(entry);
             }

@@ -4,30 +4,30 @@
 use thalweg_log::{Micros, Offset};
 
 use super::chain::NIL;
-use super::entry::{NEVER, State};
-use super::journal::Verdict;
-use super::{AckOutcome, EXTEND_MAX, FailOutcome, Found, Machine, Reason, SettleError, Terminal};
+use super::entry::{MessageState, NEVER};
+use super::journal::FailureVerdict;
+use super::{AckOutcome, EXTEND_MAX, FailOutcome, FinalState, MessageStatus, RemovalReason, SettleError, WorkMachine};
 
-impl Machine {
+impl WorkMachine {
     /// Done. Counts after the lease is over too, as long as nobody else has the message; a repeated one succeeds.
     pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
         let entry = match self.find(offset) {
-            Found::Active(entry) => entry,
-            Found::Settled(Terminal::Acked, last) if self.may_have_been_last(last, delivery) => {
+            MessageStatus::Active(entry) => entry,
+            MessageStatus::Settled(FinalState::Acked, last) if self.may_have_been_last(last, delivery) => {
                 return Ok(AckOutcome::Repeated);
             }
-            Found::Settled(..) => return Err(SettleError::Gone),
-            Found::Asleep => return Err(SettleError::NotLeased),
-            Found::Unpassed => return Err(SettleError::LeaseLost),
+            MessageStatus::Settled(..) => return Err(SettleError::Gone),
+            MessageStatus::Asleep => return Err(SettleError::NotLeased),
+            MessageStatus::Unpassed => return Err(SettleError::LeaseLost),
         };
         let at = self.store.entries.get(entry);
         match at.state {
-            State::Delayed => return Err(SettleError::NotLeased),
-            State::Ending => return Err(SettleError::Gone),
+            MessageState::Delayed => return Err(SettleError::NotLeased),
+            MessageState::Ending => return Err(SettleError::Gone),
             _ if at.deliveries != delivery || delivery == 0 => return Err(SettleError::LeaseLost),
             _ => {}
         }
-        self.settle(entry, Terminal::Acked, now);
+        self.settle(entry, FinalState::Acked, now);
         Ok(AckOutcome::Acked)
     }
 
@@ -57,8 +57,8 @@ impl Machine {
     pub fn reject(&mut self, offset: Offset, delivery: u32) -> Result<FailOutcome, SettleError> {
         let entry = self.leased(offset, delivery)?;
         self.revoke_later(entry);
-        self.end(entry, Reason::Rejected);
-        Ok(FailOutcome::Ending(Reason::Rejected))
+        self.end(entry, RemovalReason::Rejected);
+        Ok(FailOutcome::Ending(RemovalReason::Rejected))
     }
 
     /// A new deadline, `visibility` from now but at most 12 h after the claim. Returns it.
@@ -84,14 +84,14 @@ impl Machine {
     /// The consumer is gone: the message is ready again, and if it never left the process this was no delivery. False if
     /// there was no such lease. May be called in any order for the leases of one lane, which end together.
     pub fn release(&mut self, offset: Offset, delivery: u32, unsent: bool) -> bool {
-        let Found::Active(entry) = self.find(offset) else {
+        let MessageStatus::Active(entry) = self.find(offset) else {
             return false;
         };
         let at = *self.store.entries.get(entry);
-        if at.deliveries != delivery || (at.state != State::Leased && !at.revoked) {
+        if at.deliveries != delivery || (at.state != MessageState::Leased && !at.revoked) {
             return false;
         }
-        if at.state == State::Leased {
+        if at.state == MessageState::Leased {
             self.revoke_later(entry);
             self.give_back(entry);
         } else if !unsent {
@@ -117,7 +117,7 @@ impl Machine {
             .store
             .entries
             .iter()
-            .filter(|(_, entry)| entry.state == State::Leased && entry.consumer == consumer)
+            .filter(|(_, entry)| entry.state == MessageState::Leased && entry.consumer == consumer)
             .map(|(_, entry)| (entry.offset, entry.deliveries))
             .collect();
         for (offset, delivery) in leased {
@@ -131,7 +131,7 @@ impl Machine {
         at.failures = at.failures.saturating_add(1);
         let (failures, expired) = (at.failures, at.expires_at <= now);
         self.revoke_later(entry);
-        if let Some(reason) = self.exhausted(entry, now).or(expired.then_some(Reason::Expired)) {
+        if let Some(reason) = self.exhausted(entry, now).or(expired.then_some(RemovalReason::Expired)) {
             self.end(entry, reason);
             return FailOutcome::Ending(reason);
         }
@@ -140,7 +140,7 @@ impl Machine {
         let retry_at = now.saturating_add(delay.max(0));
         let at = self.store.entries.get(entry);
         self.journal
-            .failed(offset, at.deliveries, failures, Verdict::Retry(retry_at));
+            .failed(offset, at.deliveries, failures, FailureVerdict::Retry(retry_at));
         self.unlease(entry);
         self.wait(entry, retry_at, now);
         FailOutcome::Retry(retry_at)
@@ -152,7 +152,7 @@ impl Machine {
             self.make_ready(entry);
             return;
         }
-        self.store.entries.set_state(entry, State::Waiting);
+        self.store.entries.set_state(entry, MessageState::Waiting);
         let at = self.store.entries.get_mut(entry);
         at.due = retry_at;
         let due = at.due.min(at.expires_at);
@@ -163,7 +163,7 @@ impl Machine {
 
     /// Ready, behind what is ready already. The entry stands in its lane, if it has one, and in no list.
     pub(super) fn make_ready(&mut self, entry: u32) {
-        self.store.entries.set_state(entry, State::Ready);
+        self.store.entries.set_state(entry, MessageState::Ready);
         self.arm_expiry(entry);
         if self.store.entries.get(entry).lane == NIL {
             self.ready.push(&mut self.store, entry);
@@ -195,13 +195,13 @@ impl Machine {
     }
 
     /// Why the message may not be delivered again, if so.
-    pub(super) fn exhausted(&self, entry: u32, now: Micros) -> Option<Reason> {
+    pub(super) fn exhausted(&self, entry: u32, now: Micros) -> Option<RemovalReason> {
         let at = self.store.entries.get(entry);
         let timeout = self.policy.total_timeout;
         if at.deliveries > self.policy.max_retries {
-            Some(Reason::MaxRetries)
+            Some(RemovalReason::MaxRetries)
         } else if timeout > 0 && at.deliveries > 0 && now.saturating_sub(at.first_delivery) >= timeout {
-            Some(Reason::Timeout)
+            Some(RemovalReason::Timeout)
         } else {
             None
         }
@@ -210,16 +210,16 @@ impl Machine {
     /// The entry of a message with this current lease.
     fn leased(&self, offset: Offset, delivery: u32) -> Result<u32, SettleError> {
         let entry = match self.find(offset) {
-            Found::Active(entry) => entry,
-            Found::Settled(..) => return Err(SettleError::Gone),
-            Found::Asleep => return Err(SettleError::NotLeased),
-            Found::Unpassed => return Err(SettleError::LeaseLost),
+            MessageStatus::Active(entry) => entry,
+            MessageStatus::Settled(..) => return Err(SettleError::Gone),
+            MessageStatus::Asleep => return Err(SettleError::NotLeased),
+            MessageStatus::Unpassed => return Err(SettleError::LeaseLost),
         };
         let at = self.store.entries.get(entry);
         match at.state {
-            State::Delayed => Err(SettleError::NotLeased),
-            State::Ending => Err(SettleError::Gone),
-            State::Leased if at.deliveries == delivery => Ok(entry),
+            MessageState::Delayed => Err(SettleError::NotLeased),
+            MessageState::Ending => Err(SettleError::Gone),
+            MessageState::Leased if at.deliveries == delivery => Ok(entry),
             _ => Err(SettleError::LeaseLost),
         }
     }

@@ -7,9 +7,9 @@
 
 use thalweg_log::{Micros, Offset};
 
-use super::codec::{Reader, put};
-use super::window::{Slot, Window};
-use super::{Damaged, Terminal, WINDOW_MAX};
+use super::codec::{StateReader, put};
+use super::window::{OffsetWindow, WindowSlot};
+use super::{DamagedState, FinalState, WINDOW_MAX};
 
 /// Apart from the versions of work groups, so that a state tells whose it is.
 const VERSION: u8 = 0x52;
@@ -39,7 +39,7 @@ fn ahead_max(max_pending: u32) -> u64 {
 
 pub struct StreamMachine {
     /// Its floor is the committed offset.
-    pub(super) acked: Window,
+    pub(super) acked: OffsetWindow,
     position: Offset,
     /// The end of what was delivered: once reading has gone back, what lies below it may be acked before it is read again.
     pub(super) delivered_to: Offset,
@@ -69,7 +69,7 @@ impl StreamMachine {
     pub fn new(start: Offset, max_pending: u32) -> Self {
         let ahead_max = ahead_max(max_pending);
         StreamMachine {
-            acked: Window::new(start),
+            acked: OffsetWindow::new(start),
             position: start,
             delivered_to: start,
             pause: None,
@@ -143,7 +143,7 @@ impl StreamMachine {
 
     /// Whether an ack of it would change nothing.
     pub fn is_acked(&self, offset: Offset) -> bool {
-        offset < self.committed() || self.acked.get(offset) != Slot::Empty
+        offset < self.committed() || self.acked.get(offset) != WindowSlot::Empty
     }
 
     pub fn rejected(&self) -> u64 {
@@ -162,7 +162,7 @@ impl StreamMachine {
     /// The offset to read from now; `None` during a pause, or while too much is not committed. What was acked before
     /// reading went back is left out.
     pub fn readable(&mut self, now: Micros) -> Option<Offset> {
-        while self.position < self.delivered_to && matches!(self.acked.get(self.position), Slot::Settled(_)) {
+        while self.position < self.delivered_to && matches!(self.acked.get(self.position), WindowSlot::Settled(_)) {
             self.position += 1;
         }
         self.advance(now);
@@ -188,7 +188,7 @@ impl StreamMachine {
     pub fn pass_over(&mut self, offset: Offset) -> bool {
         let passed = self.deliver(offset);
         if passed {
-            self.acked.settle(offset, Terminal::Skipped);
+            self.acked.settle(offset, FinalState::Skipped);
             self.raise();
         }
         passed
@@ -240,7 +240,7 @@ impl StreamMachine {
         if offset >= self.delivered_to {
             return Err(StreamError::NotDelivered);
         }
-        self.acked.settle(offset, Terminal::Acked);
+        self.acked.settle(offset, FinalState::Acked);
         self.raise();
         Ok(())
     }
@@ -248,7 +248,7 @@ impl StreamMachine {
     /// Skips the message and counts it.
     pub fn reject(&mut self, offset: Offset) -> Result<(), StreamError> {
         self.delivered(offset)?;
-        if self.acked.get(offset) == Slot::Empty {
+        if self.acked.get(offset) == WindowSlot::Empty {
             self.rejected += 1;
             self.changed = true;
         }
@@ -339,8 +339,8 @@ impl StreamMachine {
     }
 
     /// From checkpoint or records; the last counts.
-    pub fn restore(records: &[u8], max_pending: u32) -> Result<Self, Damaged> {
-        let mut from = Reader::new(records);
+    pub fn restore(records: &[u8], max_pending: u32) -> Result<Self, DamagedState> {
+        let mut from = StateReader::new(records);
         loop {
             let version = from.byte()?;
             if ![FORMAT_1, VERSION].contains(&version) {
@@ -374,7 +374,7 @@ impl StreamMachine {
             self.changed = true;
         }
         while self.position < to && self.position - self.committed() < self.ahead_max {
-            self.acked.settle(self.position, Terminal::Skipped);
+            self.acked.settle(self.position, FinalState::Skipped);
             self.position += 1;
         }
         self.delivered_to = self.delivered_to.max(self.position);
@@ -382,7 +382,7 @@ impl StreamMachine {
     }
 
     fn raise(&mut self) {
-        while matches!(self.acked.get(self.committed()), Slot::Settled(_)) {
+        while matches!(self.acked.get(self.committed()), WindowSlot::Settled(_)) {
             self.acked.pop();
             self.changed = true;
         }

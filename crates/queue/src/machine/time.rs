@@ -3,14 +3,14 @@
 use thalweg_log::Micros;
 
 use super::chain::NIL;
-use super::entry::{NEVER, State};
-use super::wheel::Wheel;
-use super::{Machine, Reason};
+use super::entry::{MessageState, NEVER};
+use super::timer_wheel::TimerWheel;
+use super::{RemovalReason, WorkMachine};
 
 /// A clock that falls back by less is taken as standing still; otherwise the timers are set anew.
 const FALL_BACK: Micros = 1_000_000;
 
-impl Machine {
+impl WorkMachine {
     /// Lets everything happen that is due at `now`. Never early, up to 1 ms late.
     pub fn advance(&mut self, now: Micros) {
         if now < self.now.saturating_sub(FALL_BACK) {
@@ -21,7 +21,7 @@ impl Machine {
         while self.wheel.fire(&mut self.store.entries, self.now, &mut fired) {
             fired.sort_unstable_by_key(|entry| self.store.entries.get(*entry).offset);
             for entry in fired.drain(..) {
-                if Wheel::take_fired(&mut self.store.entries, entry) {
+                if TimerWheel::take_fired(&mut self.store.entries, entry) {
                     self.due(entry, self.now);
                 }
             }
@@ -34,18 +34,18 @@ impl Machine {
     fn due(&mut self, entry: u32, now: Micros) {
         let at = *self.store.entries.get(entry);
         match at.state {
-            State::Leased => {
+            MessageState::Leased => {
                 self.totals.lease_timeouts += 1;
                 self.fail(entry, None, now);
             }
-            State::Waiting => match at.reason {
+            MessageState::Waiting => match at.reason {
                 Some(_) => self.end_again(entry),
-                None if at.expires_at <= now => self.end(entry, Reason::Expired),
+                None if at.expires_at <= now => self.end(entry, RemovalReason::Expired),
                 None => self.make_ready(entry),
             },
-            State::Ready => self.end(entry, Reason::Expired),
-            State::Delayed => self.delay_is_over(entry),
-            State::Ending | State::Free => debug_assert!(false, "a timer without a reason"),
+            MessageState::Ready => self.end(entry, RemovalReason::Expired),
+            MessageState::Delayed => self.delay_is_over(entry),
+            MessageState::Ending | MessageState::Free => debug_assert!(false, "a timer without a reason"),
         }
     }
 
@@ -66,11 +66,11 @@ impl Machine {
             .iter()
             .filter_map(|(entry, at)| {
                 let due = match at.state {
-                    State::Leased | State::Delayed => at.due,
-                    State::Waiting if at.reason.is_some() => at.due,
-                    State::Waiting => at.due.min(at.expires_at),
-                    State::Ready => at.expires_at,
-                    State::Ending | State::Free => NEVER,
+                    MessageState::Leased | MessageState::Delayed => at.due,
+                    MessageState::Waiting if at.reason.is_some() => at.due,
+                    MessageState::Waiting => at.due.min(at.expires_at),
+                    MessageState::Ready => at.expires_at,
+                    MessageState::Ending | MessageState::Free => NEVER,
                 };
                 (due != NEVER).then_some((entry, due))
             })
@@ -78,7 +78,7 @@ impl Machine {
         for (entry, _) in &timers {
             self.wheel.cancel(&mut self.store.entries, *entry);
         }
-        self.wheel = Wheel::new(now);
+        self.wheel = TimerWheel::new(now);
         for (entry, due) in timers {
             self.wheel.arm(&mut self.store.entries, entry, due);
         }

@@ -18,7 +18,7 @@ pub const WINDOW_MAX: u64 = 1 << 22;
 
 /// Which messages wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ordering {
+pub enum LaneOrdering {
     /// None: lanes are ignored.
     None,
     /// Those of one key.
@@ -41,8 +41,8 @@ pub struct Backoff {
 
 /// The settings of a queue that the machine enforces. May change at run time (`Machine::set_policy`).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policy {
-    pub ordering: Ordering,
+pub struct DeliveryPolicy {
+    pub ordering: LaneOrdering,
     /// Leases of one lane at once, at least 1.
     pub lane_window: u16,
     /// Width of the dense window in offsets, at most [`WINDOW_MAX`].
@@ -57,10 +57,10 @@ pub struct Policy {
     pub sleep_after: Micros,
 }
 
-impl Default for Policy {
+impl Default for DeliveryPolicy {
     fn default() -> Self {
-        Policy {
-            ordering: Ordering::Partition,
+        DeliveryPolicy {
+            ordering: LaneOrdering::Partition,
             lane_window: 1,
             max_pending: 100_000,
             max_held: 1_000_000,
@@ -80,10 +80,10 @@ impl Default for Policy {
 
 /// What the machine must know of a message as the cursor passes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passing {
+pub struct MessageMeta {
     /// At or above the cursor; offsets between the two are taken as not existing.
     pub offset: Offset,
-    /// Hash of the key. Ignored without ordering; `Ordering::Strict` has one lane for all.
+    /// Hash of the key. Ignored without ordering; `LaneOrdering::Strict` has one lane for all.
     pub lane: Option<u64>,
     pub expires_at: Option<Micros>,
     pub not_before: Option<Micros>,
@@ -94,10 +94,10 @@ pub struct Passing {
     pub hint: u32,
 }
 
-impl Passing {
+impl MessageMeta {
     /// A message of which only the place is known.
-    pub fn unread(offset: Offset) -> Passing {
-        Passing {
+    pub fn unread(offset: Offset) -> MessageMeta {
+        MessageMeta {
             offset,
             lane: None,
             expires_at: None,
@@ -120,23 +120,23 @@ pub struct Lease {
 
 /// What became of a message shown to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
+pub enum PassOutcome {
     /// The consumer has it.
     Leased(Lease),
     /// The cursor is past it, nobody has it: skipped, expired, delayed, known already, or behind others of its lane.
     Taken,
     /// The cursor stands where it was.
-    Full(Full),
+    Full(CursorStop),
 }
 
 /// Why the cursor stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum CursorStop {
     /// The window is `max_pending` wide and nothing may leave it (`max_held` is 0).
     Window,
     /// The window is full and so is the held set.
     Held,
-    /// `Ordering::Strict`, and the lane is busy: nothing behind could be handed out. Ends with the next settle.
+    /// `LaneOrdering::Strict`, and the lane is busy: nothing behind could be handed out. Ends with the next settle.
     Lane,
 }
 
@@ -165,13 +165,13 @@ pub enum FailOutcome {
     /// Ready again at this time.
     Retry(Micros),
     /// It has to leave; `take_ending` names it.
-    Ending(Reason),
+    Ending(RemovalReason),
 }
 
 /// Why a message has to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Reason {
+pub enum RemovalReason {
     MaxRetries = 0,
     Timeout = 1,
     Rejected = 2,
@@ -181,10 +181,10 @@ pub enum Reason {
 
 /// A message that has to leave. Nobody can claim it, and settle calls answer `gone`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ending {
+pub struct PendingRemoval {
     pub offset: Offset,
     pub hint: u32,
-    pub reason: Reason,
+    pub reason: RemovalReason,
     pub deliveries: u32,
     /// 0 if it was never delivered.
     pub first_attempt: Micros,
@@ -194,7 +194,7 @@ pub struct Ending {
 /// Final states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Terminal {
+pub enum FinalState {
     Acked = 1,
     Dead = 2,
     Expired = 3,
@@ -205,7 +205,7 @@ pub enum Terminal {
 
 /// How many there are now, and how many there have been since the machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct MessageCounts {
     pub delayed: u64,
     /// Passed by the cursor and ready, also those behind others of their lane.
     pub ready: u64,
@@ -232,7 +232,7 @@ pub struct Counts {
 /// State that can not be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("group state is damaged at byte {at}: {what}; restore an older checkpoint or seek the group")]
-pub struct Damaged {
+pub struct DamagedState {
     pub at: usize,
     pub what: &'static str,
 }

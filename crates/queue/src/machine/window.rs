@@ -4,44 +4,44 @@
 
 use thalweg_log::Offset;
 
-use super::types::Terminal;
+use super::types::FinalState;
 
 const START: usize = 64;
 const ASLEEP: u32 = 6;
 const ENTRY: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum WindowSlot {
     /// Not passed yet.
     Empty,
-    Settled(Terminal),
+    Settled(FinalState),
     /// Delayed for long: among the sleepers.
     Asleep,
     Active(u32),
 }
 
-pub struct Window {
+pub struct OffsetWindow {
     floor: Offset,
     mask: u64,
     slots: Vec<u32>,
 }
 
-fn decode(code: u32) -> Slot {
+fn decode(code: u32) -> WindowSlot {
     match code {
-        0 => Slot::Empty,
-        1 => Slot::Settled(Terminal::Acked),
-        2 => Slot::Settled(Terminal::Dead),
-        3 => Slot::Settled(Terminal::Expired),
-        4 => Slot::Settled(Terminal::Dropped),
-        5 => Slot::Settled(Terminal::Skipped),
-        ASLEEP..ENTRY => Slot::Asleep,
-        _ => Slot::Active(code - ENTRY),
+        0 => WindowSlot::Empty,
+        1 => WindowSlot::Settled(FinalState::Acked),
+        2 => WindowSlot::Settled(FinalState::Dead),
+        3 => WindowSlot::Settled(FinalState::Expired),
+        4 => WindowSlot::Settled(FinalState::Dropped),
+        5 => WindowSlot::Settled(FinalState::Skipped),
+        ASLEEP..ENTRY => WindowSlot::Asleep,
+        _ => WindowSlot::Active(code - ENTRY),
     }
 }
 
-impl Window {
+impl OffsetWindow {
     pub fn new(floor: Offset) -> Self {
-        Window {
+        OffsetWindow {
             floor,
             mask: START as u64 - 1,
             slots: vec![0; START],
@@ -66,7 +66,7 @@ impl Window {
     /// Gives back what was needed for a wider one. Nothing but empty slots may be in it.
     pub fn shrink(&mut self) {
         debug_assert!(self.slots.iter().all(|slot| *slot == 0));
-        *self = Window::new(self.floor);
+        *self = OffsetWindow::new(self.floor);
     }
 
     /// Offsets at or behind the end have empty slots.
@@ -75,10 +75,10 @@ impl Window {
     }
 
     /// Of an offset at or above the floor.
-    pub fn get(&self, offset: Offset) -> Slot {
+    pub fn get(&self, offset: Offset) -> WindowSlot {
         debug_assert!(offset >= self.floor);
         if offset - self.floor > self.mask {
-            return Slot::Empty;
+            return WindowSlot::Empty;
         }
         decode(self.slots[(offset & self.mask) as usize])
     }
@@ -91,7 +91,7 @@ impl Window {
         self.set(offset, ASLEEP);
     }
 
-    pub fn settle(&mut self, offset: Offset, kind: Terminal) {
+    pub fn settle(&mut self, offset: Offset, kind: FinalState) {
         self.set(offset, kind as u32);
     }
 

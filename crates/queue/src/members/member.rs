@@ -28,7 +28,7 @@ impl MemberKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum MemberState {
     Here,
     Away,
     Gone,
@@ -40,7 +40,7 @@ pub(super) struct Member {
     /// Of this membership; its place in the table is given to others later.
     pub number: u64,
     pub kind: MemberKind,
-    pub state: State,
+    pub state: MemberState,
     pub open_requests: u32,
     /// Of the last request or the end of the last lease.
     pub last_seen: Micros,
@@ -55,7 +55,7 @@ impl Member {
             id,
             number,
             kind,
-            state: State::Gone,
+            state: MemberState::Gone,
             open_requests: 0,
             last_seen: now,
             assigned: 0..0,
@@ -64,7 +64,7 @@ impl Member {
 
     /// Whether its grace runs, unless it has leases.
     pub fn is_idle(&self) -> bool {
-        self.kind == MemberKind::Http && self.state == State::Here && self.open_requests == 0
+        self.kind == MemberKind::Http && self.state == MemberState::Here && self.open_requests == 0
     }
 
     pub fn view(&self, index: u32, leases: u32) -> MemberView<'_> {
@@ -72,7 +72,7 @@ impl Member {
             index,
             id: &self.id,
             kind: self.kind,
-            here: self.state == State::Here,
+            here: self.state == MemberState::Here,
             open_requests: self.open_requests,
             leases,
             last_seen: self.last_seen,

@@ -45,7 +45,7 @@ fn those_who_start_together_cause_one_rebalance() {
         Some(100_000),
         "100 ms after the first, not after the last"
     );
-    assert_eq!(group.tick(99_999), Ticked::default());
+    assert_eq!(group.tick(99_999), TickOutcome::default());
     assert!(group.tick(100_000).rebalanced);
     assert_eq!(group.generation(), 1);
     let ranges: Vec<_> = numbers.iter().map(|number| group.assigned(*number)).collect();

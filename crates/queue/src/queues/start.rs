@@ -7,20 +7,20 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use thalweg_log::{LogError, PartitionId};
 
-use super::{Home, Queues};
-use crate::catalog::Entry;
+use super::{QueueRegistry, Queues};
+use crate::catalog::QueueEntry;
 use crate::error::{QueueError, Result};
-use crate::leftovers::{self, Left};
 use crate::names::dead_letter_name;
 use crate::queue::Queue;
+use crate::reconcile::{self, UnreconciledQueues};
 use crate::recover::recover;
 
 /// A full disk is looked at that often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-impl Home {
+impl QueueRegistry {
     /// Has the queues of the catalogue take part that are whole. Returns whether none is left, and nothing else.
-    pub(super) async fn open_all_but(self: &Arc<Home>, left: Left) -> Result<bool> {
+    pub(super) async fn open_all_but(self: &Arc<QueueRegistry>, left: UnreconciledQueues) -> Result<bool> {
         *self.set_aside.write() = left.queues;
         self.open_queues(left.unadopted.is_empty()).await?;
         Ok(left.unadopted.is_empty() && self.set_aside.read().is_empty())
@@ -28,7 +28,7 @@ impl Home {
 
     /// Has every queue of the catalogue take part that does not yet and is not set aside. Whether those are all, with what is
     /// set aside.
-    async fn open_queues(self: &Arc<Home>, all: bool) -> Result<()> {
+    async fn open_queues(self: &Arc<QueueRegistry>, all: bool) -> Result<()> {
         let mut entries = self.catalog.all().await;
         {
             let set_aside = self.set_aside.read();
@@ -48,7 +48,11 @@ impl Home {
         outcome
     }
 
-    async fn open_each(self: &Arc<Home>, entries: &[(SmolStr, Entry)], opened: &mut Vec<Arc<Queue>>) -> Result<()> {
+    async fn open_each(
+        self: &Arc<QueueRegistry>,
+        entries: &[(SmolStr, QueueEntry)],
+        opened: &mut Vec<Arc<Queue>>,
+    ) -> Result<()> {
         for (name, entry) in entries {
             if self.queues.read().contains_key(name) {
                 continue;
@@ -99,9 +103,9 @@ impl Home {
 
     /// A queue with its groups, which does not take part yet.
     async fn open_queue(
-        self: &Arc<Home>,
+        self: &Arc<QueueRegistry>,
         name: &SmolStr,
-        entry: &Entry,
+        entry: &QueueEntry,
         dead: Option<PartitionId>,
     ) -> Result<Arc<Queue>> {
         let queue = self.queue_of(name, entry);
@@ -118,7 +122,7 @@ impl Home {
     }
 
     /// Does what the start had no room for, as far as there is some by now. Returns whether nothing is left of it.
-    async fn finish_start(self: &Arc<Home>) -> Result<bool> {
+    async fn finish_start(self: &Arc<QueueRegistry>) -> Result<bool> {
         let Some(_nobody_changes) = self.changes.none() else {
             // What is half made must not be taken for left behind.
             return Ok(false);
@@ -126,7 +130,7 @@ impl Home {
         if self.closing.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let left = leftovers::settle(&self.catalog, self.log.as_ref(), self.clock.now()).await?;
+        let left = reconcile::settle(&self.catalog, self.log.as_ref(), self.clock.now()).await?;
         self.open_all_but(left).await
     }
 
@@ -151,7 +155,7 @@ impl Home {
 }
 
 /// Looks until all is done or the queues are gone.
-pub(super) async fn finish_when_there_is_room(home: Weak<Home>) {
+pub(super) async fn finish_when_there_is_room(home: Weak<QueueRegistry>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let Some(home) = home.upgrade() else { return };

@@ -5,7 +5,7 @@
 
 use thalweg_log::Durability;
 
-use super::{Ordering, Overflow, QueueSettings};
+use super::{Overflow, QueueOrdering, QueueSettings};
 use crate::error::{QueueError, Result};
 use crate::names::{NameKind, dead_letter_name};
 
@@ -57,7 +57,7 @@ impl QueueSettings {
             )));
         }
         // Of the order that was: a looser one that comes with the same change does not undo what was promised.
-        let ordered = self.ordering != Ordering::None || new.ordering != Ordering::None;
+        let ordered = self.ordering != QueueOrdering::None || new.ordering != QueueOrdering::None;
         if wanted > old && ordered && depth > 0 {
             return Err(QueueError::invalid(format!(
                 "partitions: {old} may become {wanted} only while the queue is empty, since it keeps an order and has {depth} \
@@ -118,12 +118,12 @@ impl QueueSettings {
     }
 }
 
-impl Ordering {
+impl QueueOrdering {
     fn strictness(self) -> u8 {
         match self {
-            Ordering::None => 0,
-            Ordering::Partition => 1,
-            Ordering::Strict => 2,
+            QueueOrdering::None => 0,
+            QueueOrdering::Partition => 1,
+            QueueOrdering::Strict => 2,
         }
     }
 }

@@ -29,7 +29,7 @@ impl GroupMode {
 
 /// Where a group begins when it is made; later this has no effect, and seeking is the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum GroupStart {
     Earliest,
     Latest,
     /// In every partition.
@@ -38,19 +38,19 @@ pub enum Start {
     Time(Micros),
 }
 
-impl std::str::FromStr for Start {
+impl std::str::FromStr for GroupStart {
     /// The end of a sentence that begins with "expected".
     type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Start, &'static str> {
+    fn from_str(text: &str) -> Result<GroupStart, &'static str> {
         let form = "earliest, latest, offset:17 or time:2026-03-01T06:00:00Z";
         let start = match text {
-            "earliest" => Some(Start::Earliest),
-            "latest" => Some(Start::Latest),
+            "earliest" => Some(GroupStart::Earliest),
+            "latest" => Some(GroupStart::Latest),
             _ => match text.split_once(':') {
                 // `str::parse` would take a sign.
-                Some(("offset", n)) if n.bytes().all(|b| b.is_ascii_digit()) => n.parse().ok().map(Start::Offset),
-                Some(("time", t)) => parse_instant(t).map(Start::Time),
+                Some(("offset", n)) if n.bytes().all(|b| b.is_ascii_digit()) => n.parse().ok().map(GroupStart::Offset),
+                Some(("time", t)) => parse_instant(t).map(GroupStart::Time),
                 _ => None,
             },
         };
@@ -58,13 +58,13 @@ impl std::str::FromStr for Start {
     }
 }
 
-impl std::fmt::Display for Start {
+impl std::fmt::Display for GroupStart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Start::Earliest => f.write_str("earliest"),
-            Start::Latest => f.write_str("latest"),
-            Start::Offset(offset) => write!(f, "offset:{offset}"),
-            Start::Time(at) => match instant_text(*at) {
+            GroupStart::Earliest => f.write_str("earliest"),
+            GroupStart::Latest => f.write_str("latest"),
+            GroupStart::Offset(offset) => write!(f, "offset:{offset}"),
+            GroupStart::Time(at) => match instant_text(*at) {
                 Some(text) => write!(f, "time:{text}"),
                 None => write!(f, "time:{}", at / 1000),
             },
@@ -76,7 +76,7 @@ impl std::fmt::Display for Start {
 pub struct GroupSettings {
     pub name: SmolStr,
     pub mode: GroupMode,
-    pub start: Start,
+    pub start: GroupStart,
     /// On the routing key; `None` takes everything, as `#` does.
     pub filter: Option<SmolStr>,
 }
@@ -87,7 +87,7 @@ impl GroupSettings {
         GroupSettings {
             name: SmolStr::new(name),
             mode,
-            start: Start::Earliest,
+            start: GroupStart::Earliest,
             filter: None,
         }
     }
@@ -113,7 +113,7 @@ impl GroupSettings {
         };
         let start = fields.string("start", "earliest").parse().unwrap_or_else(|form| {
             fields.error("start", format!("expected {form}"));
-            Start::Earliest
+            GroupStart::Earliest
         });
         let filter = fields.opt_string("filter");
         if let Some(Err(message)) = filter.as_deref().map(check_filter) {

@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 
 use super::units::{duration_text, size_text};
-use super::{GroupSettings, Ordering, Overflow, QueueSettings, RetentionMode};
+use super::{GroupSettings, Overflow, QueueOrdering, QueueSettings, RetentionMode};
 
-impl Ordering {
-    pub(super) const ALL: [Ordering; 3] = [Ordering::None, Ordering::Partition, Ordering::Strict];
+impl QueueOrdering {
+    pub(super) const ALL: [QueueOrdering; 3] = [QueueOrdering::None, QueueOrdering::Partition, QueueOrdering::Strict];
 
     pub fn name(self) -> &'static str {
         match self {
-            Ordering::None => "none",
-            Ordering::Partition => "partition",
-            Ordering::Strict => "strict",
+            QueueOrdering::None => "none",
+            QueueOrdering::Partition => "partition",
+            QueueOrdering::Strict => "strict",
         }
     }
 }

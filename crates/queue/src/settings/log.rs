@@ -32,7 +32,7 @@ pub enum OnPoison {
 
 /// What a start does about damage where data was synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recover {
+pub enum RecoveryMode {
     Strict,
     /// The damaged records are given up.
     Skip,
@@ -53,7 +53,7 @@ pub struct LogSettings {
     pub on_poison: OnPoison,
     /// All that is stored is read and checked once in that time; zero: never.
     pub scrub: Duration,
-    pub recover: Recover,
+    pub recover: RecoveryMode,
     /// For moving, compacting and scrubbing together.
     pub io_bytes_per_second: u64,
     /// What waits for the disk or was just written, and indexes of files; and where the file says it.
@@ -88,7 +88,7 @@ impl Default for LogSettings {
             min_free: None,
             on_poison: OnPoison::Exit,
             scrub: 7 * 24 * HOUR,
-            recover: Recover::Strict,
+            recover: RecoveryMode::Strict,
             io_bytes_per_second: 64 * MIB,
             memory: None,
         }
@@ -118,7 +118,13 @@ impl LogSettings {
             min_free: f.opt_size("min_free"),
             on_poison: word(&mut f, "on_poison", &OnPoison::ALL, default.on_poison, OnPoison::name),
             scrub: duration(&mut f, "scrub", default.scrub, Duration::ZERO..=365 * 24 * HOUR),
-            recover: word(&mut f, "recover", &Recover::ALL, default.recover, Recover::name),
+            recover: word(
+                &mut f,
+                "recover",
+                &RecoveryMode::ALL,
+                default.recover,
+                RecoveryMode::name,
+            ),
             io_bytes_per_second: size(
                 &mut f,
                 "io_bytes_per_second",
@@ -156,13 +162,13 @@ impl OnPoison {
     }
 }
 
-impl Recover {
-    const ALL: [Recover; 2] = [Recover::Strict, Recover::Skip];
+impl RecoveryMode {
+    const ALL: [RecoveryMode; 2] = [RecoveryMode::Strict, RecoveryMode::Skip];
 
     fn name(self) -> &'static str {
         match self {
-            Recover::Strict => "strict",
-            Recover::Skip => "skip",
+            RecoveryMode::Strict => "strict",
+            RecoveryMode::Skip => "skip",
         }
     }
 }

@@ -12,8 +12,8 @@ use thalweg_config::{Diagnostics, Fields, Node};
 use super::filter::check_filter;
 use super::units::{duration_text, size_text};
 use super::{
-    CompactionSettings, DeadLetterSettings, GroupSettings, HOUR, MESSAGE_BYTES_MAX, Ordering, Overflow, PARTITIONS_MAX,
-    QueueSettings, RetentionMode, RetentionSettings, RetrySettings,
+    CompactionSettings, DeadLetterSettings, GroupSettings, HOUR, MESSAGE_BYTES_MAX, Overflow, PARTITIONS_MAX,
+    QueueOrdering, QueueSettings, RetentionMode, RetentionSettings, RetrySettings,
 };
 use crate::names::{check_name, dead_letter_name};
 use crate::times::DELAY_MAX;
@@ -86,7 +86,7 @@ impl QueueSettings {
     fn read_fields(&self, f: &mut Fields<'_>) -> QueueSettings {
         let settings = QueueSettings {
             partitions: count(f, "partitions", self.partitions, 1..=PARTITIONS_MAX),
-            ordering: word(f, "ordering", &Ordering::ALL, self.ordering, Ordering::name),
+            ordering: word(f, "ordering", &QueueOrdering::ALL, self.ordering, QueueOrdering::name),
             lane_window: count(f, "lane_window", self.lane_window, 1..=1000),
             topics: topics(f, &self.topics),
             default_group: default_group(f, &self.default_group),
@@ -121,11 +121,11 @@ impl QueueSettings {
 
     /// The rules between fields.
     fn check(&self, f: &Fields<'_>) {
-        if self.ordering == Ordering::Strict && self.partitions != 1 {
+        if self.ordering == QueueOrdering::Strict && self.partitions != 1 {
             let message = format!("strict needs partitions: 1, here are {}", self.partitions);
             f.error("ordering", message);
         }
-        if self.ordering == Ordering::None && self.lane_window != 1 {
+        if self.ordering == QueueOrdering::None && self.lane_window != 1 {
             f.error(
                 "lane_window",
                 "without ordering there are no lanes; set ordering: partition or leave it out",

@@ -99,11 +99,11 @@ list:
     );
     assert_eq!(pumps.dlq.webhook.as_deref(), Some("https://ops.example/dead"));
     let live = GroupSettings {
-        start: Start::Latest,
+        start: GroupStart::Latest,
         ..GroupSettings::new("live", GroupMode::Stream)
     };
     assert_eq!(pumps.groups, [GroupSettings::new("alarms", GroupMode::Work), live]);
-    assert_eq!(setpoints.ordering, Ordering::Strict);
+    assert_eq!(setpoints.ordering, QueueOrdering::Strict);
     assert_eq!(setpoints.retention.max_age, 720 * HOUR);
     assert!(setpoints.compaction.enabled);
 }

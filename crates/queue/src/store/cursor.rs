@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 
 use thalweg_log::clock::Clock;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Frame, LogError, Offset};
 
-use super::Next;
+use super::NextMessage;
 use crate::message::Message;
 
 #[derive(Default)]
@@ -53,17 +53,17 @@ impl Cursor {
         from: Offset,
         clock: &dyn Clock,
         mut take: impl FnMut(Message) -> M,
-    ) -> Option<Result<Next<M>, LogError>> {
+    ) -> Option<Result<NextMessage<M>, LogError>> {
         if let Some((_, to)) = self.gap.filter(|(start, end)| (*start..*end).contains(&from)) {
-            return Some(Ok(Next::Gap { to, lost: false }));
+            return Some(Ok(NextMessage::Gap { to, lost: false }));
         }
         if !self.seek(from) {
             return None;
         }
         loop {
             let frame = self.frames.get(self.frame)?;
-            if frame.header.kind == Kind::Gap {
-                return Some(Ok(Next::Gap {
+            if frame.header.kind == FrameKind::Gap {
+                return Some(Ok(NextMessage::Gap {
                     to: frame.header.next(),
                     lost: true,
                 }));
@@ -74,11 +74,11 @@ impl Cursor {
                 self.enter(self.frame + 1);
                 let Some(following) = self.frames.get(self.frame) else {
                     // What compaction has left ends before the frame does.
-                    return (next > from).then_some(Ok(Next::Gap { to: next, lost: false }));
+                    return (next > from).then_some(Ok(NextMessage::Gap { to: next, lost: false }));
                 };
                 if following.header.base > next {
                     let to = following.header.base;
-                    return Some(Ok(Next::Gap { to, lost: false }));
+                    return Some(Ok(NextMessage::Gap { to, lost: false }));
                 }
                 continue;
             }
@@ -101,7 +101,7 @@ impl Cursor {
             self.position = frame.body.len() - behind.len();
             self.offset = offset + 1;
             if let Some(message) = message {
-                return Some(Ok(Next::Message(message, position as u32)));
+                return Some(Ok(NextMessage::Message(message, position as u32)));
             }
         }
     }
@@ -111,7 +111,11 @@ impl Cursor {
         let at = self.frames.partition_point(|frame| frame.header.next() <= offset);
         let frame = self.frames.get(at).filter(|frame| frame.header.base <= offset)?;
         let (mut position, mut next) = (0, frame.header.base);
-        if !frame.header.flags.has(thalweg_log::format::frame::Flags::OFFSET_DELTAS) {
+        if !frame
+            .header
+            .flags
+            .has(thalweg_log::format::frame::FrameFlags::OFFSET_DELTAS)
+        {
             // Frames are never changed, only replaced as a whole, by such as have deltas.
             (position, next) = (hint as usize, offset);
         }

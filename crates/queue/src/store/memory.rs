@@ -15,7 +15,7 @@ use thalweg_log::clock::Clock;
 use thalweg_log::format::record::Properties;
 use thalweg_log::{Micros, Offset};
 
-use super::{Next, Span};
+use super::{NextMessage, StoredSpan};
 use crate::message::{Message, NewMessage, not_before};
 use crate::produce::ttl_ms;
 
@@ -23,7 +23,7 @@ use crate::produce::ttl_ms;
 const PIECE: usize = 256;
 
 pub(crate) struct MemoryStore {
-    inner: Mutex<Inner>,
+    inner: Mutex<MemoryStoreInner>,
     /// As inside, for who only wants to know whether it is worth looking.
     first: AtomicU64,
     next: AtomicU64,
@@ -31,24 +31,24 @@ pub(crate) struct MemoryStore {
 }
 
 #[derive(Default)]
-struct Inner {
+struct MemoryStoreInner {
     /// Of the first message of the first piece.
     base: Offset,
     first: Offset,
     next: Offset,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<SlotChunk>,
     /// One that is not needed any more, for the next.
-    spare: Option<Piece>,
+    spare: Option<SlotChunk>,
     bytes: u64,
 }
 
 #[derive(Default)]
-struct Piece {
-    slots: Vec<Slot>,
+struct SlotChunk {
+    slots: Vec<MessageSlot>,
     extras: Vec<Extra>,
 }
 
-struct Slot {
+struct MessageSlot {
     payload: Bytes,
     time: Micros,
     /// [`FOREVER`] if it never ends.
@@ -69,11 +69,11 @@ struct Extra {
 impl MemoryStore {
     /// Its first message will have this offset. A receipt of a store before this one must not name a message of this one.
     pub fn starting_at(offset: Offset, clock: Arc<dyn Clock>) -> MemoryStore {
-        let inner = Inner {
+        let inner = MemoryStoreInner {
             base: offset,
             first: offset,
             next: offset,
-            ..Inner::default()
+            ..MemoryStoreInner::default()
         };
         MemoryStore {
             inner: Mutex::new(inner),
@@ -115,18 +115,18 @@ impl MemoryStore {
     }
 
     #[inline]
-    pub fn at<M>(&self, from: Offset, take: impl FnMut(Message) -> M) -> Next<M> {
+    pub fn at<M>(&self, from: Offset, take: impl FnMut(Message) -> M) -> NextMessage<M> {
         let inner = self.inner.lock();
         if from >= inner.next {
-            return Next::End;
+            return NextMessage::End;
         }
         if from < inner.first {
             let to = inner.first;
-            return Next::Gap { to, lost: false };
+            return NextMessage::Gap { to, lost: false };
         }
         match inner.get(from, self.clock.as_ref()).map(take) {
-            Some(message) => Next::Message(message, 0),
-            None => Next::End,
+            Some(message) => NextMessage::Message(message, 0),
+            None => NextMessage::End,
         }
     }
 
@@ -138,11 +138,11 @@ impl MemoryStore {
     }
 
     /// The message at `offset` or the first behind it.
-    pub fn span_at(&self, offset: Offset) -> Option<Span> {
+    pub fn span_at(&self, offset: Offset) -> Option<StoredSpan> {
         let inner = self.inner.lock();
         let first = offset.max(inner.first);
         let (piece, slot) = inner.slot(first)?;
-        Some(Span {
+        Some(StoredSpan {
             first,
             next: first + 1,
             bytes: piece.bytes(slot) as u64,
@@ -174,11 +174,11 @@ impl MemoryStore {
     }
 }
 
-impl Inner {
+impl MemoryStoreInner {
     /// One with room.
-    fn open_piece(&mut self) -> Option<&mut Piece> {
+    fn open_piece(&mut self) -> Option<&mut SlotChunk> {
         if self.pieces.back().is_none_or(|piece| piece.slots.len() == PIECE) {
-            let new = || Piece {
+            let new = || SlotChunk {
                 slots: Vec::with_capacity(PIECE),
                 extras: Vec::new(),
             };
@@ -188,7 +188,7 @@ impl Inner {
         self.pieces.back_mut()
     }
 
-    fn slot(&self, offset: Offset) -> Option<(&Piece, &Slot)> {
+    fn slot(&self, offset: Offset) -> Option<(&SlotChunk, &MessageSlot)> {
         let at = (offset - self.base) as usize;
         let piece = self.pieces.get(at / PIECE)?;
         Some((piece, piece.slots.get(at % PIECE)?))
@@ -226,10 +226,10 @@ impl Inner {
     }
 }
 
-impl Piece {
+impl SlotChunk {
     /// Returns the bytes of payload, key and properties.
     fn push(&mut self, message: NewMessage, ttl: Duration, now: Micros) -> usize {
-        let mut slot = Slot {
+        let mut slot = MessageSlot {
             time: now,
             ttl_ms: ttl_ms(&message, ttl).unwrap_or(FOREVER),
             extra: 0,
@@ -254,12 +254,12 @@ impl Piece {
         bytes
     }
 
-    fn extra(&self, slot: &Slot) -> Option<&Extra> {
+    fn extra(&self, slot: &MessageSlot) -> Option<&Extra> {
         self.extras.get(usize::from(slot.extra).checked_sub(1)?)
     }
 
     /// Of payload, key and properties.
-    fn bytes(&self, slot: &Slot) -> usize {
+    fn bytes(&self, slot: &MessageSlot) -> usize {
         let extra = self.extra(slot).map_or(0, |extra| {
             extra.key.as_ref().map_or(0, Bytes::len) + extra.properties.as_ref().as_bytes().len()
         });
@@ -278,7 +278,7 @@ mod tests {
         range.map(|n| store.append(message(n), Duration::ZERO, 0)).collect()
     }
 
-    fn find(store: &MemoryStore, offset: Offset) -> Next {
+    fn find(store: &MemoryStore, offset: Offset) -> NextMessage {
         store.at(offset, |message| message)
     }
 
@@ -289,22 +289,22 @@ mod tests {
         assert_eq!((store.bounds(), store.bytes()), ((0, 1003), 8024));
         for offset in [0, 255, 256, 999, 1002] {
             match find(&store, offset) {
-                Next::Message(found, _) => {
+                NextMessage::Message(found, _) => {
                     assert_eq!((found.offset, &found.payload[..]), (offset, &offset.to_le_bytes()[..]))
                 }
                 _ => panic!("{offset} is not there"),
             }
         }
-        assert!(matches!(find(&store, 1003), Next::End));
+        assert!(matches!(find(&store, 1003), NextMessage::End));
         assert_eq!(store.trim(700), (700, 5600));
         assert_eq!((store.first_hint(), store.next_hint()), (700, 1003));
         assert_eq!((store.bounds(), store.bytes()), ((700, 1003), 8 * 303));
-        assert!(matches!(find(&store, 699), Next::Gap { to: 700, lost: false }));
-        assert!(matches!(find(&store, 700), Next::Message(found, _) if found.offset == 700));
+        assert!(matches!(find(&store, 699), NextMessage::Gap { to: 700, lost: false }));
+        assert!(matches!(find(&store, 700), NextMessage::Message(found, _) if found.offset == 700));
         store.trim(5000);
         assert_eq!((store.bounds(), store.bytes()), ((1003, 1003), 0));
         assert_eq!(put(&store, 1003..1004), [1003]);
-        assert!(matches!(find(&store, 1003), Next::Message(..)));
+        assert!(matches!(find(&store, 1003), NextMessage::Message(..)));
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
             store.append(message, Duration::from_secs(60), 7);
         }
         for n in 0..600 {
-            let Next::Message(found, _) = find(&store, n) else {
+            let NextMessage::Message(found, _) = find(&store, n) else {
                 panic!("{n} is not there");
             };
             bytes += found.bytes() as u64;

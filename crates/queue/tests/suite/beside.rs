@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use thalweg_log::clock::Clock;
-use thalweg_log::format::frame::{FrameHeader, Kind};
+use thalweg_log::format::frame::{FrameHeader, FrameKind};
 use thalweg_log::{
-    Appended, Bounds, BoxFuture, Durability, EmbeddedLog, Fence, Frame, Keep, Listener, Log, LogCaps, LogStatus,
-    Micros, Offset, OnRoll, PartitionId, ReadWant, Records, Result, Show, Unit,
+    AppendReceipt, BoxFuture, Durability, EmbeddedLog, Fence, Frame, Log, LogCaps, LogStatus, Micros, Offset,
+    PartitionBounds, PartitionId, PartitionListener, ReadOptions, RecordFilter, RecordVisitor, Records, Result,
+    RollListener, WriteBatch,
 };
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{Queues, Verdict};
+use thalweg_queue::{Queues, SettleAction};
 use tokio::sync::Notify;
 
 use crate::support::{TestClock, claim_http_as, log_options, nack_in, put, queues_in, settle, up_to, work};
@@ -70,7 +71,7 @@ impl Log for Slow {
             created
         })
     }
-    fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>> {
+    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>> {
         Box::pin(async move {
             self.hold(&self.holds_appends).await;
             self.log.append(unit, fence).await
@@ -91,7 +92,7 @@ impl Log for Slow {
     fn partitions(&self) -> Vec<PartitionId> {
         self.log.partitions()
     }
-    fn bounds(&self, id: PartitionId) -> Result<Bounds> {
+    fn bounds(&self, id: PartitionId) -> Result<PartitionBounds> {
         self.log.bounds(id)
     }
     fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64> {
@@ -109,13 +110,18 @@ impl Log for Slow {
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.log.remove(id))
     }
-    fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()> {
+    fn journal(
+        &self,
+        id: PartitionId,
+        kind: FrameKind,
+        push: &mut dyn FnMut(&mut Records) -> Result<()>,
+    ) -> Result<()> {
         self.log.journal_with(id, kind, push)
     }
     fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.log.flush(ids))
     }
-    fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>> {
+    fn read(&self, id: PartitionId, from: Offset, want: ReadOptions) -> Result<Vec<Frame>> {
         Log::read(&*self.log, id, from, want)
     }
     fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
@@ -124,10 +130,10 @@ impl Log for Slow {
     fn wait_for(&self, id: PartitionId, from: Offset) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.log.wait_for(id, from))
     }
-    fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
+    fn listen(&self, id: PartitionId, listener: Arc<dyn PartitionListener>) -> Result<()> {
         self.log.listen(id, listener)
     }
-    fn on_roll(&self, told: Arc<OnRoll>) {
+    fn on_roll(&self, told: Arc<RollListener>) {
         self.log.on_roll(told);
     }
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
@@ -148,7 +154,7 @@ impl Log for Slow {
     fn trim(&self, id: PartitionId, below: Offset) -> Result<()> {
         self.log.trim(id, below)
     }
-    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
+    fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset> {
         self.log.rewrite(id, keep)
     }
     fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
@@ -163,7 +169,7 @@ impl Log for Slow {
     fn erase(&self) -> Result<()> {
         self.log.erase()
     }
-    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
+    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         self.log.scan(id, from, to, show)
     }
     fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {
@@ -173,7 +179,7 @@ impl Log for Slow {
 
 pub async fn begin() -> (tempfile::TempDir, Arc<Slow>, Queues) {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(thalweg_log::disk::Folder::open(folder.path()).unwrap());
+    let disk = Arc::new(thalweg_log::disk::FolderDisk::open(folder.path()).unwrap());
     let slow = Arc::new(Slow {
         log: Arc::new(EmbeddedLog::open(disk, 7, &log_options(4 << 20, 1 << 20)).unwrap()),
         holds_creations: AtomicBool::new(false),
@@ -210,7 +216,7 @@ async fn a_large_queue_that_is_being_made_holds_up_no_other() {
         let taken = claim_http_as(&queue, "g", "c", up_to(1)).await;
         settle(&queue, "g", &taken, nack_in(Duration::from_millis(50))).await;
         let again = loop {
-            let want = thalweg_queue::ClaimWant {
+            let want = thalweg_queue::ClaimRequest {
                 wait: PATIENCE,
                 ..up_to(1)
             };
@@ -257,7 +263,7 @@ async fn timers_wait_for_no_disk() {
     let group = queue.group("g").unwrap();
     let (rejecting, dying, receipt) = (queue.clone(), group.clone(), queue.receipt(&taken[0]));
     let rejected = tokio::spawn(async move {
-        let verdict = Verdict::Reject { reason: None };
+        let verdict = SettleAction::Reject { reason: None };
         rejecting.settle(&dying, vec![(receipt, verdict)], true).await
     });
     slow.until_held().await;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::support::{
     Files, Place, ack, claim, disk_of, files_of, log_options, number, open_on, put, settings, start_skipping, text,
 };
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::Random;
-use thalweg_log::{DumpOptions, Dumped, LogOptions, PartitionId, dump, repair};
+use thalweg_log::{DumpLine, DumpOptions, LogOptions, PartitionId, dump, repair};
 use thalweg_queue::Pause;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
 
@@ -24,7 +24,7 @@ fn options() -> LogOptions {
     log_options(1 << 20, 1 << 19)
 }
 
-async fn start(disk: Arc<Ram>) -> Place {
+async fn start(disk: Arc<RamDisk>) -> Place {
     open_on(disk, &options(), Duration::ZERO, u64::MAX).await
 }
 
@@ -90,7 +90,7 @@ async fn one_step(place: &Place, told: &mut Told, random: &mut Random) {
 /// A history and the log that it leaves.
 async fn history(seed: u64, steps: u64) -> (Files, Told) {
     let mut random = Random::new(seed);
-    let disk = Arc::new(Ram::new(DISK_BYTES));
+    let disk = Arc::new(RamDisk::new(DISK_BYTES));
     let place = start(disk.clone()).await;
     let mut told = Told::default();
     for _ in 0..steps {
@@ -119,14 +119,14 @@ fn targets(files: &Files) -> Vec<Target> {
     let disk = disk_of(files);
     dump(disk.as_ref(), &of_catalog, &mut |line| {
         match line {
-            Dumped::Block { file, position, .. } => {
+            DumpLine::Block { file, position, .. } => {
                 block = Some(Target {
                     file: (*file).to_owned(),
                     position: *position,
                     bytes: 32,
                 });
             }
-            Dumped::Frame {
+            DumpLine::Frame {
                 file, position, header, ..
             } => {
                 found.push(Target {
@@ -176,7 +176,7 @@ async fn declare(place: &Place) {
 }
 
 /// Two starts and more use follow the one that gave the damage up.
-async fn goes_on(place: Place, disk: &Arc<Ram>, told: &Told) {
+async fn goes_on(place: Place, disk: &Arc<RamDisk>, told: &Told) {
     check(&place, told, true).await;
     declare(&place).await;
     place.kill();
@@ -227,7 +227,7 @@ async fn no_damaged_frame_of_the_catalogue_costs_a_message_or_keeps_a_start_away
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_beside_a_queue_half_made_or_half_removed_costs_no_message_of_others() {
     for removed in [false, true] {
-        let disk = Arc::new(Ram::new(DISK_BYTES));
+        let disk = Arc::new(RamDisk::new(DISK_BYTES));
         let place = start(disk.clone()).await;
         let mut told = Told::default();
         let kept = place
@@ -275,7 +275,7 @@ async fn damage_beside_a_queue_half_made_or_half_removed_costs_no_message_of_oth
 /// A mark in the way of a queue's first entry, an entry in the way of declared groups: found by hand, kept by name.
 #[tokio::test]
 async fn a_queue_whose_first_entry_is_damaged_is_found_with_its_messages() {
-    let disk = Arc::new(Ram::new(DISK_BYTES));
+    let disk = Arc::new(RamDisk::new(DISK_BYTES));
     let place = start(disk.clone()).await;
     let queue = place.queues.create("q", settings(2, &[])).await.unwrap();
     put(&queue, &["one", "two"]).await;

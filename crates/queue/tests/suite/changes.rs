@@ -11,7 +11,7 @@ use crate::support::{
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{DeadLetterSettings, GroupMode, GroupSettings, QueueSettings, RetentionMode};
-use thalweg_queue::{ClaimWant, Group, NewMessage, Queue, Verdict};
+use thalweg_queue::{ClaimRequest, Group, NewMessage, Queue, SettleAction};
 
 /// As a consumer makes it.
 async fn joined(place: &Place, queue: &Arc<Queue>, name: &str) -> Arc<Group> {
@@ -178,10 +178,10 @@ async fn key_stays_together(durability: Durability) {
         let (queue, seen) = (queue.clone(), seen.clone());
         let (group, want) = (
             queue.group("g").unwrap(),
-            ClaimWant {
+            ClaimRequest {
                 max: 100,
                 wait: Duration::from_millis(100),
-                ..ClaimWant::default()
+                ..ClaimRequest::default()
             },
         );
         async move {
@@ -252,9 +252,9 @@ async fn a_durability_that_the_queue_does_not_have_is_refused_and_none_keeps_wha
 async fn a_group_that_was_removed_hands_nothing_out_to_whoever_knows_it_and_ends_the_claims_that_wait() {
     let (_folder, place, queue) = begin(work_groups(&["g", "other"])).await;
     let group = queue.group("g").unwrap();
-    let want = ClaimWant {
+    let want = ClaimRequest {
         wait: Duration::from_secs(3600),
-        ..ClaimWant::default()
+        ..ClaimRequest::default()
     };
     let waiting = tokio::spawn({
         let (queue, group) = (queue.clone(), group.clone());
@@ -314,7 +314,7 @@ async fn what_a_new_group_has_settled_stays_so_whatever_the_queue_writes_meanwhi
                 break;
             }
             settled += taken.len();
-            settle(&queue, &name, &taken, Verdict::Ack).await;
+            settle(&queue, &name, &taken, SettleAction::Ack).await;
         }
         assert!(settled >= 2, "{name} begins with all that is there");
         until("the task has done what is due", async || {

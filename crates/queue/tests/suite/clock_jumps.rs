@@ -14,11 +14,11 @@ use crate::histories::ids::{Expected, Ids};
 use crate::support::{
     DAY, HOUR, Machine, SECOND, TODAY, claim_http_as, log_options, nack_in, number, text, up_to, work,
 };
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::Random;
 use thalweg_log::{Durability, Micros};
-use thalweg_queue::settings::{Ordering, QueueSettings};
-use thalweg_queue::{Clock, Delivery, NewMessage, Queue, Verdict};
+use thalweg_queue::settings::{QueueOrdering, QueueSettings};
+use thalweg_queue::{Clock, Delivery, NewMessage, Queue, SettleAction};
 
 const WINDOW: Micros = 60 * SECOND;
 const VISIBILITY: Micros = 30 * SECOND;
@@ -98,7 +98,7 @@ impl Known {
 }
 
 struct World {
-    disk: Arc<Ram>,
+    disk: Arc<RamDisk>,
     machine: Option<Machine>,
     durable: bool,
     messages: BTreeMap<String, Known>,
@@ -135,7 +135,7 @@ impl Drop for World {
 fn settings(durability: Durability) -> QueueSettings {
     let mut settings = QueueSettings {
         durability: Some(durability),
-        ordering: Ordering::None,
+        ordering: QueueOrdering::None,
         ttl: Duration::ZERO,
         visibility_timeout: Duration::from_micros(VISIBILITY as u64),
         dedup_window: Duration::from_micros(WINDOW as u64),
@@ -152,7 +152,7 @@ impl World {
     async fn new(seed: u64) -> World {
         let mut random = Random::new(seed);
         let durable = !random.one_in(4);
-        let disk = Arc::new(Ram::new(DISK_BYTES));
+        let disk = Arc::new(RamDisk::new(DISK_BYTES));
         let machine = Machine::boot_on(disk.clone(), log_options(1 << 20, 1 << 19), TODAY)
             .await
             .unwrap();
@@ -333,10 +333,10 @@ impl World {
         let duration = Duration::from_micros(long as u64);
         let verdict = match self.random.below(4) {
             0 => nack_in(duration),
-            1 => Verdict::Extend {
+            1 => SettleAction::Extend {
                 visibility: Some(duration),
             },
-            _ => Verdict::Ack,
+            _ => SettleAction::Ack,
         };
         let group = queue.group("g").unwrap();
         let receipt = queue.receipt(&delivery);
@@ -356,15 +356,15 @@ impl World {
             "{text} is leased still: {known:?}, {settled:?}"
         );
         // An ack may come late, as long as nobody else has got the message.
-        let may_hold = is_its && (self.now < delivery.deadline || verdict == Verdict::Ack);
+        let may_hold = is_its && (self.now < delivery.deadline || verdict == SettleAction::Ack);
         assert!(may_hold || settled.settled == 0, "{text} is leased no more: {known:?}");
         if settled.settled == 0 {
             return;
         }
         self.stored_at = self.now;
         match verdict {
-            Verdict::Ack => drop(self.messages.remove(&text)),
-            Verdict::Nack { .. } => known.state = State::GivenBack(self.now + long),
+            SettleAction::Ack => drop(self.messages.remove(&text)),
+            SettleAction::Nack { .. } => known.state = State::GivenBack(self.now + long),
             _ => {
                 known.state = State::Leased(self.now + long);
                 self.held.push(Delivery {

@@ -10,7 +10,7 @@ use crate::support::{
 };
 use bytes::Bytes;
 use thalweg_log::EmbeddedLog;
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::disk::sim::Random;
 use thalweg_queue::settings::{CompactionSettings, QueueSettings, RetentionMode};
 use thalweg_queue::{Message, NewMessage, Queue};
@@ -207,7 +207,7 @@ async fn is_as_put(queue: &Arc<Queue>, model: &BTreeMap<Bytes, Bytes>, what: &st
 
 /// What is there with each of the segments lost, where an older file stands in for it. Returns how often one did.
 async fn is_the_same_without_a_segment(folder: &Path, model: &BTreeMap<Bytes, Bytes>, what: &str) -> usize {
-    let files = files_of(&Folder::open(folder).unwrap());
+    let files = files_of(&FolderDisk::open(folder).unwrap());
     let mut stood_in = 0;
     for lost in files.keys().filter(|name| name.starts_with("segment-")) {
         let mut left = files.clone();
@@ -232,7 +232,7 @@ async fn put_and_compact(seed: u64) -> usize {
     let mut random = Random::new(seed);
     let folder = tempfile::tempdir().unwrap();
     let start = || {
-        let disk = Arc::new(Folder::open(folder.path()).unwrap());
+        let disk = Arc::new(FolderDisk::open(folder.path()).unwrap());
         async move { open_on(disk, &log_options(1 << 20, 1 << 19), Duration::ZERO, u64::MAX).await }
     };
     let mut place = start().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Place, begin, keyed, open, put, settings, up_to};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, QueueSettings};
 use thalweg_queue::{Delivery, Queue, Result};
@@ -33,7 +33,7 @@ async fn damaged(place: Place, folder: &Path, texts: &[&str], lost: bool) -> (Pl
         damage(folder, text);
     }
     if lost {
-        let disk = Folder::open(folder).unwrap();
+        let disk = FolderDisk::open(folder).unwrap();
         thalweg_log::repair(&disk, true, &mut |_, _| {}).unwrap();
     }
     let place = open(folder).await;

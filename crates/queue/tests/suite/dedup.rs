@@ -11,7 +11,7 @@ use crate::support::{
 use thalweg_log::Durability;
 use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_queue::settings::{GroupMode, Overflow, QueueSettings};
-use thalweg_queue::{DeadFilter, DeadSelect, NewMessage, Produced, Queue, ResendTo, Verdict};
+use thalweg_queue::{DeadLetterFilter, DeadLetterSelection, NewMessage, ProduceResult, Queue, ResendTo, SettleAction};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -69,7 +69,7 @@ async fn batches_with_the_same_ids_in_another_order_do_not_wait_for_each_other()
     first.abort();
     third.abort();
     let taken = claim(&queue, "g", 10).await;
-    settle(&queue, "g", &taken, Verdict::Ack).await;
+    settle(&queue, "g", &taken, SettleAction::Ack).await;
     let second = tokio::time::timeout(PATIENCE, second)
         .await
         .expect("they wait for each other");
@@ -99,7 +99,7 @@ async fn a_message_that_waited_for_room_longer_than_the_window_is_stored_once() 
     };
     breath().await;
     let taken = claim(&queue, "g", 10).await;
-    settle(&queue, "g", &taken, Verdict::Ack).await;
+    settle(&queue, "g", &taken, SettleAction::Ack).await;
     let slow = tokio::time::timeout(PATIENCE, slow).await.unwrap().unwrap().unwrap();
     let retried = tokio::time::timeout(PATIENCE, retried).await.unwrap().unwrap().unwrap();
     assert!(!slow.repeated && retried.repeated);
@@ -219,7 +219,7 @@ async fn an_id_is_known_after_a_second_crash_though_its_message_is_gone_by_then(
     let again = place.queue().produce(message("a", "again")).await.unwrap();
     assert_eq!(
         again,
-        Produced {
+        ProduceResult {
             repeated: true,
             ..first
         }
@@ -236,7 +236,7 @@ async fn a_letter_that_is_sent_again_begins_no_window_also_after_a_start() {
         settle(&queue, "g", &claim(&queue, "g", 1).await, REJECT).await;
         let window = Duration::from_secs(3601);
         place.later(window);
-        let all = DeadSelect::Filter(DeadFilter::default());
+        let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
         assert_eq!(queue.resend(&all, ResendTo::Source, None).await.unwrap().count, 1);
         let (_place, queue) = match restarts {
             true => {

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use thalweg_log::LogOptions;
 use thalweg_log::disk::sim::Random;
-use thalweg_log::disk::{Disk, DiskFile, Ram, Space};
-use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings, RetentionMode, Start};
-use thalweg_queue::{DeadFilter, DeadSelect, NewMessage, Queue, ResendTo, SeekTo, Verdict};
+use thalweg_log::disk::{Disk, DiskFile, DiskSpace, RamDisk};
+use thalweg_queue::settings::{GroupMode, GroupSettings, GroupStart, Overflow, QueueSettings, RetentionMode};
+use thalweg_queue::{DeadLetterFilter, DeadLetterSelection, NewMessage, Queue, ResendTo, SeekTo, SettleAction};
 
 use crate::support::{NACK_NOW, Place, REJECT, log_options, number, open_on, settings, up_to};
 
@@ -38,7 +38,7 @@ impl Watched {
     /// Watches the thread that makes it, once that is switched on.
     fn new() -> Watched {
         Watched {
-            disk: Arc::new(Ram::new(1 << 30)),
+            disk: Arc::new(RamDisk::new(1 << 30)),
             watch: Arc::new(Watch {
                 thread: std::thread::current().id(),
                 is_on: AtomicBool::new(false),
@@ -72,7 +72,7 @@ impl Disk for Watched {
     fn sync_names(&self) -> io::Result<()> {
         self.disk.sync_names()
     }
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         self.disk.space()
     }
 }
@@ -173,7 +173,7 @@ async fn a_purge_and_what_is_done_with_dead_letters_read_nothing_on_a_task() {
         queue.settle(&group, verdicts, true).await.unwrap();
         queue.look_after_now().await;
     }
-    let all = DeadSelect::Filter(DeadFilter::default());
+    let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
     assert!(queue.resend(&all, ResendTo::Source, None).await.unwrap().count > 0);
     queue.purge_dead(&all).await.unwrap();
     queue.purge().await.unwrap();
@@ -187,7 +187,7 @@ async fn a_group_that_begins_at_a_time_and_one_that_goes_there_read_nothing_on_a
     let middle = queue.browse(Some(0), Some(70), 1).await.unwrap();
     let time = middle.first().unwrap().1.time;
     let mut late = GroupSettings::new("late", GroupMode::Stream);
-    late.start = Start::Time(time);
+    late.start = GroupStart::Time(time);
     let late = place.queues.join_group(&queue, late).await.unwrap();
     assert!(late.stats().positions.iter().all(|at| *at > 0), "{:?}", late.stats());
     let group = queue.group("g").unwrap();
@@ -215,7 +215,7 @@ async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static
             let group = group("g");
             let kind = thalweg_queue::members::MemberKind::Http;
             let some = queue.claim(&group, "c", kind, up_to(7)).await.unwrap();
-            let verdict = |n: u64| [Verdict::Ack, NACK_NOW, REJECT][n as usize].clone();
+            let verdict = |n: u64| [SettleAction::Ack, NACK_NOW, REJECT][n as usize].clone();
             let verdicts = some.iter().map(|of| (queue.receipt(of), verdict(random.below(3))));
             let verdicts = verdicts.collect();
             let _ = queue.settle(&group, verdicts, true).await.unwrap();
@@ -249,13 +249,13 @@ async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static
         }
         9 => {
             let mut other = GroupSettings::new("other", GroupMode::Work);
-            other.start = Start::Time(place.now() - 1000 * random.below(1000) as i64);
+            other.start = GroupStart::Time(place.now() - 1000 * random.below(1000) as i64);
             place.queues.join_group(queue, other).await.unwrap();
             place.queues.remove_group(queue, "other").await.unwrap();
             "a group"
         }
         10 => {
-            let all = DeadSelect::Filter(DeadFilter::default());
+            let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
             match random.below(2) {
                 0 => drop(queue.purge_dead(&all).await.unwrap()),
                 _ => drop(queue.resend(&all, ResendTo::Source, None).await.unwrap()),
@@ -264,7 +264,7 @@ async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static
         }
         11 => {
             queue.browse(None, None, 50).await.unwrap();
-            queue.dead_page(&DeadFilter::default(), None, 50).await.unwrap();
+            queue.dead_page(&DeadLetterFilter::default(), None, 50).await.unwrap();
             queue.find(0, random.below(100)).await.unwrap();
             "browse"
         }

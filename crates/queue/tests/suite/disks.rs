@@ -8,10 +8,11 @@ use crate::support::{
 };
 use thalweg_log::disk::Disk;
 use thalweg_log::disk::sim::{Faults, SimDisk};
-use thalweg_log::{Disks, Durability, LogOptions, PartitionId};
+use thalweg_log::{Durability, LogOptions, MultiDiskLog, PartitionId};
 use thalweg_queue::settings::RetentionMode;
 use thalweg_queue::{
-    DeadFilter, DeadSelect, Delivery, Message, NewMessage, Queue, Queues, ResendTo, Result, SeekTo, Verdict, together,
+    DeadLetterFilter, DeadLetterSelection, Delivery, Message, NewMessage, Queue, Queues, ResendTo, Result, SeekTo,
+    SettleAction, together,
 };
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +26,7 @@ struct World {
 
 /// One that uses them.
 struct Process {
-    log: Arc<Disks>,
+    log: Arc<MultiDiskLog>,
     queues: Queues,
     clock: Arc<TestClock>,
 }
@@ -71,7 +72,7 @@ impl World {
             };
             (Arc::new(disk.clone()) as Arc<dyn Disk>, options)
         });
-        let log = Arc::new(Disks::open(disks.collect(), 7, together).await.unwrap());
+        let log = Arc::new(MultiDiskLog::open(disks.collect(), 7, together).await.unwrap());
         let clock = Arc::new(TestClock::default());
         let queues = queues_in(log.clone().into_log(), clock.clone(), u64::MAX).await;
         Process { log, queues, clock }
@@ -193,7 +194,7 @@ async fn letters_that_are_sent_again_while_their_disk_fails_are_sent_once_by_a_p
         let queue = process.queue();
         queue.produce(NewMessage::of("bad")).await.unwrap();
         reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
-        let all = DeadSelect::Filter(DeadFilter::default());
+        let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
         let there = letters(&queue).await.len() as u64;
         // Messages go to the one disk, that their letters are gone to the other.
         let faults = Faults {
@@ -221,8 +222,8 @@ async fn bad_letters_alone(queue: &Arc<Queue>, count: u32) -> Vec<String> {
     texts
 }
 
-fn all() -> DeadSelect {
-    DeadSelect::Filter(DeadFilter::default())
+fn all() -> DeadLetterSelection {
+    DeadLetterSelection::Filter(DeadLetterFilter::default())
 }
 
 /// What all partitions of a queue have for group `g`.
@@ -242,7 +243,7 @@ async fn ack_all(queue: &Arc<Queue>) -> (Vec<String>, Vec<String>) {
     let group = queue.group("g").unwrap();
     let (mut acked, mut perhaps) = (Vec::new(), Vec::new());
     for delivery in claim_whole(queue).await {
-        let verdict = (queue.receipt(&delivery), Verdict::Ack);
+        let verdict = (queue.receipt(&delivery), SettleAction::Ack);
         let told = queue.settle(&group, vec![verdict], true).await;
         let is_acked = told.is_ok_and(|settled| settled.failed.is_empty());
         let into = if is_acked { &mut acked } else { &mut perhaps };

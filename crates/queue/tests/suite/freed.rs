@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use tokio::runtime::Builder;
 
 use crate::support::{NACK_NOW, REJECT, claim, claim_http, log_options, open_on, put, settings, settle, up_to};
-use thalweg_log::disk::{Disk, Ram};
+use thalweg_log::disk::{Disk, RamDisk};
 use thalweg_log::{Durability, EmbeddedLog};
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, QueueSettings};
-use thalweg_queue::{Queue, Verdict};
+use thalweg_queue::{Queue, SettleAction};
 
 struct Held {
     queues: Vec<Weak<Queue>>,
@@ -33,13 +33,13 @@ async fn use_and_end(disk: Arc<dyn Disk>, clean: bool) -> Held {
         let queue = place.queues.create(name, wanted).await.unwrap();
         put(&queue, &["a", "b", "c", "d"]).await;
         let taken = claim(&queue, "g", 3).await;
-        settle(&queue, "g", &taken[..1], Verdict::Ack).await;
+        settle(&queue, "g", &taken[..1], SettleAction::Ack).await;
         settle(&queue, "g", &taken[1..2], REJECT).await;
         settle(&queue, "g", &taken[2..], NACK_NOW).await;
         claim_http(&queue, "s", 2).await;
         // Who waits still does at the end.
         let (waiting, group) = (queue.clone(), queue.group("g").unwrap());
-        let want = thalweg_queue::ClaimWant {
+        let want = thalweg_queue::ClaimRequest {
             wait: std::time::Duration::from_secs(3600),
             ..up_to(1)
         };
@@ -58,7 +58,7 @@ async fn use_and_end(disk: Arc<dyn Disk>, clean: bool) -> Held {
 #[test]
 fn the_log_and_its_queues_do_not_hold_each_other() {
     for clean in [true, false] {
-        let disk: Arc<dyn Disk> = Arc::new(Ram::new(64 << 20));
+        let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(64 << 20));
         let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
         let held = runtime.block_on(use_and_end(disk.clone(), clean));
         // With it go its tasks.
@@ -72,7 +72,7 @@ fn the_log_and_its_queues_do_not_hold_each_other() {
 /// Made, used and deleted again and again: nothing of it is left, neither of the queues nor of their partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_deleted_is_freed_while_the_process_runs() {
-    let disk: Arc<dyn Disk> = Arc::new(Ram::new(64 << 20));
+    let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(64 << 20));
     let place = open_on(
         disk,
         &log_options(4 << 20, 1 << 20),
@@ -90,11 +90,11 @@ async fn a_queue_that_is_deleted_is_freed_while_the_process_runs() {
         let queue = place.queues.create("q", wanted).await.unwrap();
         put(&queue, &["a", "b", "c", "d"]).await;
         let taken = claim(&queue, "g", 2).await;
-        settle(&queue, "g", &taken[..1], Verdict::Ack).await;
+        settle(&queue, "g", &taken[..1], SettleAction::Ack).await;
         settle(&queue, "g", &taken[1..], REJECT).await;
         // Somebody waits for what never comes.
         let (waiting, group) = (queue.clone(), queue.group("s").unwrap());
-        let want = thalweg_queue::ClaimWant {
+        let want = thalweg_queue::ClaimRequest {
             wait: std::time::Duration::from_secs(3600),
             ..up_to(1)
         };

@@ -9,7 +9,9 @@ use crate::support::{
 };
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_queue::{ClaimWant, DeadFilter, DeadSelect, Delivery, NewMessage, Queue, SeekTo, Verdict};
+use thalweg_queue::{
+    ClaimRequest, DeadLetterFilter, DeadLetterSelection, Delivery, NewMessage, Queue, SeekTo, SettleAction,
+};
 
 const FILE: u64 = 256 << 10;
 
@@ -30,7 +32,7 @@ async fn open_with(disk: &SimDisk, file_bytes: u64) -> Place {
 }
 
 async fn claim_all(queue: &Arc<Queue>) -> Vec<Delivery> {
-    let want = ClaimWant {
+    let want = ClaimRequest {
         max_in_flight: Some(10_000),
         ..up_to(10_000)
     };
@@ -47,7 +49,7 @@ async fn claim_all(queue: &Arc<Queue>) -> Vec<Delivery> {
 
 async fn try_ack(queue: &Arc<Queue>, delivery: &Delivery) -> bool {
     let group = queue.group("g").unwrap();
-    let verdict = (queue.receipt(delivery), Verdict::Ack);
+    let verdict = (queue.receipt(delivery), SettleAction::Ack);
     match queue.settle(&group, vec![verdict], true).await {
         Ok(settled) => settled.failed.is_empty(),
         Err(error) => {
@@ -134,7 +136,7 @@ async fn without_a_byte() -> (SimDisk, Place) {
     loop {
         let extended = oldest
             .iter()
-            .map(|one| (queue.receipt(one), Verdict::Extend { visibility: None }));
+            .map(|one| (queue.receipt(one), SettleAction::Extend { visibility: None }));
         let group = queue.group("g").unwrap();
         if queue.settle(&group, extended.collect(), true).await.is_err() {
             return (disk, place);
@@ -197,7 +199,7 @@ impl Relief {
             Relief::Purge => queue.purge().await.map(drop),
             Relief::SeekLatest => queue.seek(&group, SeekTo::Latest).await,
             Relief::PurgeLetters => {
-                let all = DeadSelect::Filter(DeadFilter::default());
+                let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
                 let purged = queue.purge_dead(&all).await?;
                 assert_eq!(purged, 20);
                 Ok(())

@@ -10,7 +10,7 @@ use crate::support::{
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{NewMessage, SeekTo, Verdict};
+use thalweg_queue::{NewMessage, SeekTo, SettleAction};
 
 #[tokio::test]
 async fn a_message_that_fails_after_its_total_time_dies_of_that() {
@@ -74,7 +74,7 @@ async fn an_ack_counts_once_however_often_it_is_repeated() {
         put(&queue, &["x"; 2]).await;
         let (group, taken) = (queue.group("g").unwrap(), claim(&queue, "g", 2).await);
         for _ in 0..3 {
-            settle(&queue, "g", &taken, Verdict::Ack).await;
+            settle(&queue, "g", &taken, SettleAction::Ack).await;
             queue
                 .ack(&group, 0, taken[1].message.offset, taken[1].delivery)
                 .unwrap();
@@ -202,7 +202,7 @@ async fn of_messages_with_one_dedup_id_that_come_together_one_is_stored_and_all_
 #[tokio::test]
 async fn who_closes_a_long_poll_leaves_its_partitions_to_the_others() {
     let mut settings = work(2);
-    settings.ordering = thalweg_queue::settings::Ordering::Strict;
+    settings.ordering = thalweg_queue::settings::QueueOrdering::Strict;
     let (_folder, place, queue) = begin(settings).await;
     let group = queue.group("g").unwrap();
     let poll = |consumer: &'static str| {

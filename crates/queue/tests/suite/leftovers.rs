@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::support::{Place, claim_http, open, put, texts, work};
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, Log, PartitionId, Records, Unit};
+use thalweg_log::{Durability, Log, PartitionId, Records, WriteBatch};
 use thalweg_queue::NewMessage;
 use thalweg_queue::Queue;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
@@ -109,7 +109,7 @@ async fn messages_of_a_queue_that_the_catalogue_has_lost_are_in_a_queue_of_their
         };
         nothing.push(&record).unwrap();
     }
-    let unit = Unit::default().and_of(Kind::Checkpoint, CATALOG, nothing);
+    let unit = WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, nothing);
     Log::append(place.log.as_ref(), unit, None).await.unwrap();
     place.kill();
 
@@ -186,7 +186,7 @@ async fn what_is_found_takes_no_name_that_somebody_has_given() {
         ..RecordRef::of(1, b"")
     };
     nothing.push(&record).unwrap();
-    let unit = Unit::default().and_of(Kind::State, CATALOG, nothing);
+    let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, nothing);
     Log::append(place.log.as_ref(), unit, None).await.unwrap();
     place.kill();
 
@@ -216,7 +216,7 @@ async fn a_queue_that_the_first_version_was_removing_does_not_come_back_when_its
         };
         checkpoint.push(&record).unwrap();
     }
-    let unit = Unit::default().and_of(Kind::Checkpoint, CATALOG, checkpoint);
+    let unit = WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, checkpoint);
     Log::append(place.log.as_ref(), unit, None).await.unwrap();
     place.kill();
 

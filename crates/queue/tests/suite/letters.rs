@@ -9,7 +9,8 @@ use thalweg_log::format::record::Properties;
 use thalweg_queue::message::TOPIC;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings, RetentionMode};
 use thalweg_queue::{
-    DeadFilter, DeadSelect, NewMessage, PROPERTIES_BYTES_MAX, Pause, Queue, REASON_BYTES_MAX, ResendTo, SeekTo, Verdict,
+    DeadLetterFilter, DeadLetterSelection, NewMessage, PROPERTIES_BYTES_MAX, Pause, Queue, REASON_BYTES_MAX, ResendTo,
+    SeekTo, SettleAction,
 };
 
 /// Messages that die at once in group g.
@@ -39,7 +40,7 @@ async fn a_message_with_all_the_properties_that_it_may_have_becomes_a_dead_lette
         queue.produce(message).await.unwrap();
         let taken = claim_http(&queue, "g", 1).await;
         let reason = "ä".repeat(100_000);
-        let reject = Verdict::Reject {
+        let reject = SettleAction::Reject {
             reason: Some(reason.as_str().into()),
         };
         settle(&queue, "g", &taken, reject).await;
@@ -52,12 +53,12 @@ async fn a_message_with_all_the_properties_that_it_may_have_becomes_a_dead_lette
     }
 }
 
-fn all() -> DeadSelect {
-    DeadSelect::Filter(DeadFilter::default())
+fn all() -> DeadLetterSelection {
+    DeadLetterSelection::Filter(DeadLetterFilter::default())
 }
 
-fn ids(ids: &[&str]) -> DeadSelect {
-    DeadSelect::Ids(ids.iter().map(|id| id.parse().unwrap()).collect())
+fn ids(ids: &[&str]) -> DeadLetterSelection {
+    DeadLetterSelection::Ids(ids.iter().map(|id| id.parse().unwrap()).collect())
 }
 
 #[tokio::test]
@@ -149,7 +150,7 @@ async fn a_page_of_large_letters_ends_at_its_bytes_and_all_are_found_page_by_pag
     .await;
     let large = "x".repeat(1 << 20);
     die(&queue, &[large.as_str(); 30]).await;
-    let filter = DeadFilter::default();
+    let filter = DeadLetterFilter::default();
     let page = queue.dead_page(&filter, None, 1000).await.unwrap();
     assert_eq!(page.letters.len(), 24);
     let rest = queue.dead_page(&filter, page.next, 1000).await.unwrap();
@@ -198,7 +199,7 @@ async fn what_was_said_of_a_rejected_message_goes_with_the_purge_and_with_no_lat
     put(&queue, &["a"]).await;
     let group = queue.group("g").unwrap();
     let taken = claim_http(&queue, "g", 1).await;
-    let reject = Verdict::Reject {
+    let reject = SettleAction::Reject {
         reason: Some("the first time".into()),
     };
     let verdict = (queue.receipt(&taken[0]), reject);
@@ -268,7 +269,7 @@ async fn what_has_no_effect_on_dead_letters_is_refused_by_its_name() {
     place.queues.pause(&dead, Pause::Both, false).await.unwrap();
     // A letter that went there again would have lost where it died.
     let to = ResendTo::Queue("dlq.q".into());
-    let all = DeadSelect::Filter(DeadFilter::default());
+    let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
     let refused = queue.resend(&all, to, None).await.unwrap_err();
     assert!(refused.to_string().contains("no way home"), "{refused}");
     assert_eq!(letters(&queue).await.len(), 1);

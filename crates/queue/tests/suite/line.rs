@@ -11,7 +11,7 @@ use std::time::Duration;
 use thalweg_log::Durability;
 use thalweg_log::disk::sim::Random;
 use thalweg_queue::settings::{Overflow, QueueSettings};
-use thalweg_queue::{NewMessage, Produced, Queue, QueueError};
+use thalweg_queue::{NewMessage, ProduceResult, Queue, QueueError};
 
 use crate::support::{ack, begin, claim, number, put, work};
 
@@ -33,7 +33,7 @@ fn batch(name: usize, count: usize) -> Vec<NewMessage> {
     vec![NewMessage::of(name.to_string()); count]
 }
 
-type Stored = tokio::task::JoinHandle<Result<Vec<Produced>, QueueError>>;
+type Stored = tokio::task::JoinHandle<Result<Vec<ProduceResult>, QueueError>>;
 
 /// Begins to store a batch; on one thread it stands in line, if it has to, when this returns.
 async fn begin_to_store(queue: &Arc<Queue>, name: usize, count: usize) -> Stored {
@@ -172,7 +172,7 @@ async fn a_group_that_goes_back_fills_the_queue_again() {
     );
 }
 
-type Call = Pin<Box<dyn Future<Output = Result<Vec<Produced>, QueueError>>>>;
+type Call = Pin<Box<dyn Future<Output = Result<Vec<ProduceResult>, QueueError>>>>;
 
 /// A line as it should be.
 struct Model {

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{begin, keyed, log_options, queues_in, reopened, up_to, waiting_for, work};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, Micros};
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::message::TOPIC;
-use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings, RetentionMode};
-use thalweg_queue::{ClaimWant, Clock, Group, NewMessage, Queue, Queues, SeekTo, SystemClock};
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueOrdering as Order, QueueSettings, RetentionMode};
+use thalweg_queue::{ClaimRequest, Clock, Group, NewMessage, Queue, Queues, SeekTo, SystemClock};
 
 /// Whoever waits so long was never called.
 const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -52,7 +52,7 @@ impl Clock for Interrupting {
 
 async fn interrupted() -> (tempfile::TempDir, Arc<EmbeddedLog>, Arc<Interrupting>, Queues) {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Folder::open(folder.path()).unwrap());
+    let disk = Arc::new(FolderDisk::open(folder.path()).unwrap());
     let log = Arc::new(EmbeddedLog::open(disk, 7, &log_options(4 << 20, 1 << 20)).unwrap());
     let clock = Arc::new(Interrupting::default());
     let queues = queues_in(log.clone(), clock.clone(), u64::MAX).await;
@@ -172,7 +172,7 @@ async fn a_claim_that_passes_over_very_many_messages_lets_a_producer_in_between_
             queue.produce(of_topic(topic)).await.unwrap();
         }
         let (mut asking, mut out) = (queue.ask(&group, "c", MemberKind::Pipeline).unwrap(), Vec::new());
-        asking.claim_now(ClaimWant::default(), &mut out).unwrap();
+        asking.claim_now(ClaimRequest::default(), &mut out).unwrap();
         assert_eq!(out.len(), 1, "{mode:?}");
         place.kill();
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::support::{TestClock, keyed, log_options, number, queues_options, text, until, work};
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, Log, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, Log, PartitionId, Records, WriteBatch};
 use thalweg_queue::settings::{GroupMode, GroupSettings};
 use thalweg_queue::{Queues, Result};
 
@@ -65,7 +65,7 @@ async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
             ..RecordRef::of(1, b"")
         };
         nothing.push(&nobody).unwrap();
-        let unit = Unit::default().and_of(Kind::State, CATALOG, nothing);
+        let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, nothing);
         Log::append(log.as_ref(), unit, None).await.unwrap();
     }
     log.sync().await.unwrap();
@@ -158,7 +158,9 @@ async fn fill(disk: &SimDisk, most: usize, last: &[usize]) -> usize {
     let put = async |bytes: usize| {
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
-        EmbeddedLog::append(&log, Unit::of(FILLER, records), None).await.is_ok()
+        EmbeddedLog::append(&log, WriteBatch::of(FILLER, records), None)
+            .await
+            .is_ok()
     };
     let mut took = 0;
     while took < most && put(3000).await {

@@ -9,8 +9,8 @@ use crate::support::{
 };
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, Ordering as Order, Overflow, QueueSettings, RetentionMode};
-use thalweg_queue::{ClaimWant, NewMessage, Queue, QueueError, SeekTo};
+use thalweg_queue::settings::{GroupMode, Overflow, QueueOrdering as Order, QueueSettings, RetentionMode};
+use thalweg_queue::{ClaimRequest, NewMessage, Queue, QueueError, SeekTo};
 
 const WORK: [(&str, GroupMode); 1] = [("g", GroupMode::Work)];
 
@@ -146,7 +146,7 @@ async fn without_a_work_group_the_oldest_that_is_kept_goes() {
         until("what nobody needs goes", async || queue.stats().retained == 3).await;
         assert_eq!(kept(&queue).await, ["3", "4", "5"]);
         if !groups.is_empty() {
-            let (group, want) = (queue.group("s").unwrap(), ClaimWant::default());
+            let (group, want) = (queue.group("s").unwrap(), ClaimRequest::default());
             let told = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
             assert_eq!(told.unwrap_err().code(), "offset_gap", "the stream is told, once");
             assert_eq!(texts(&claim(&queue, "s", 10).await), ["3", "4", "5"]);
@@ -246,7 +246,7 @@ async fn a_stream_at_the_limit_passes_over_its_oldest_and_what_is_kept_by_age_st
     assert_eq!((queue.depth(), dropped(&queue, "overflow")), (3, 2));
     assert_eq!(kept(&queue).await, ["1", "2", "3", "4", "5", "6", "7", "8"]);
     assert_eq!(texts(&claim(&queue, "quick", 10).await), ["7", "8"]);
-    let (group, want) = (queue.group("slow").unwrap(), ClaimWant::default());
+    let (group, want) = (queue.group("slow").unwrap(), ClaimRequest::default());
     let told = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
     match told {
         Err(QueueError::OffsetGap { from, to, .. }) => assert_eq!((from, to), (3, 5)),

@@ -8,8 +8,10 @@ use crate::support::{
 };
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
-use thalweg_queue::{ClaimWant, DeadSelect, MessageId, NewMessage, Receipt, ResendTo, SeekTo, Verdict};
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueOrdering as Order, QueueSettings};
+use thalweg_queue::{
+    ClaimRequest, DeadLetterSelection, MessageId, NewMessage, Receipt, ResendTo, SeekTo, SettleAction,
+};
 
 #[tokio::test]
 async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart() {
@@ -18,10 +20,10 @@ async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart
     put(&queue, &["a", "b", "c", "d"]).await;
     let first = claim_http(&queue, "alarms", 2).await;
     assert_eq!(texts(&first), ["a", "b"]);
-    settle(&queue, "alarms", &first, Verdict::Ack).await;
+    settle(&queue, "alarms", &first, SettleAction::Ack).await;
     let seen = claim_http(&queue, "live", 3).await;
     assert_eq!(texts(&seen), ["a", "b", "c"]);
-    settle(&queue, "live", &seen[..1], Verdict::Ack).await;
+    settle(&queue, "live", &seen[..1], SettleAction::Ack).await;
     assert_eq!(queue.depth(), 2);
 
     let (place, queue) = reopened(place, folder.path()).await;
@@ -29,7 +31,7 @@ async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart
     let rest = claim_http(&queue, "alarms", 10).await;
     assert_eq!(texts(&rest), ["c", "d"]);
     assert!(rest.iter().all(|delivery| delivery.delivery == 1));
-    settle(&queue, "alarms", &rest, Verdict::Ack).await;
+    settle(&queue, "alarms", &rest, SettleAction::Ack).await;
     assert_eq!(texts(&claim_http(&queue, "live", 10).await), ["b", "c", "d"]);
     assert_eq!(queue.depth(), 0);
 
@@ -84,7 +86,7 @@ async fn a_failing_message_holds_up_its_own_key_alone() {
     assert_eq!(texts(&taken), ["a1", "b1"]);
     let later = nack_in(Duration::from_secs(60));
     settle(&queue, "g", &taken[..1], later).await;
-    settle(&queue, "g", &taken[1..], Verdict::Ack).await;
+    settle(&queue, "g", &taken[1..], SettleAction::Ack).await;
     assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["b2"]);
     place.later(Duration::from_secs(61));
     assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["a1"]);
@@ -100,7 +102,7 @@ async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reason
         let taken = claim_http(&queue, "g", 2).await;
         assert_eq!(texts(&taken), ["bad", "worse"]);
         for (delivery, reason) in taken.iter().zip(reasons) {
-            let failed = Verdict::Nack {
+            let failed = SettleAction::Nack {
                 delay: Some(Duration::ZERO),
                 reason: reason.map(Box::from),
             };
@@ -125,11 +127,17 @@ async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
     let (folder, place, queue) = begin(settings(2, &groups)).await;
     put_keyed(&queue, "k", "bad").await;
     let taken = claim_http(&queue, "g", 1).await;
-    let reject = Verdict::Reject {
+    let reject = SettleAction::Reject {
         reason: Some("no such pump".into()),
     };
     settle(&queue, "g", &taken, reject).await;
-    settle(&queue, "other", &claim_http(&queue, "other", 1).await, Verdict::Ack).await;
+    settle(
+        &queue,
+        "other",
+        &claim_http(&queue, "other", 1).await,
+        SettleAction::Ack,
+    )
+    .await;
 
     let (_place, queue) = reopened(place, folder.path()).await;
     assert!(claim_http(&queue, "g", 1).await.is_empty());
@@ -146,7 +154,7 @@ async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
         offset: letter.offset,
     };
     let sent = queue
-        .resend(&DeadSelect::Ids(vec![id.clone()]), ResendTo::Source, None)
+        .resend(&DeadLetterSelection::Ids(vec![id.clone()]), ResendTo::Source, None)
         .await;
     assert_eq!(sent.unwrap().count, 1);
     assert!(letters(&queue).await.is_empty());
@@ -158,7 +166,7 @@ async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
     assert_eq!((texts(&again), again[0].delivery), (vec!["bad".to_owned()], 1));
     assert!(
         queue
-            .resend(&DeadSelect::Ids(vec![id]), ResendTo::Source, None)
+            .resend(&DeadLetterSelection::Ids(vec![id]), ResendTo::Source, None)
             .await
             .is_err()
     );
@@ -188,7 +196,7 @@ async fn a_full_queue_refuses_until_something_is_settled() {
     put(&queue, &["a", "b"]).await;
     let refused = queue.produce(NewMessage::of("c")).await.unwrap_err();
     assert_eq!(refused.code(), "queue_full");
-    settle(&queue, "g", &claim_http(&queue, "g", 1).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 1).await, SettleAction::Ack).await;
     put(&queue, &["c"]).await;
     let too_many = queue.produce_all(vec![NewMessage::of("d"), NewMessage::of("e")]).await;
     assert_eq!(too_many.unwrap_err().code(), "queue_full");
@@ -231,8 +239,8 @@ async fn a_dedup_id_is_known_after_a_restart_whatever_became_of_its_message_unti
     let (folder, mut place, queue) = begin(with_window(WINDOW)).await;
     let batch = queue.produce_all((0..100).map(message).collect()).await.unwrap();
     let places: Vec<_> = batch.iter().map(|sent| (sent.partition, sent.offset)).collect();
-    settle(&queue, "g", &claim_http(&queue, "g", 50).await, Verdict::Ack).await;
-    settle(&queue, "g", &claim_http(&queue, "g", 50).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 50).await, SettleAction::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 50).await, SettleAction::Ack).await;
     while !queue.browse(None, None, 1).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -285,7 +293,7 @@ async fn seek_and_purge_move_a_group() {
     let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a", "b", "c"]).await;
     let (work, stream) = (queue.group("g").unwrap(), queue.group("s").unwrap());
-    settle(&queue, "g", &claim_http(&queue, "g", 2).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 2).await, SettleAction::Ack).await;
     queue.seek(&work, SeekTo::Earliest).await.unwrap();
     assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["a", "b", "c"]);
     queue.commit(&stream, 0, 2).await.unwrap();
@@ -313,7 +321,7 @@ async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
             break;
         }
         seen += taken.len();
-        settle(&queue, "g", &taken, Verdict::Ack).await;
+        settle(&queue, "g", &taken, SettleAction::Ack).await;
     }
     assert_eq!((seen, queue.depth()), (600, 0));
     put(&queue, &["last"]).await;
@@ -340,7 +348,7 @@ async fn what_came_due_within_the_last_tick_is_found_at_once() {
 async fn what_was_settled_is_let_go() {
     let (_folder, _place, queue) = begin(work(1)).await;
     put(&queue, &["a", "b", "c"]).await;
-    settle(&queue, "g", &claim_http(&queue, "g", 2).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 2).await, SettleAction::Ack).await;
     until("what was settled goes", async || queue.stats().partitions[0].0 >= 2).await;
     assert_eq!(queue.stats().retained, 1);
     assert_eq!(queue.browse(None, None, 10).await.unwrap().len(), 1);
@@ -448,10 +456,10 @@ async fn a_claim_stays_within_its_bytes_but_for_a_single_message_that_is_larger(
         for size in [700, 400, 300, 2000, 10] {
             queue.produce(NewMessage::of(vec![7; size])).await.unwrap();
         }
-        let want = ClaimWant {
+        let want = ClaimRequest {
             max: 10,
             max_bytes: 1000,
-            ..ClaimWant::default()
+            ..ClaimRequest::default()
         };
         let mut sizes = Vec::new();
         for _ in 0..5 {
@@ -478,7 +486,10 @@ async fn a_receipt_of_a_message_that_never_was_is_not_found() {
     put(&queue, &["a"]).await;
     let mut receipt = queue.receipt(&claim_http(&queue, "g", 1).await[0]);
     receipt.id.offset = 77;
-    let settled = queue.settle(&group, vec![(receipt, Verdict::Ack)], true).await.unwrap();
+    let settled = queue
+        .settle(&group, vec![(receipt, SettleAction::Ack)], true)
+        .await
+        .unwrap();
     let codes: Vec<_> = settled.failed.iter().map(|(_, error)| error.code()).collect();
     assert_eq!((settled.settled, &codes[..]), (0, &["message_not_found"][..]));
 }
@@ -586,7 +597,7 @@ async fn a_dedup_window_that_was_off_for_a_while_knows_what_came_since_and_nothi
     for id in ["a", "b", "c"] {
         assert!(!queue.produce(message(id)).await.unwrap().repeated, "{id}");
     }
-    settle(&queue, "g", &claim_http(&queue, "g", 10).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 10).await, SettleAction::Ack).await;
     place.kill();
     let place = open_later(folder.path(), later).await;
     let queue = place.queues.get("q").unwrap();
@@ -611,7 +622,7 @@ async fn partitions_of_a_growth_that_was_refused_are_used_by_the_next_one() {
     assert_eq!((queue.partition_count(), there.len()), (1, before + 4));
     let (place, queue) = reopened(place, folder.path()).await;
     assert_eq!(queue.partition_count(), 1);
-    settle(&queue, "g", &claim_http(&queue, "g", 1).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 1).await, SettleAction::Ack).await;
     place.queues.configure("q", work(3)).await.unwrap();
     assert_eq!(partitions(&place), there);
     let waiting = queue.clone();
@@ -637,7 +648,7 @@ async fn a_work_group_that_goes_to_the_end_has_nothing_of_before_whether_all_of_
         assert_eq!(queue.depth(), 0);
         place.later(Duration::from_secs(120));
         assert!(claim_http(&queue, "g", 10).await.is_empty());
-        let late = vec![(queue.receipt(&taken[1]), Verdict::Ack)];
+        let late = vec![(queue.receipt(&taken[1]), SettleAction::Ack)];
         let settled = queue.settle(&group, late, true).await.unwrap();
         assert_eq!(settled.failed[0].1.code(), "gone");
         put(&queue, &["d"]).await;
@@ -662,7 +673,7 @@ async fn a_work_group_that_goes_back_leaves_what_lies_before_with_whoever_has_it
         (texts(&again), numbers),
         (vec!["b".to_owned(), "c".to_owned()], vec![2, 2])
     );
-    settle(&queue, "g", &taken[..1], Verdict::Ack).await;
-    settle(&queue, "g", &again, Verdict::Ack).await;
+    settle(&queue, "g", &taken[..1], SettleAction::Ack).await;
+    settle(&queue, "g", &again, SettleAction::Ack).await;
     assert_eq!(queue.depth(), 0);
 }

@@ -11,24 +11,24 @@ use crate::support::{
     work,
 };
 use thalweg_log::Durability;
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::Random;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{Delivery, Queue, Receipt, SeekTo, Verdict};
+use thalweg_queue::{Delivery, Queue, Receipt, SeekTo, SettleAction};
 
-async fn start(disk: &Arc<Ram>, ahead: Duration) -> Place {
+async fn start(disk: &Arc<RamDisk>, ahead: Duration) -> Place {
     open_on(disk.clone(), &log_options(1 << 20, 1 << 19), ahead, u64::MAX).await
 }
 
 /// As `kill -9` leaves the disk: what was not written yet never is.
-fn killed(place: Place, disk: &Ram) -> Arc<Ram> {
+fn killed(place: Place, disk: &RamDisk) -> Arc<RamDisk> {
     let left = disk_of(&files_of(disk));
     place.kill();
     left
 }
 
 /// The code of the answer to one verdict, by the text of a receipt; `ok` if it holds.
-async fn answer(queue: &Arc<Queue>, group: &str, receipt: &str, verdict: Verdict) -> &'static str {
+async fn answer(queue: &Arc<Queue>, group: &str, receipt: &str, verdict: SettleAction) -> &'static str {
     let receipt: Receipt = receipt.parse().unwrap();
     assert_eq!(receipt.to_string().parse(), Ok(receipt.clone()));
     let group = queue.group(group).unwrap();
@@ -44,13 +44,13 @@ async fn claim_one(queue: &Arc<Queue>, consumer: &str) -> String {
     text_of(queue, &claim_http_as(queue, "g", consumer, up_to(1)).await[0])
 }
 
-fn all_verdicts() -> [Verdict; 4] {
+fn all_verdicts() -> [SettleAction; 4] {
     let reason = None;
     [
-        Verdict::Ack,
+        SettleAction::Ack,
         nack_in(Duration::ZERO),
-        Verdict::Reject { reason },
-        Verdict::Extend { visibility: None },
+        SettleAction::Reject { reason },
+        SettleAction::Extend { visibility: None },
     ]
 }
 
@@ -66,13 +66,13 @@ async fn only_the_new_one_counts(queue: &Arc<Queue>, old: &str, new: &str) {
     queue
         .give_back(&queue.group("g").unwrap(), &[old.parse().unwrap()], true)
         .unwrap();
-    assert_eq!(answer(queue, "g", new, Verdict::Ack).await, "ok", "{new}");
+    assert_eq!(answer(queue, "g", new, SettleAction::Ack).await, "ok", "{new}");
 }
 
 #[tokio::test]
 async fn a_queue_or_group_that_is_deleted_and_made_again_knows_no_receipts_of_before() {
     for durability in [Durability::Fsync, Durability::Memory] {
-        let place = start(&Arc::new(Ram::new(64 << 20)), Duration::ZERO).await;
+        let place = start(&Arc::new(RamDisk::new(64 << 20)), Duration::ZERO).await;
         let wanted = QueueSettings {
             durability: Some(durability),
             ..work(1)
@@ -82,7 +82,11 @@ async fn a_queue_or_group_that_is_deleted_and_made_again_knows_no_receipts_of_be
         let old = claim_one(&queue, "one").await;
         place.queues.remove("q", true).await.unwrap();
         let queue = place.queues.create("q", wanted).await.unwrap();
-        assert_eq!(answer(&queue, "g", &old, Verdict::Ack).await, "gone", "it is empty");
+        assert_eq!(
+            answer(&queue, "g", &old, SettleAction::Ack).await,
+            "gone",
+            "it is empty"
+        );
         put(&queue, &["b"]).await;
         let group = queue.group("g").unwrap();
         let of_group = claim_one(&queue, "two").await;
@@ -93,7 +97,7 @@ async fn a_queue_or_group_that_is_deleted_and_made_again_knows_no_receipts_of_be
         place.queues.remove_group(&queue, "g").await.unwrap();
         // A flow may still have the group that is gone.
         let late = queue
-            .settle(&group, vec![(of_group.parse().unwrap(), Verdict::Ack)], true)
+            .settle(&group, vec![(of_group.parse().unwrap(), SettleAction::Ack)], true)
             .await
             .unwrap();
         assert_eq!(late.failed[0].1.code(), "gone");
@@ -110,7 +114,7 @@ async fn a_queue_or_group_that_is_deleted_and_made_again_knows_no_receipts_of_be
 
 #[tokio::test]
 async fn a_lease_that_a_crash_has_lost_is_not_taken_for_the_next_one() {
-    let disk = Arc::new(Ram::new(64 << 20));
+    let disk = Arc::new(RamDisk::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;
     let queue = place.queues.create("q", work(1)).await.unwrap();
     put(&queue, &["a", "b"]).await;
@@ -123,33 +127,37 @@ async fn a_lease_that_a_crash_has_lost_is_not_taken_for_the_next_one() {
     let place = start(&disk, Duration::ZERO).await;
     let queue = place.queue();
     assert_eq!(
-        answer(&queue, "g", &lost, Verdict::Ack).await,
+        answer(&queue, "g", &lost, SettleAction::Ack).await,
         "gone",
         "it is ready again"
     );
     let again = claim_one(&queue, "two").await;
     only_the_new_one_counts(&queue, &lost, &again).await;
-    assert_eq!(answer(&queue, "g", &kept, Verdict::Ack).await, "ok", "it was stored");
     assert_eq!(
-        answer(&queue, "g", &kept, Verdict::Ack).await,
+        answer(&queue, "g", &kept, SettleAction::Ack).await,
+        "ok",
+        "it was stored"
+    );
+    assert_eq!(
+        answer(&queue, "g", &kept, SettleAction::Ack).await,
         "ok",
         "and may be repeated"
     );
     place.stop().await;
     let place = start(&disk, Duration::ZERO).await;
     assert_eq!(
-        answer(&place.queue(), "g", &again, Verdict::Ack).await,
+        answer(&place.queue(), "g", &again, SettleAction::Ack).await,
         "ok",
         "also after a start"
     );
-    assert_eq!(answer(&place.queue(), "g", &lost, Verdict::Ack).await, "gone");
+    assert_eq!(answer(&place.queue(), "g", &lost, SettleAction::Ack).await, "gone");
     place.stop().await;
 }
 
 #[tokio::test]
 async fn an_ack_from_before_a_start_is_known_as_a_repetition_as_the_documentation_says() {
     const REMEMBERED: usize = 4096;
-    let disk = Arc::new(Ram::new(64 << 20));
+    let disk = Arc::new(RamDisk::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;
     let mut wanted = work(1);
     wanted.max_in_flight = 20_000;
@@ -165,17 +173,17 @@ async fn an_ack_from_before_a_start_is_known_as_a_repetition_as_the_documentatio
     assert_eq!(receipts.len(), count);
     let (before, after) = receipts.split_at(count / 2);
     for receipt in before {
-        assert_eq!(answer(&queue, "g", receipt, Verdict::Ack).await, "ok");
+        assert_eq!(answer(&queue, "g", receipt, SettleAction::Ack).await, "ok");
     }
     place.stop().await;
     let place = start(&disk, Duration::ZERO).await;
     let queue = place.queue();
     for receipt in after {
-        assert_eq!(answer(&queue, "g", receipt, Verdict::Ack).await, "ok");
+        assert_eq!(answer(&queue, "g", receipt, SettleAction::Ack).await, "ok");
     }
     for receipt in before {
         assert_eq!(
-            answer(&queue, "g", receipt, Verdict::Ack).await,
+            answer(&queue, "g", receipt, SettleAction::Ack).await,
             "ok",
             "settled before the start"
         );
@@ -183,14 +191,14 @@ async fn an_ack_from_before_a_start_is_known_as_a_repetition_as_the_documentatio
     let (forgotten, last) = after.split_at(after.len() - REMEMBERED);
     for receipt in last {
         assert_eq!(
-            answer(&queue, "g", receipt, Verdict::Ack).await,
+            answer(&queue, "g", receipt, SettleAction::Ack).await,
             "ok",
             "one of the last 4,096"
         );
     }
     for receipt in forgotten {
         assert_eq!(
-            answer(&queue, "g", receipt, Verdict::Ack).await,
+            answer(&queue, "g", receipt, SettleAction::Ack).await,
             "gone",
             "there is nothing left to do"
         );
@@ -200,13 +208,13 @@ async fn an_ack_from_before_a_start_is_known_as_a_repetition_as_the_documentatio
 
 #[tokio::test]
 async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
-    let disk = Arc::new(Ram::new(64 << 20));
+    let disk = Arc::new(RamDisk::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;
     let wanted = settings(1, &[("g", GroupMode::Work), ("keeps", GroupMode::Work)]);
     let queue = place.queues.create("q", wanted).await.unwrap();
     put(&queue, &["a"]).await;
     let old = claim_one(&queue, "one").await;
-    assert_eq!(answer(&queue, "g", &old, Verdict::Ack).await, "ok");
+    assert_eq!(answer(&queue, "g", &old, SettleAction::Ack).await, "ok");
     queue.seek(&queue.group("g").unwrap(), SeekTo::Earliest).await.unwrap();
     let new = claim_one(&queue, "two").await;
     only_the_new_one_counts(&queue, &old, &new).await;
@@ -218,10 +226,10 @@ async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
 async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_out_behind_it() {
     // The first is read again, or passed over; the second was given back or acked.
     for (offset, is_acked) in [(0, false), (0, true), (1, false), (1, true)] {
-        let place = start(&Arc::new(Ram::new(64 << 20)), Duration::ZERO).await;
+        let place = start(&Arc::new(RamDisk::new(64 << 20)), Duration::ZERO).await;
         // Without an order both consumers may have all of it, however shares are dealt meanwhile.
         let settings = thalweg_queue::settings::QueueSettings {
-            ordering: thalweg_queue::settings::Ordering::None,
+            ordering: thalweg_queue::settings::QueueOrdering::None,
             ..work(1)
         };
         let queue = place.queues.create("q", settings).await.unwrap();
@@ -229,13 +237,13 @@ async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_
         put(&queue, &["a", "b"]).await;
         let a = claim_one(&queue, "one").await;
         let b = claim_one(&queue, "one").await;
-        assert_eq!(answer(&queue, "g", &a, Verdict::Ack).await, "ok");
+        assert_eq!(answer(&queue, "g", &a, SettleAction::Ack).await, "ok");
         queue.seek(&group, SeekTo::Earliest).await.unwrap();
         let old = claim_one(&queue, "one").await;
         let number = |receipt: &str| receipt.parse::<Receipt>().unwrap().delivery;
         assert_eq!((number(&b), number(&old)), (1, 2));
         let verdict = if is_acked {
-            Verdict::Ack
+            SettleAction::Ack
         } else {
             nack_in(Duration::from_secs(60))
         };
@@ -265,7 +273,7 @@ async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_
 
 #[tokio::test]
 async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
-    let disk = Arc::new(Ram::new(64 << 20));
+    let disk = Arc::new(RamDisk::new(64 << 20));
     let place = start(&disk, Duration::ZERO).await;
     let queue = place
         .queues
@@ -275,18 +283,18 @@ async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
     put(&queue, &["a", "b", "c"]).await;
     let read = claim_http(&queue, "g", 3).await;
     let [a, b, c] = [0, 1, 2].map(|n| text_of(&queue, &read[n]));
-    assert_eq!(answer(&queue, "g", &a, Verdict::Ack).await, "ok");
+    assert_eq!(answer(&queue, "g", &a, SettleAction::Ack).await, "ok");
     place.stop().await;
     let place = start(&disk, Duration::ZERO).await;
     let queue = place.queue();
     let again = claim_http(&queue, "g", 3).await;
     assert_eq!(again.len(), 2);
     assert_eq!(
-        answer(&queue, "g", &b, Verdict::Reject { reason: None }).await,
+        answer(&queue, "g", &b, SettleAction::Reject { reason: None }).await,
         "gone",
         "another reads"
     );
-    assert_eq!(answer(&queue, "g", &b, Verdict::Ack).await, "ok");
+    assert_eq!(answer(&queue, "g", &b, SettleAction::Ack).await, "ok");
     let to = SeekTo::Offset {
         partition: None,
         offset: 1,
@@ -294,14 +302,14 @@ async fn a_receipt_of_a_stream_counts_for_its_place_until_somebody_seeks() {
     queue.seek(&queue.group("g").unwrap(), to).await.unwrap();
     claim_http(&queue, "g", 3).await;
     for old in [&b, &c, &text_of(&queue, &again[1])] {
-        assert_eq!(answer(&queue, "g", old, Verdict::Ack).await, "gone");
+        assert_eq!(answer(&queue, "g", old, SettleAction::Ack).await, "gone");
     }
     place.stop().await;
 }
 
 #[tokio::test]
 async fn receipts_of_earlier_versions_are_gone() {
-    let place = start(&Arc::new(Ram::new(64 << 20)), Duration::ZERO).await;
+    let place = start(&Arc::new(RamDisk::new(64 << 20)), Duration::ZERO).await;
     let queue = place.queues.create("q", work(1)).await.unwrap();
     put(&queue, &["a"]).await;
     let new = claim_one(&queue, "one").await;
@@ -364,7 +372,7 @@ impl Model {
     }
 
     /// Somebody says what became of a message, with any receipt there ever was.
-    fn settled(&mut self, at: usize, verdict: &Verdict, code: &str) {
+    fn settled(&mut self, at: usize, verdict: &SettleAction, code: &str) {
         let (receipt, given) = &self.given[at];
         let key = (given.queue, given.group, given.message.clone());
         let is_alive = (given.queue, given.group) == (self.queue, self.group);
@@ -378,13 +386,13 @@ impl Model {
             "gone" => {}
             _ => assert!(is_alive, "{receipt} of what is deleted got {code}"),
         }
-        if code == "ok" && *verdict == Verdict::Ack {
+        if code == "ok" && *verdict == SettleAction::Ack {
             let process = self.process;
             let given = &mut self.given[at].1;
             if !std::mem::replace(&mut given.was_acked, true) {
                 given.acked_in = Some(process);
             }
-        } else if *verdict == Verdict::Ack && is_alive && is_last {
+        } else if *verdict == SettleAction::Ack && is_alive && is_last {
             let is_known = given.acked_in.is_some_and(|process| process + 1 >= self.process);
             assert!(!is_known, "{receipt} was acked and now is {code}");
         }
@@ -392,7 +400,7 @@ impl Model {
 }
 
 struct World {
-    disk: Arc<Ram>,
+    disk: Arc<RamDisk>,
     place: Place,
     model: Model,
     random: Random,
@@ -420,7 +428,7 @@ impl World {
 
     async fn restart(&mut self, clean: bool) {
         let (disk, ahead) = (self.disk.clone(), self.ahead);
-        let fresh = start(&Arc::new(Ram::new(1 << 20)), Duration::ZERO).await;
+        let fresh = start(&Arc::new(RamDisk::new(1 << 20)), Duration::ZERO).await;
         let place = std::mem::replace(&mut self.place, fresh);
         if clean {
             place.stop().await;
@@ -504,7 +512,7 @@ async fn whatever_happens_no_receipt_settles_what_it_was_not_given_for() {
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 25));
     for seed in first..first + count {
         println!("seed {seed}");
-        let disk = Arc::new(Ram::new(64 << 20));
+        let disk = Arc::new(RamDisk::new(64 << 20));
         let mut world = World {
             place: start(&disk, Duration::ZERO).await,
             disk,

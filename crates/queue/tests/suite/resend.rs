@@ -11,13 +11,13 @@ use crate::support::{
 use thalweg_log::disk::sim::Random;
 use thalweg_log::{Durability, Log, PartitionId};
 use thalweg_queue::settings::{QueueSettings, RetentionMode};
-use thalweg_queue::{DeadFilter, DeadSelect, MessageId, NewMessage, Queue, ResendTo};
+use thalweg_queue::{DeadLetterFilter, DeadLetterSelection, MessageId, NewMessage, Queue, ResendTo};
 
 /// The state of the groups of `dlq.q`, the second queue that was made.
 const LETTERS_STATE: PartitionId = PartitionId::new(17 | 1 << 31, 0);
 
-fn all() -> DeadSelect {
-    DeadSelect::Filter(DeadFilter::default())
+fn all() -> DeadLetterSelection {
+    DeadLetterSelection::Filter(DeadLetterFilter::default())
 }
 
 fn quick() -> QueueSettings {
@@ -155,7 +155,7 @@ async fn what_is_kept_of_letters_that_are_gone_does_not_grow_with_their_number()
     // One by one it is a record each, until the next checkpoint.
     die(&queue, 200).await;
     for n in 5000..5200 {
-        let one = DeadSelect::Ids(vec![format!("dlq.q:0:{n}").parse().unwrap()]);
+        let one = DeadLetterSelection::Ids(vec![format!("dlq.q:0:{n}").parse().unwrap()]);
         assert_eq!(queue.purge_dead(&one).await.unwrap(), 1);
     }
     assert!(state_records(&place) > 100);
@@ -170,7 +170,7 @@ async fn a_running_process_writes_a_checkpoint_of_the_letters_that_are_gone() {
     let (_folder, place, queue) = begin(quick()).await;
     die(&queue, 60).await;
     for n in 0..30 {
-        let one = DeadSelect::Ids(vec![format!("dlq.q:0:{}", 2 * n).parse().unwrap()]);
+        let one = DeadLetterSelection::Ids(vec![format!("dlq.q:0:{}", 2 * n).parse().unwrap()]);
         queue.purge_dead(&one).await.unwrap();
     }
     place.later(Duration::from_secs(31));
@@ -203,7 +203,11 @@ async fn however_letters_are_taken_each_goes_one_way() {
                     let ids: Vec<MessageId> = (0..count)
                         .map(|_| format!("dlq.q:0:{}", random.below(300)).parse().unwrap())
                         .collect();
-                    let select = if random.one_in(2) { all() } else { DeadSelect::Ids(ids) };
+                    let select = if random.one_in(2) {
+                        all()
+                    } else {
+                        DeadLetterSelection::Ids(ids)
+                    };
                     let to = ResendTo::Queue("other".into());
                     let patience = random.below(40);
                     let leaves = random.one_in(2);
@@ -259,7 +263,7 @@ async fn a_checkpoint_that_is_written_while_letters_go_does_not_bring_them_back(
         let there = letters(&queue).await;
         assert_eq!(there.len(), rounds - round, "they do not come back");
         let dead = place.queues.get("dlq.q").unwrap();
-        let one = DeadSelect::Ids(vec![MessageId {
+        let one = DeadLetterSelection::Ids(vec![MessageId {
             queue: dead.name().clone(),
             partition: 0,
             offset: there[0].offset,

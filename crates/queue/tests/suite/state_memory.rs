@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::Random;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
@@ -17,10 +17,10 @@ const FLOOR: u64 = 4 * (80 << 10);
 
 /// A process with little memory for the state of groups.
 async fn place_with(log_options: &LogOptions) -> Place {
-    place_on(Arc::new(Ram::new(256 << 20)), log_options, SHARE).await
+    place_on(Arc::new(RamDisk::new(256 << 20)), log_options, SHARE).await
 }
 
-async fn place_on(disk: Arc<Ram>, log_options: &LogOptions, state_bytes: u64) -> Place {
+async fn place_on(disk: Arc<RamDisk>, log_options: &LogOptions, state_bytes: u64) -> Place {
     let log = Arc::new(EmbeddedLog::open(disk, 7, log_options).unwrap());
     let options = QueuesOptions {
         state_bytes,
@@ -269,7 +269,7 @@ async fn groups_take_of_the_share_for_each_partition_and_where_nothing_is_left_n
 
 #[tokio::test]
 async fn what_is_stored_is_opened_and_works_though_there_is_no_room_for_its_groups() {
-    let (disk, options) = (Arc::new(Ram::new(256 << 20)), log_options(4 << 20, 1 << 20));
+    let (disk, options) = (Arc::new(RamDisk::new(256 << 20)), log_options(4 << 20, 1 << 20));
     let stored = settings(4, &[("w", GroupMode::Work), ("s", GroupMode::Stream)]);
     let place = place_on(disk.clone(), &options, SHARE).await;
     place.queues.create("q", stored.clone()).await.unwrap();

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{claim_http_as, log_options, nack_in, queues_in, settings, settle, up_to};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{EmbeddedLog, LogOptions, Micros};
 use thalweg_queue::settings::{GroupMode, QueueSettings};
-use thalweg_queue::{Clock, NewMessage, Queue, Queues, Verdict};
+use thalweg_queue::{Clock, NewMessage, Queue, Queues, SettleAction};
 
 const FILE: u64 = 64 << 10;
 const MESSAGES: u64 = 120;
@@ -42,7 +42,7 @@ async fn open_small_files(folder: &Path) -> (Queues, Arc<EmbeddedLog>) {
         scrub: Duration::ZERO,
         ..log_options(FILE, FILE)
     };
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
+    let log = Arc::new(EmbeddedLog::open(Arc::new(FolderDisk::open(folder).unwrap()), 7, &options).unwrap());
     let queues = queues_in(log.clone(), Arc::new(Then), u64::MAX).await;
     (queues, log)
 }
@@ -69,13 +69,13 @@ async fn write(folder: &Path) {
         queue.produce(message).await.unwrap();
     }
     let leased = claim_http_as(&queue, "work", CONSUMER, up_to(5)).await;
-    settle(&queue, "work", &leased[..1], Verdict::Ack).await;
+    settle(&queue, "work", &leased[..1], SettleAction::Ack).await;
     settle(&queue, "work", &leased[1..2], nack_in(Duration::from_hours(1))).await;
     let reason = Some("bad".into());
-    settle(&queue, "work", &leased[2..3], Verdict::Reject { reason }).await;
+    settle(&queue, "work", &leased[2..3], SettleAction::Reject { reason }).await;
     let read = claim_http_as(&queue, "stream", CONSUMER, up_to(7)).await;
     for delivery in &read {
-        settle(&queue, "stream", std::slice::from_ref(delivery), Verdict::Ack).await;
+        settle(&queue, "stream", std::slice::from_ref(delivery), SettleAction::Ack).await;
     }
     queues.create("gone", QueueSettings::default()).await.unwrap();
     queues.remove("gone", true).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_log_of_every_format_is_read_with_its_messages_groups_and_queues() {
 async fn reads_as_it_was(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     unpack(name, folder.path());
-    let whole = thalweg_log::check(&Folder::open(folder.path()).unwrap(), &mut |_, _| {}).unwrap();
+    let whole = thalweg_log::check(&FolderDisk::open(folder.path()).unwrap(), &mut |_, _| {}).unwrap();
     assert!(whole.is_whole(), "{:?}", whole.findings);
     let (queues, log) = open_small_files(folder.path()).await;
     let mut names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
@@ -169,7 +169,11 @@ async fn a_receipt_that_the_first_version_gave_is_gone_and_its_lease_runs_on() {
     let (queues, log) = open_small_files(folder.path()).await;
     let queue = queues.get("jobs").unwrap();
     let group = queue.group("work").unwrap();
-    for verdict in [Verdict::Ack, Verdict::Reject { reason: None }, nack_in(Duration::ZERO)] {
+    for verdict in [
+        SettleAction::Ack,
+        SettleAction::Reject { reason: None },
+        nack_in(Duration::ZERO),
+    ] {
         let receipt = "jobs:0:3:1".parse().unwrap();
         let settled = queue.settle(&group, vec![(receipt, verdict)], true).await.unwrap();
         assert_eq!(settled.failed[0].1.code(), "gone");
@@ -204,7 +208,7 @@ async fn a_receipt_of_a_stored_lease_holds_in_every_later_version() {
         (format!("jobs:0:4:1:16.1.{:x}", epoch - 1), Some("gone")),
         (format!("jobs:0:4:1:17.1.{epoch:x}"), Some("gone")),
     ] {
-        let verdict = (receipt.parse().unwrap(), Verdict::Ack);
+        let verdict = (receipt.parse().unwrap(), SettleAction::Ack);
         let settled = queue.settle(&group, vec![verdict], true).await.unwrap();
         let code = settled.failed.first().map(|(_, error)| error.code());
         assert_eq!(code, wanted, "{receipt}");

@@ -7,7 +7,7 @@ use crate::support::{Place, begin, claim_http_as, put, settings, texts, up_to, w
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::message::{TARGET_GROUP, TOPIC};
 use thalweg_queue::settings::GroupMode;
-use thalweg_queue::{NewMessage, Queue, Receipt, Verdict};
+use thalweg_queue::{NewMessage, Queue, Receipt, SettleAction};
 
 /// A queue of one partition with the stream group "s".
 async fn begin_stream(filter: Option<&str>) -> (tempfile::TempDir, Place, Arc<Queue>) {
@@ -23,7 +23,10 @@ async fn read(queue: &Arc<Queue>, consumer: &str, max: u32) -> Vec<String> {
 async fn ack_offsets(queue: &Arc<Queue>, offsets: &[u64]) {
     // Whoever has read it, in whichever epoch: an ack of a stream counts for its place.
     let receipt = |offset: &u64| -> Receipt { format!("q:0:{offset}:1:16.1.{:x}", u64::MAX).parse().unwrap() };
-    let verdicts = offsets.iter().map(|offset| (receipt(offset), Verdict::Ack)).collect();
+    let verdicts = offsets
+        .iter()
+        .map(|offset| (receipt(offset), SettleAction::Ack))
+        .collect();
     let settled = queue.settle(&queue.group("s").unwrap(), verdicts, true).await.unwrap();
     assert!(settled.failed.is_empty(), "{:?}", settled.failed);
 }

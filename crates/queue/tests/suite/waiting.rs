@@ -9,8 +9,8 @@ use crate::support::{Place, begin, waiting_for, work};
 use thalweg_log::Durability;
 use thalweg_log::disk::sim::Random;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{Ordering as Order, QueueSettings};
-use thalweg_queue::{ClaimWant, Group, NewMessage, Queue};
+use thalweg_queue::settings::{QueueOrdering as Order, QueueSettings};
+use thalweg_queue::{ClaimRequest, Group, NewMessage, Queue};
 
 const MESSAGES: u64 = 3000;
 const CONSUMERS: u64 = 30;
@@ -32,11 +32,11 @@ async fn consume(queue: Arc<Queue>, group: Arc<Group>, number: u64, acked: Arc<A
     let mut random = Random::new(number);
     let name = format!("c{}", number % (CONSUMERS / 2));
     loop {
-        let want = ClaimWant {
+        let want = ClaimRequest {
             max: 1 + random.below(3) as u32,
             wait: FOR_EVER,
             max_in_flight: Some(2),
-            ..ClaimWant::default()
+            ..ClaimRequest::default()
         };
         let claim = queue.claim(&group, &name, MemberKind::Pipeline, want);
         let patience = match random.below(4) {

@@ -5,42 +5,42 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::cache::MapCache;
-use super::lists::{Copied, Piece, Pieces};
+use super::lists::{CopyBudget, DecodedList, TextRef};
+use super::map_cache::MapCache;
 use super::value::{WHOLE, take_value};
-use super::wire::Take;
+use super::wire::WireReader;
 use super::{CodecError, VERSION, flags, kind};
-use crate::metadata::{Changes, Parts};
-use crate::{Failure, Message, MetaMap, Metadata, Payload, SourceName, Stamps, Text, Ticks};
+use crate::metadata::{MetadataChanges, MetadataParts};
+use crate::{Failure, Message, MetaMap, Metadata, Payload, SourceName, Text, Ticks, ValueQuality};
 
 /// Messages for which memory is taken before they are read.
 const CAPACITY_MAX: usize = 10_000;
 
 /// Reads parcels. Messages of one tag share one map over all that it reads.
-pub struct Decoder {
+pub struct MessageDecoder {
     cache: MapCache,
-    pieces: Pieces,
+    pieces: DecodedList,
 }
 
 /// What earlier messages of a parcel have said.
 #[derive(Default)]
-struct Known {
+struct DecodeContext {
     maps: Vec<Arc<MetaMap>>,
     /// Of key and text of each entry of the last map.
     hashes: Vec<(u64, u64)>,
-    changes: Option<Arc<Changes>>,
+    changes: Option<Arc<MetadataChanges>>,
     sources: Vec<SourceName>,
     source_time: i64,
     sample_time: i64,
-    copied: Copied,
+    copied: CopyBudget,
 }
 
-impl Decoder {
+impl MessageDecoder {
     /// Remembers constant maps up to about so many bytes.
-    pub fn new(cache_bytes: usize) -> Decoder {
-        Decoder {
+    pub fn new(cache_bytes: usize) -> MessageDecoder {
+        MessageDecoder {
             cache: MapCache::new(cache_bytes),
-            pieces: Pieces::default(),
+            pieces: DecodedList::default(),
         }
     }
 
@@ -51,13 +51,13 @@ impl Decoder {
 
     /// Reads a whole parcel, and returns all of its messages or none. Raw payloads are slices of it, not copies.
     pub fn decode(&mut self, parcel: &Bytes) -> Result<Vec<Message>, CodecError> {
-        let mut take = Take::new(parcel);
+        let mut take = WireReader::new(parcel);
         let version = take.byte()?;
         if version != VERSION {
             return Err(CodecError::Version { found: version });
         }
         let count = take.count()?;
-        let mut known = Known::default();
+        let mut known = DecodeContext::default();
         let mut messages = Vec::with_capacity(count.min(CAPACITY_MAX));
         for _ in 0..count {
             messages.push(self.message(parcel, &mut take, &mut known)?);
@@ -68,14 +68,19 @@ impl Decoder {
         }
     }
 
-    fn message(&mut self, parcel: &Bytes, take: &mut Take<'_>, known: &mut Known) -> Result<Message, CodecError> {
+    fn message(
+        &mut self,
+        parcel: &Bytes,
+        take: &mut WireReader<'_>,
+        known: &mut DecodeContext,
+    ) -> Result<Message, CodecError> {
         let head = take.byte()?;
         let has = |bit: u8| head & bit != 0;
         let shared = self.map(take, known)?;
         let stamps = if has(flags::STAMPS) {
             stamps(take, known)?
         } else {
-            Stamps::NONE
+            ValueQuality::NONE
         };
         let changes = if has(flags::CHANGED) {
             self.changes(take, known)?
@@ -94,7 +99,7 @@ impl Decoder {
         } else {
             SourceName::default()
         };
-        let meta = Metadata::of_parts(Parts {
+        let meta = Metadata::of_parts(MetadataParts {
             shared: &shared,
             stamps,
             shown: head & flags::SHOWN,
@@ -110,7 +115,7 @@ impl Decoder {
         })
     }
 
-    fn map(&mut self, take: &mut Take<'_>, known: &mut Known) -> Result<Arc<MetaMap>, CodecError> {
+    fn map(&mut self, take: &mut WireReader<'_>, known: &mut DecodeContext) -> Result<Arc<MetaMap>, CodecError> {
         let number = take.varint()?;
         let Some(at) = number.checked_sub(1) else {
             return Ok(MetaMap::empty().clone());
@@ -143,11 +148,11 @@ impl Decoder {
         let mut hash = series.unwrap_or(1);
         for (key, text) in &self.pieces.entries {
             let key = match key {
-                Piece::Earlier(at) => hashes.get(*at).map_or(0, |known| known.0),
+                TextRef::Earlier(at) => hashes.get(*at).map_or(0, |known| known.0),
                 new => xxh3_64(self.pieces.key(*new, earlier).as_bytes()),
             };
             let text = match text {
-                Piece::Earlier(at) => hashes.get(*at).map_or(0, |known| known.1),
+                TextRef::Earlier(at) => hashes.get(*at).map_or(0, |known| known.1),
                 new => xxh3_64(self.pieces.text(*new, earlier).as_bytes()),
             };
             now.push((key, text));
@@ -162,7 +167,7 @@ impl Decoder {
     fn shared(&mut self, hash: u64, series: Option<u64>, earlier: &[(Text, Text)]) -> Arc<MetaMap> {
         let pieces = &self.pieces;
         let is_it = |map: &MetaMap| {
-            let same = |((key, text), piece): ((&Text, &Text), &(Piece, Piece))| {
+            let same = |((key, text), piece): ((&Text, &Text), &(TextRef, TextRef))| {
                 key == pieces.key(piece.0, earlier) && text == pieces.text(piece.1, earlier)
             };
             map.series() == series && map.len() == pieces.entries.len() && map.iter().zip(&pieces.entries).all(same)
@@ -172,11 +177,11 @@ impl Decoder {
         }
         let entries = pieces.entries.iter().map(|(key, text)| {
             let key = match key {
-                Piece::Earlier(at) => earlier.get(*at).map(|entry| entry.0.clone()),
+                TextRef::Earlier(at) => earlier.get(*at).map(|entry| entry.0.clone()),
                 new => Some(Text::new(pieces.key(*new, earlier))),
             };
             let text = match text {
-                Piece::Earlier(at) => earlier.get(*at).map(|entry| entry.1.clone()),
+                TextRef::Earlier(at) => earlier.get(*at).map(|entry| entry.1.clone()),
                 new => Some(Text::new(pieces.text(*new, earlier))),
             };
             (key.unwrap_or_default(), text.unwrap_or_default())
@@ -186,31 +191,35 @@ impl Decoder {
         map
     }
 
-    fn changes(&mut self, take: &mut Take<'_>, known: &mut Known) -> Result<Option<Arc<Changes>>, CodecError> {
+    fn changes(
+        &mut self,
+        take: &mut WireReader<'_>,
+        known: &mut DecodeContext,
+    ) -> Result<Option<Arc<MetadataChanges>>, CodecError> {
         let last = known.changes.take();
-        let earlier = last.as_deref().map_or(&[][..], Changes::list);
+        let earlier = last.as_deref().map_or(&[][..], MetadataChanges::list);
         self.pieces.take(take, earlier, &mut known.copied, true)?;
         let pieces = &self.pieces;
         let same = pieces.entries.len() == earlier.len()
             && pieces.entries.iter().enumerate().all(|(n, entry)| {
-                let unchanged = |piece: Piece| matches!(piece, Piece::Earlier(at) if at == n);
+                let unchanged = |piece: TextRef| matches!(piece, TextRef::Earlier(at) if at == n);
                 unchanged(entry.0) && unchanged(entry.1)
             });
         if !same {
-            let change = |(key, text): &(Piece, Piece)| {
+            let change = |(key, text): &(TextRef, TextRef)| {
                 let key = match key {
-                    Piece::Earlier(at) => earlier.get(*at).map(|entry| entry.0.clone()),
+                    TextRef::Earlier(at) => earlier.get(*at).map(|entry| entry.0.clone()),
                     new => Some(Text::new(pieces.key(*new, earlier))),
                 };
                 let text = match text {
-                    Piece::None => None,
-                    Piece::Earlier(at) => earlier.get(*at).and_then(|entry| entry.1.clone()),
+                    TextRef::None => None,
+                    TextRef::Earlier(at) => earlier.get(*at).and_then(|entry| entry.1.clone()),
                     new => Some(Text::new(pieces.text(*new, earlier))),
                 };
                 (key.unwrap_or_default(), text)
             };
             let list = pieces.entries.iter().map(change).collect();
-            known.changes = Some(Arc::new(Changes::of_list(list)));
+            known.changes = Some(Arc::new(MetadataChanges::of_list(list)));
         } else {
             known.changes = last;
         }
@@ -218,18 +227,18 @@ impl Decoder {
     }
 }
 
-fn stamps(take: &mut Take<'_>, known: &mut Known) -> Result<Stamps, CodecError> {
+fn stamps(take: &mut WireReader<'_>, known: &mut DecodeContext) -> Result<ValueQuality, CodecError> {
     let source = known.source_time.wrapping_add(take.signed()?);
     let server = source.wrapping_add(take.signed()?);
     known.source_time = source;
-    Ok(Stamps {
+    Ok(ValueQuality {
         source_time: Ticks(source),
         server_time: Ticks(server),
         status: take.u32()?,
     })
 }
 
-fn source(take: &mut Take<'_>, known: &mut Known) -> Result<SourceName, CodecError> {
+fn source(take: &mut WireReader<'_>, known: &mut DecodeContext) -> Result<SourceName, CodecError> {
     let number = usize::try_from(take.varint()?).unwrap_or(usize::MAX);
     if let Some(source) = known.sources.get(number) {
         return Ok(*source);
@@ -242,7 +251,7 @@ fn source(take: &mut Take<'_>, known: &mut Known) -> Result<SourceName, CodecErr
     Ok(source)
 }
 
-fn payload(parcel: &Bytes, take: &mut Take<'_>, known: &mut Known) -> Result<Payload, CodecError> {
+fn payload(parcel: &Bytes, take: &mut WireReader<'_>, known: &mut DecodeContext) -> Result<Payload, CodecError> {
     let first = take.byte()?;
     let (kind, of_value) = (first & kind::MASK, first & !kind::MASK);
     match kind {

@@ -4,44 +4,44 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::known::{Found, KnownMaps, Place};
-use super::lists::{Copied, put_list};
+use super::definition_cache::{DefinitionCache, DefinitionKey, DefinitionLookup};
+use super::lists::{CopyBudget, put_list};
 use super::value::{WHOLE, is_shallow, put_value};
 use super::wire::{put_bytes, put_signed, put_varint};
-use super::{TooDeep, VERSION, flags, kind};
-use crate::metadata::Changes;
-use crate::{Message, MetaMap, Payload, Stamps};
+use super::{NestingTooDeep, VERSION, flags, kind};
+use crate::metadata::MetadataChanges;
+use crate::{Message, MetaMap, Payload, ValueQuality};
 
 /// Makes one parcel after the other. Its memory is used again.
 #[derive(Default)]
-pub struct Encoder {
+pub struct MessageEncoder {
     body: Vec<u8>,
     count: usize,
     /// Maps that were defined, by the numbers that tell them apart for ever: their numbers in the parcel.
     maps: HashMap<u64, usize>,
     /// The last of them, whose texts the next ones refer to.
-    last: Option<Last>,
-    known: KnownMaps,
+    last: Option<LastMap>,
+    known: DefinitionCache,
     /// The last changes of a message.
-    changes: Option<Arc<Changes>>,
+    changes: Option<Arc<MetadataChanges>>,
     sources: Vec<&'static Arc<str>>,
     source_time: i64,
     sample_time: i64,
-    copied: Copied,
+    copied: CopyBudget,
 }
 
-struct Last {
+struct LastMap {
     map: Arc<MetaMap>,
     /// It may come again.
     comes_again: bool,
 }
 
-impl Encoder {
+impl MessageEncoder {
     #[cfg(test)]
-    pub(super) fn within(copied_bytes_max: usize) -> Encoder {
-        Encoder {
-            copied: Copied::within(copied_bytes_max),
-            ..Encoder::default()
+    pub(super) fn within(copied_bytes_max: usize) -> MessageEncoder {
+        MessageEncoder {
+            copied: CopyBudget::within(copied_bytes_max),
+            ..MessageEncoder::default()
         }
     }
 
@@ -56,17 +56,17 @@ impl Encoder {
     }
 
     /// Adds a message. After an error the parcel is as it was.
-    pub fn push(&mut self, message: &Message) -> Result<(), TooDeep> {
+    pub fn push(&mut self, message: &Message) -> Result<(), NestingTooDeep> {
         if let Payload::Value(value) | Payload::Sample { value, .. } = &message.payload
             && !is_shallow(value, WHOLE)
         {
-            return Err(TooDeep);
+            return Err(NestingTooDeep);
         }
         // A map that only this message has does not come again.
         let comes_again = Arc::strong_count(message.meta.shared_map()) > 1;
         let settled = message.meta.settled();
         let meta = settled.parts();
-        let has_stamps = meta.stamps != Stamps::NONE;
+        let has_stamps = meta.stamps != ValueQuality::NONE;
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         self.body.push(
             meta.shown
@@ -81,7 +81,7 @@ impl Encoder {
             self.put_stamps(meta.stamps);
         }
         if let Some(changes) = meta.changes {
-            let earlier = self.changes.as_deref().map_or(&[][..], Changes::list);
+            let earlier = self.changes.as_deref().map_or(&[][..], MetadataChanges::list);
             put_list(&mut self.body, changes.list(), earlier, &mut self.copied);
             self.changes = Some(changes.clone());
         }
@@ -116,24 +116,26 @@ impl Encoder {
             true => self.recall_or_define(map),
             false => self.define(map),
         }
-        self.last = Some(Last {
+        self.last = Some(LastMap {
             map: map.clone(),
             comes_again,
         });
     }
 
-    /// Writes the same bytes as [`Encoder::define`].
+    /// Writes the same bytes as [`MessageEncoder::define`].
     fn recall_or_define(&mut self, map: &MetaMap) {
-        let place = Place {
+        let place = DefinitionKey {
             before: self.last.as_ref().map_or(0, |last| last.map.number()),
             map: map.number(),
         };
         let is_seen = match self.known.find(place) {
             // With room for all of it there is room for each of its parts, so it would be written like this.
-            Found::Known(bytes, copied) if self.copied.add(copied) => return self.body.extend_from_slice(bytes),
-            Found::Known(..) => return self.define(map),
-            Found::Seen => true,
-            Found::New => {
+            DefinitionLookup::Known(bytes, copied) if self.copied.add(copied) => {
+                return self.body.extend_from_slice(bytes);
+            }
+            DefinitionLookup::Known(..) => return self.define(map),
+            DefinitionLookup::Seen => true,
+            DefinitionLookup::New => {
                 self.known.note(place);
                 false
             }
@@ -156,8 +158,8 @@ impl Encoder {
         put_list(&mut self.body, map.entries(), earlier, &mut self.copied);
     }
 
-    fn put_stamps(&mut self, stamps: Stamps) {
-        let Stamps {
+    fn put_stamps(&mut self, stamps: ValueQuality) {
+        let ValueQuality {
             source_time,
             server_time,
             status,
@@ -238,16 +240,16 @@ mod tests {
     }
 
     /// Whether the bytes are known of each map behind the one before it.
-    fn known(encoder: &mut Encoder, maps: &[Arc<MetaMap>]) -> Vec<bool> {
-        let places = maps.windows(2).map(|maps| Place {
+    fn known(encoder: &mut MessageEncoder, maps: &[Arc<MetaMap>]) -> Vec<bool> {
+        let places = maps.windows(2).map(|maps| DefinitionKey {
             before: maps[0].number(),
             map: maps[1].number(),
         });
-        let is_known = |place| matches!(encoder.known.find(place), Found::Known(..));
+        let is_known = |place| matches!(encoder.known.find(place), DefinitionLookup::Known(..));
         places.map(is_known).collect()
     }
 
-    fn write(encoder: &mut Encoder, maps: &[Arc<MetaMap>]) {
+    fn write(encoder: &mut MessageEncoder, maps: &[Arc<MetaMap>]) {
         maps.iter().for_each(|map| encoder.push(&message(map)).unwrap());
         encoder.finish();
     }
@@ -255,7 +257,7 @@ mod tests {
     #[test]
     fn maps_that_came_twice_are_known_and_not_held() {
         let maps: Vec<_> = (0..100).map(map).collect();
-        let mut encoder = Encoder::default();
+        let mut encoder = MessageEncoder::default();
         write(&mut encoder, &maps);
         assert_eq!(known(&mut encoder, &maps), [false; 99]);
         write(&mut encoder, &maps);
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn maps_that_only_one_message_has_are_not_even_noted() {
-        let mut encoder = Encoder::default();
+        let mut encoder = MessageEncoder::default();
         let (alone, shared) = (|n| message(&map(n)), map(0));
         for n in 1..100 {
             encoder.push(&alone(n)).unwrap();
@@ -279,7 +281,7 @@ mod tests {
     #[test]
     fn what_was_written_without_room_to_copy_is_not_kept() {
         let maps: Vec<_> = (0..100).map(map).collect();
-        let mut encoder = Encoder::within(200);
+        let mut encoder = MessageEncoder::within(200);
         (0..3).for_each(|_| write(&mut encoder, &maps));
         let known = known(&mut encoder, &maps);
         let some = known.iter().take_while(|known| **known).count();

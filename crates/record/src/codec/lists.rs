@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use super::wire::{Take, put_bytes, put_varint};
+use super::wire::{WireReader, put_bytes, put_varint};
 use super::{COPIED_BYTES_MAX, CodecError};
 use crate::Text;
 
@@ -16,12 +16,12 @@ const NONE: u64 = 4;
 const SKIP_SHIFT: u32 = 3;
 
 /// An entry: a key with a text, or without if the list is one of changes.
-pub(super) trait Entry {
+pub(super) trait ListEntry {
     fn key(&self) -> &Text;
     fn text(&self) -> Option<&Text>;
 }
 
-impl Entry for (Text, Text) {
+impl ListEntry for (Text, Text) {
     fn key(&self) -> &Text {
         &self.0
     }
@@ -31,7 +31,7 @@ impl Entry for (Text, Text) {
     }
 }
 
-impl Entry for (Text, Option<Text>) {
+impl ListEntry for (Text, Option<Text>) {
     fn key(&self) -> &Text {
         &self.0
     }
@@ -42,22 +42,22 @@ impl Entry for (Text, Option<Text>) {
 }
 
 /// Bytes that texts have taken over from earlier ones, in one parcel.
-pub(super) struct Copied {
+pub(super) struct CopyBudget {
     bytes: usize,
     bytes_max: usize,
     /// Whether some were too many.
     refused: bool,
 }
 
-impl Default for Copied {
-    fn default() -> Copied {
-        Copied::within(COPIED_BYTES_MAX)
+impl Default for CopyBudget {
+    fn default() -> CopyBudget {
+        CopyBudget::within(COPIED_BYTES_MAX)
     }
 }
 
-impl Copied {
-    pub fn within(bytes_max: usize) -> Copied {
-        Copied {
+impl CopyBudget {
+    pub fn within(bytes_max: usize) -> CopyBudget {
+        CopyBudget {
             bytes: 0,
             bytes_max,
             refused: false,
@@ -66,7 +66,7 @@ impl Copied {
 
     /// Begins the next parcel.
     pub fn clear(&mut self) {
-        *self = Copied::within(self.bytes_max);
+        *self = CopyBudget::within(self.bytes_max);
     }
 
     /// Counts them; `false`, and nothing is counted, if that is too many.
@@ -91,12 +91,12 @@ impl Copied {
     }
 }
 
-fn text_len<E: Entry>(entry: &E) -> usize {
+fn text_len<E: ListEntry>(entry: &E) -> usize {
     entry.text().map_or(0, |text| text.len())
 }
 
 /// Appends a list that is sorted by key, as is the earlier one.
-pub(super) fn put_list<E: Entry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], copied: &mut Copied) {
+pub(super) fn put_list<E: ListEntry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], copied: &mut CopyBudget) {
     put_varint(out, list.len() as u64);
     let (mut looked, mut next) = (0, 0);
     for entry in list {
@@ -159,7 +159,7 @@ fn shared_bytes(a: &str, b: &str) -> usize {
 
 /// Where a text of a list that was read is.
 #[derive(Clone, Copy)]
-pub(super) enum Piece {
+pub(super) enum TextRef {
     /// In the entry of the earlier list.
     Earlier(usize),
     /// In the scratch.
@@ -169,39 +169,39 @@ pub(super) enum Piece {
 
 /// A list that was read, before anybody made texts of it. Reused, so that a list that is known costs no memory.
 #[derive(Default)]
-pub(super) struct Pieces {
-    pub entries: Vec<(Piece, Piece)>,
+pub(super) struct DecodedList {
+    pub entries: Vec<(TextRef, TextRef)>,
     scratch: String,
 }
 
-impl Pieces {
-    pub fn key<'a, E: Entry>(&'a self, piece: Piece, earlier: &'a [E]) -> &'a str {
+impl DecodedList {
+    pub fn key<'a, E: ListEntry>(&'a self, piece: TextRef, earlier: &'a [E]) -> &'a str {
         match piece {
-            Piece::Earlier(at) => earlier.get(at).map_or("", |entry| entry.key()),
+            TextRef::Earlier(at) => earlier.get(at).map_or("", |entry| entry.key()),
             new => self.new_text(new),
         }
     }
 
-    pub fn text<'a, E: Entry>(&'a self, piece: Piece, earlier: &'a [E]) -> &'a str {
+    pub fn text<'a, E: ListEntry>(&'a self, piece: TextRef, earlier: &'a [E]) -> &'a str {
         match piece {
-            Piece::Earlier(at) => earlier.get(at).and_then(Entry::text).map_or("", Text::as_str),
+            TextRef::Earlier(at) => earlier.get(at).and_then(ListEntry::text).map_or("", Text::as_str),
             new => self.new_text(new),
         }
     }
 
-    fn new_text(&self, piece: Piece) -> &str {
+    fn new_text(&self, piece: TextRef) -> &str {
         match piece {
-            Piece::New(start, end) => self.scratch.get(start..end).unwrap_or_default(),
+            TextRef::New(start, end) => self.scratch.get(start..end).unwrap_or_default(),
             _ => "",
         }
     }
 
     /// Reads a list, and checks that it is sorted, without repeated keys and without empty texts.
-    pub fn take<E: Entry>(
+    pub fn take<E: ListEntry>(
         &mut self,
-        take: &mut Take<'_>,
+        take: &mut WireReader<'_>,
         earlier: &[E],
-        copied: &mut Copied,
+        copied: &mut CopyBudget,
         may_be_none: bool,
     ) -> Result<(), CodecError> {
         self.entries.clear();
@@ -216,7 +216,7 @@ impl Pieces {
             }
             let entry = if head & KNOWN == 0 {
                 let key = self.put(take.text()?);
-                let text = if none { Piece::None } else { self.put(take.text()?) };
+                let text = if none { TextRef::None } else { self.put(take.text()?) };
                 (key, text)
             } else {
                 let at = usize::try_from(head >> SKIP_SHIFT)
@@ -226,7 +226,7 @@ impl Pieces {
                 let (at, known) = found.ok_or_else(|| take.damaged("a key refers to none before it"))?;
                 next = at + 1;
                 copy(take, copied, known.key().len())?;
-                (Piece::Earlier(at), self.take_text(take, (at, known), head, copied)?)
+                (TextRef::Earlier(at), self.take_text(take, (at, known), head, copied)?)
             };
             self.check(take, entry, earlier)?;
             self.entries.push(entry);
@@ -235,22 +235,22 @@ impl Pieces {
     }
 
     /// The text of a known key.
-    fn take_text<E: Entry>(
+    fn take_text<E: ListEntry>(
         &mut self,
-        take: &mut Take<'_>,
+        take: &mut WireReader<'_>,
         (at, known): (usize, &E),
         head: u64,
-        copied: &mut Copied,
-    ) -> Result<Piece, CodecError> {
+        copied: &mut CopyBudget,
+    ) -> Result<TextRef, CodecError> {
         if head & NONE != 0 {
-            return Ok(Piece::None);
+            return Ok(TextRef::None);
         }
         if head & SAME != 0 {
             if known.text().is_none() {
                 return Err(take.damaged("a text refers to none before it"));
             }
             copy(take, copied, text_len(known))?;
-            return Ok(Piece::Earlier(at));
+            return Ok(TextRef::Earlier(at));
         }
         let shared = take.varint()?;
         let rest = take.bytes()?;
@@ -265,7 +265,7 @@ impl Pieces {
                 let start = self.scratch.len();
                 self.scratch.push_str(begin);
                 self.scratch.push_str(rest);
-                return Ok(Piece::New(start, self.scratch.len()));
+                return Ok(TextRef::New(start, self.scratch.len()));
             }
             None => [begin, rest].concat(),
         };
@@ -273,14 +273,19 @@ impl Pieces {
         Ok(self.put(&whole))
     }
 
-    fn put(&mut self, text: &str) -> Piece {
+    fn put(&mut self, text: &str) -> TextRef {
         let start = self.scratch.len();
         self.scratch.push_str(text);
-        Piece::New(start, self.scratch.len())
+        TextRef::New(start, self.scratch.len())
     }
 
-    fn check<E: Entry>(&self, take: &Take<'_>, entry: (Piece, Piece), earlier: &[E]) -> Result<(), CodecError> {
-        if !matches!(entry.1, Piece::None) && self.text(entry.1, earlier).is_empty() {
+    fn check<E: ListEntry>(
+        &self,
+        take: &WireReader<'_>,
+        entry: (TextRef, TextRef),
+        earlier: &[E],
+    ) -> Result<(), CodecError> {
+        if !matches!(entry.1, TextRef::None) && self.text(entry.1, earlier).is_empty() {
             return Err(take.damaged("the text of a key is empty"));
         }
         let key = self.key(entry.0, earlier);
@@ -292,7 +297,7 @@ impl Pieces {
     }
 }
 
-fn copy(take: &Take<'_>, copied: &mut Copied, bytes: usize) -> Result<(), CodecError> {
+fn copy(take: &WireReader<'_>, copied: &mut CopyBudget, bytes: usize) -> Result<(), CodecError> {
     match copied.add(bytes) {
         true => Ok(()),
         false => Err(take.damaged("texts refer to each other too often")),

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{CodecError, Decoder, Encoder, TooDeep, VERSION};
+use super::{CodecError, MessageDecoder, MessageEncoder, NestingTooDeep, VERSION};
 use crate::{
-    Failure, Guid, Marks, Message, MetaMap, Metadata, Object, Payload, SourceName, Stamps, Structured, Text, Ticks,
-    Value, key,
+    Failure, Guid, Message, MetaMap, Metadata, Object, Payload, QualityDetails, SourceName, Structured, Text, Ticks,
+    Value, ValueQuality, key,
 };
 
 fn text() -> impl Strategy<Value = Text> {
@@ -113,7 +113,7 @@ fn map() -> impl Strategy<Value = Arc<MetaMap>> {
     (pairs(), prop::option::of(any::<u64>())).prop_map(|(entries, series)| Arc::new(MetaMap::new(entries, series)))
 }
 
-fn stamps() -> impl Strategy<Value = Option<Stamps>> {
+fn stamps() -> impl Strategy<Value = Option<ValueQuality>> {
     let time = || {
         prop_oneof![
             Just(Ticks::MISSING),
@@ -122,7 +122,7 @@ fn stamps() -> impl Strategy<Value = Option<Stamps>> {
         ]
     };
     prop::option::of((time(), time(), prop_oneof![Just(0), any::<u32>()]).prop_map(
-        |(source_time, server_time, status)| Stamps {
+        |(source_time, server_time, status)| ValueQuality {
             source_time,
             server_time,
             status,
@@ -130,12 +130,12 @@ fn stamps() -> impl Strategy<Value = Option<Stamps>> {
     ))
 }
 
-fn marks() -> impl Strategy<Value = Option<Marks>> {
+fn marks() -> impl Strategy<Value = Option<QualityDetails>> {
     let time = || any::<i64>().prop_map(Ticks);
     let gap = prop::option::of((time(), time()));
     prop::option::weighted(
         0.3,
-        (prop::option::of(text()), gap).prop_map(|(status, gap)| Marks::new(status, gap)),
+        (prop::option::of(text()), gap).prop_map(|(status, gap)| QualityDetails::new(status, gap)),
     )
 }
 
@@ -185,7 +185,7 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
 }
 
 fn parcel(messages: &[Message]) -> Bytes {
-    let mut encoder = Encoder::default();
+    let mut encoder = MessageEncoder::default();
     messages.iter().for_each(|message| encoder.push(message).unwrap());
     assert_eq!(encoder.count(), messages.len());
     let parcel = encoder.finish();
@@ -230,14 +230,14 @@ proptest! {
 
     #[test]
     fn a_message_comes_out_as_it_went_in(messages in messages()) {
-        assert_same(&Decoder::new(1 << 20).decode(&parcel(&messages)).unwrap(), &messages);
+        assert_same(&MessageDecoder::new(1 << 20).decode(&parcel(&messages)).unwrap(), &messages);
     }
 
     #[test]
     fn a_parcel_that_is_cut_off_is_refused_at_its_end(messages in messages(), cut: prop::sample::Index) {
         let parcel = parcel(&messages);
         let cut = cut.index(parcel.len());
-        let error = Decoder::new(1 << 20).decode(&parcel.slice(..cut)).unwrap_err();
+        let error = MessageDecoder::new(1 << 20).decode(&parcel.slice(..cut)).unwrap_err();
         prop_assert!(matches!(error, CodecError::Damaged { at, .. } if at <= cut), "{}", error);
     }
 
@@ -248,9 +248,9 @@ proptest! {
         let mut wrong = parcel(&messages).to_vec();
         let place = place.index(wrong.len());
         wrong[place] = byte;
-        if let Ok(read) = Decoder::new(1 << 20).decode(&wrong.into()) {
+        if let Ok(read) = MessageDecoder::new(1 << 20).decode(&wrong.into()) {
             let again = parcel(&read);
-            assert_same(&Decoder::new(1 << 20).decode(&again).unwrap(), &read);
+            assert_same(&MessageDecoder::new(1 << 20).decode(&again).unwrap(), &read);
         }
     }
 
@@ -260,7 +260,7 @@ proptest! {
         if let Some(first) = bytes.first_mut() {
             *first = VERSION;
         }
-        if let Err(CodecError::Damaged { at, .. }) = Decoder::new(1 << 20).decode(&bytes.clone().into()) {
+        if let Err(CodecError::Damaged { at, .. }) = MessageDecoder::new(1 << 20).decode(&bytes.clone().into()) {
             prop_assert!(at <= bytes.len());
         }
     }
@@ -289,7 +289,7 @@ fn tag(n: u64) -> Arc<MetaMap> {
 }
 
 fn sample(map: &Arc<MetaMap>, n: i64) -> Message {
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: Ticks(17_000_000_000_000_000 + n * 10_000),
         server_time: Ticks(17_000_000_000_000_000 + n * 10_000 + 700),
         status: 0,
@@ -303,7 +303,7 @@ fn sample(map: &Arc<MetaMap>, n: i64) -> Message {
 #[test]
 fn messages_of_a_tag_share_one_map_over_all_parcels() {
     let maps: Vec<_> = (0..50).map(tag).collect();
-    let mut decoder = Decoder::new(1 << 20);
+    let mut decoder = MessageDecoder::new(1 << 20);
     let mut read = |from: i64| {
         let messages: Vec<_> = maps.iter().map(|map| sample(map, from)).collect();
         decoder.decode(&parcel(&messages)).unwrap()
@@ -342,7 +342,7 @@ fn texts_that_refer_to_each_other_cost_no_more_than_is_allowed() {
         "beyond the limit texts are written out: {}",
         honest.len()
     );
-    let read = Decoder::new(0).decode(&honest).unwrap();
+    let read = MessageDecoder::new(0).decode(&honest).unwrap();
     let own = |message: &Message| message.meta.get("long").map(|text| text.into_owned());
     assert!(read.iter().map(own).eq(messages.iter().map(own)));
     // A map with one long text, then maps with the same one.
@@ -353,7 +353,7 @@ fn texts_that_refer_to_each_other_cost_no_more_than_is_allowed() {
     for n in 2..40 {
         hostile.extend([0, n, 0, 1, 3, 0, 0]);
     }
-    let error = Decoder::new(0).decode(&hostile.into()).unwrap_err();
+    let error = MessageDecoder::new(0).decode(&hostile.into()).unwrap_err();
     assert!(
         error.to_string().ends_with("texts refer to each other too often"),
         "{error}"
@@ -362,24 +362,24 @@ fn texts_that_refer_to_each_other_cost_no_more_than_is_allowed() {
 
 #[test]
 fn what_is_nested_too_deep_is_refused_and_leaves_the_parcel_as_it_was() {
-    let mut encoder = Encoder::default();
+    let mut encoder = MessageEncoder::default();
     encoder.push(&nested(super::DEPTH_MAX)).unwrap();
-    assert_eq!(encoder.push(&nested(super::DEPTH_MAX + 1)), Err(TooDeep));
-    let read = Decoder::new(0).decode(&encoder.finish().into()).unwrap();
+    assert_eq!(encoder.push(&nested(super::DEPTH_MAX + 1)), Err(NestingTooDeep));
+    let read = MessageDecoder::new(0).decode(&encoder.finish().into()).unwrap();
     assert_same(&read, &[nested(super::DEPTH_MAX)]);
     let mut hostile = vec![VERSION, 1, 0, 0, 64 | 25, 1];
     hostile.extend([25, 1].repeat(100_000));
-    let error = Decoder::new(0).decode(&hostile.into()).unwrap_err();
+    let error = MessageDecoder::new(0).decode(&hostile.into()).unwrap_err();
     assert!(error.to_string().contains("nested too deep"), "{error}");
 }
 
 #[test]
 fn another_version_is_told_apart_from_damage() {
-    let error = Decoder::new(0)
+    let error = MessageDecoder::new(0)
         .decode(&Bytes::from_static(&[VERSION + 1, 9, 9]))
         .unwrap_err();
     assert_eq!(error, CodecError::Version { found: VERSION + 1 });
-    let error = Decoder::new(0)
+    let error = MessageDecoder::new(0)
         .decode(&Bytes::from_static(&[VERSION, 1, 0, 0, 200]))
         .unwrap_err();
     assert_eq!(
@@ -397,7 +397,7 @@ fn the_first_version_is_read_for_ever() {
     let messages = [message, sample(&tag(8), 43)];
     let written = include_bytes!("fixture_1.bin");
     assert_same(
-        &Decoder::new(0).decode(&Bytes::from_static(written)).unwrap(),
+        &MessageDecoder::new(0).decode(&Bytes::from_static(written)).unwrap(),
         &messages,
     );
 }
@@ -406,7 +406,7 @@ fn the_first_version_is_read_for_ever() {
 #[derive(Clone, Debug)]
 enum Step {
     /// A message of a map, with changes or without.
-    Push(usize, Vec<(Text, Text)>, Option<Marks>),
+    Push(usize, Vec<(Text, Text)>, Option<QualityDetails>),
     /// A message whose map nobody else has.
     PushAlone(Vec<(Text, Text)>),
     TooDeep(usize),
@@ -449,13 +449,13 @@ proptest! {
         copied_bytes_max in prop_oneof![0..300_usize, Just(1 << 20)],
     ) {
         let mut maps = maps;
-        let (mut old, mut new) = (Encoder::within(copied_bytes_max), Encoder::within(copied_bytes_max));
+        let (mut old, mut new) = (MessageEncoder::within(copied_bytes_max), MessageEncoder::within(copied_bytes_max));
         let mut pushed: Vec<Message> = Vec::new();
         for step in steps {
             match step {
                 Step::Push(map, changes, marks) => {
                     let meta = match marks {
-                        Some(marks) => Metadata::marked(maps[map].clone(), Stamps::NONE, marks),
+                        Some(marks) => Metadata::marked(maps[map].clone(), ValueQuality::NONE, marks),
                         None => Metadata::shared(maps[map].clone()),
                     };
                     let mut message = Message::new(Payload::Value(Value::Null), meta);
@@ -471,7 +471,7 @@ proptest! {
                 Step::TooDeep(map) => {
                     let mut message = nested(super::DEPTH_MAX + 1);
                     message.meta = Metadata::shared(maps[map].clone());
-                    prop_assert_eq!(old.push(&message), Err(TooDeep));
+                    prop_assert_eq!(old.push(&message), Err(NestingTooDeep));
                 }
                 Step::Renew(map, entries) => {
                     pushed.clear();
@@ -480,7 +480,7 @@ proptest! {
                 }
                 Step::Repeat => {
                     prop_assert!(old.finish() == new.finish());
-                    new = Encoder::within(copied_bytes_max);
+                    new = MessageEncoder::within(copied_bytes_max);
                     for message in &pushed {
                         prop_assert_eq!(old.push(message), new.push(message));
                     }
@@ -489,12 +489,12 @@ proptest! {
                     prop_assert_eq!((old.count(), old.bytes()), (new.count(), new.bytes()));
                     let parcel = old.finish();
                     prop_assert!(parcel == new.finish());
-                    Decoder::new(1 << 20).decode(&parcel.into()).unwrap();
-                    new = Encoder::within(copied_bytes_max);
+                    MessageDecoder::new(1 << 20).decode(&parcel.into()).unwrap();
+                    new = MessageEncoder::within(copied_bytes_max);
                 }
                 Step::Clear => {
                     old.clear();
-                    new = Encoder::within(copied_bytes_max);
+                    new = MessageEncoder::within(copied_bytes_max);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::wire::{Take, put_bytes, put_signed, put_varint};
+use super::wire::{WireReader, put_bytes, put_signed, put_varint};
 use super::{CodecError, DEPTH_MAX};
 use crate::{Guid, Object, Structured, Text, Ticks, Value};
 
@@ -150,7 +150,7 @@ fn put_structured(out: &mut Vec<u8>, structured: &Structured) {
 }
 
 /// Reads a value whose first byte was read already.
-pub(super) fn take_value(take: &mut Take<'_>, first: u8, depth: usize) -> Result<Value, CodecError> {
+pub(super) fn take_value(take: &mut WireReader<'_>, first: u8, depth: usize) -> Result<Value, CodecError> {
     Ok(match first {
         tag::NULL => Value::Null,
         tag::FALSE => Value::Bool(false),
@@ -195,26 +195,26 @@ pub(super) fn take_value(take: &mut Take<'_>, first: u8, depth: usize) -> Result
     })
 }
 
-fn take_inner(take: &mut Take<'_>, depth: usize) -> Result<Value, CodecError> {
+fn take_inner(take: &mut WireReader<'_>, depth: usize) -> Result<Value, CodecError> {
     let first = take.byte()?;
     take_value(take, first, depth)
 }
 
-fn deeper(take: &Take<'_>, depth: usize) -> Result<usize, CodecError> {
+fn deeper(take: &WireReader<'_>, depth: usize) -> Result<usize, CodecError> {
     let deeper = depth.checked_sub(1);
     deeper.ok_or_else(|| take.damaged("values are nested too deep"))
 }
 
-fn narrow<N: TryFrom<i64>>(take: &mut Take<'_>) -> Result<N, CodecError> {
+fn narrow<N: TryFrom<i64>>(take: &mut WireReader<'_>) -> Result<N, CodecError> {
     let n = take.signed()?;
     N::try_from(n).map_err(|_| take.damaged("a number is too large for its type"))
 }
 
-fn text(take: &mut Take<'_>) -> Result<Text, CodecError> {
+fn text(take: &mut WireReader<'_>) -> Result<Text, CodecError> {
     Ok(Text::new(take.text()?))
 }
 
-fn take_structured(take: &mut Take<'_>, first: u8) -> Result<Structured, CodecError> {
+fn take_structured(take: &mut WireReader<'_>, first: u8) -> Result<Structured, CodecError> {
     Ok(match first {
         tag::EXPANDED_NODE_ID => Structured::ExpandedNodeId {
             node_id: text(take)?,

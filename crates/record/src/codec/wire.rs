@@ -21,14 +21,14 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// What is left to read.
-pub(super) struct Take<'a> {
+pub(super) struct WireReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Take<'a> {
-    pub fn new(bytes: &'a [u8]) -> Take<'a> {
-        Take { bytes, at: 0 }
+impl<'a> WireReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> WireReader<'a> {
+        WireReader { bytes, at: 0 }
     }
 
     pub fn left(&self) -> usize {

@@ -6,28 +6,28 @@ use crate::{Object, Text, Value};
 
 /// What the parser refuses to exceed.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ParseLimits {
     /// Arrays and objects inside each other.
     pub depth: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { depth: 128 }
+impl Default for ParseLimits {
+    fn default() -> ParseLimits {
+        ParseLimits { depth: 128 }
     }
 }
 
 /// What is wrong, and the byte offset at which it was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid JSON at byte {offset}: {what}")]
-pub struct ParseError {
+pub struct JsonError {
     pub offset: usize,
     pub what: &'static str,
 }
 
 const TOO_DEEP: &str = "nested too deeply";
 
-impl ParseError {
+impl JsonError {
     /// Whether the text was refused for its depth; nothing behind that place was looked at.
     pub fn is_too_deep(&self) -> bool {
         self.what == TOO_DEEP
@@ -35,12 +35,12 @@ impl ParseError {
 }
 
 /// Parses one JSON value; anything but white space after it is an error.
-pub fn parse(bytes: &[u8]) -> Result<Value, ParseError> {
-    parse_with(bytes, Limits::default())
+pub fn parse(bytes: &[u8]) -> Result<Value, JsonError> {
+    parse_with(bytes, ParseLimits::default())
 }
 
-pub fn parse_with(bytes: &[u8], limits: Limits) -> Result<Value, ParseError> {
-    let mut parser = Parser {
+pub fn parse_with(bytes: &[u8], limits: ParseLimits) -> Result<Value, JsonError> {
+    let mut parser = JsonParser {
         bytes,
         at: 0,
         depth: limits.depth,
@@ -53,18 +53,18 @@ pub fn parse_with(bytes: &[u8], limits: Limits) -> Result<Value, ParseError> {
     }
 }
 
-struct Parser<'a> {
+struct JsonParser<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
 }
 
-impl<'a> Parser<'a> {
-    fn value(&mut self) -> Result<Value, ParseError> {
+impl<'a> JsonParser<'a> {
+    fn value(&mut self) -> Result<Value, JsonError> {
         self.skip_space();
         match self.peek() {
-            Some(b'{') => self.nested(Parser::object),
-            Some(b'[') => self.nested(Parser::array),
+            Some(b'{') => self.nested(JsonParser::object),
+            Some(b'[') => self.nested(JsonParser::array),
             Some(b'"') => Ok(Value::Text(self.string()?)),
             Some(b't') => self.word(b"true", Value::Bool(true)),
             Some(b'f') => self.word(b"false", Value::Bool(false)),
@@ -75,7 +75,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn nested(&mut self, inner: fn(&mut Self) -> Result<Value, ParseError>) -> Result<Value, ParseError> {
+    fn nested(&mut self, inner: fn(&mut Self) -> Result<Value, JsonError>) -> Result<Value, JsonError> {
         if self.depth == 0 {
             return Err(self.error(TOO_DEEP));
         }
@@ -86,7 +86,7 @@ impl<'a> Parser<'a> {
         value
     }
 
-    fn object(&mut self) -> Result<Value, ParseError> {
+    fn object(&mut self) -> Result<Value, JsonError> {
         let mut members: Vec<(Text, Value)> = Vec::new();
         self.skip_space();
         if self.take(b'}') {
@@ -113,7 +113,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn array(&mut self) -> Result<Value, ParseError> {
+    fn array(&mut self) -> Result<Value, JsonError> {
         let mut values = Vec::new();
         self.skip_space();
         if self.take(b']') {
@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self, word: &[u8], value: Value) -> Result<Value, ParseError> {
+    fn word(&mut self, word: &[u8], value: Value) -> Result<Value, JsonError> {
         if self.rest().starts_with(word) {
             self.at += word.len();
             return Ok(value);
@@ -139,7 +139,7 @@ impl<'a> Parser<'a> {
         Err(self.error("expected true, false or null"))
     }
 
-    fn number(&mut self) -> Result<Value, ParseError> {
+    fn number(&mut self) -> Result<Value, JsonError> {
         let start = self.at;
         self.take(b'-');
         let whole = self.digits();
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         count
     }
 
-    fn string(&mut self) -> Result<Text, ParseError> {
+    fn string(&mut self) -> Result<Text, JsonError> {
         self.at += 1;
         let start = self.at;
         // Strings without escapes are taken as they stand.
@@ -213,7 +213,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn escape(&mut self, text: &mut String) -> Result<(), ParseError> {
+    fn escape(&mut self, text: &mut String) -> Result<(), JsonError> {
         self.at += 1;
         let escaped = self
             .peek()
@@ -233,7 +233,7 @@ impl<'a> Parser<'a> {
     }
 
     /// After `\u`. A surrogate without its partner becomes U+FFFD, as most parsers do.
-    fn unicode_escape(&mut self) -> Result<char, ParseError> {
+    fn unicode_escape(&mut self) -> Result<char, JsonError> {
         let high = self.hex4()?;
         if !(0xD800..0xE000).contains(&high) {
             return Ok(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER));
@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
         Ok(char::REPLACEMENT_CHARACTER)
     }
 
-    fn hex4(&mut self) -> Result<u32, ParseError> {
+    fn hex4(&mut self) -> Result<u32, JsonError> {
         let digits = self.rest().get(..4).and_then(|d| std::str::from_utf8(d).ok());
         let value = digits
             .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -261,9 +261,9 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn utf8(&self, start: usize, end: usize) -> Result<&'a str, ParseError> {
+    fn utf8(&self, start: usize, end: usize) -> Result<&'a str, JsonError> {
         let bytes = self.bytes.get(start..end).unwrap_or_default();
-        std::str::from_utf8(bytes).map_err(|e| ParseError {
+        std::str::from_utf8(bytes).map_err(|e| JsonError {
             offset: start + e.valid_up_to(),
             what: "the text is not valid UTF-8",
         })
@@ -289,8 +289,8 @@ impl<'a> Parser<'a> {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    fn error(&self, what: &'static str) -> ParseError {
-        ParseError { offset: self.at, what }
+    fn error(&self, what: &'static str) -> JsonError {
+        JsonError { offset: self.at, what }
     }
 }
 

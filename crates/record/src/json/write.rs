@@ -16,49 +16,49 @@ pub fn to_string(value: &Value) -> String {
 }
 
 pub fn write(value: &Value, out: &mut String) {
-    Writer {
+    JsonWriter {
         out,
         sort: false,
-        escapes: Escapes::Needed,
+        escapes: EscapeStyle::Needed,
     }
     .value(value);
 }
 
 /// Member names sorted by bytes, and `<`, `>`, `&` escaped: the form in which nested values are put into text.
 pub fn write_sorted(value: &Value, out: &mut String) {
-    Writer {
+    JsonWriter {
         out,
         sort: true,
-        escapes: Escapes::Html,
+        escapes: EscapeStyle::Html,
     }
     .value(value);
 }
 
 /// A JSON string literal with its quotes.
 pub fn write_string(text: &str, out: &mut String) {
-    string(text, Escapes::Needed, out);
+    string(text, EscapeStyle::Needed, out);
 }
 
 /// The same in the form that `JSON.stringify` has: with `\b` and `\f` for what is `\u0008` and `\u000c` elsewhere.
 pub fn write_js_string(text: &str, out: &mut String) {
-    string(text, Escapes::Js, out);
+    string(text, EscapeStyle::Js, out);
 }
 
 /// What is written otherwise than it is, beside what JSON demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Escapes {
+enum EscapeStyle {
     Needed,
     Html,
     Js,
 }
 
-struct Writer<'a> {
+struct JsonWriter<'a> {
     out: &'a mut String,
     sort: bool,
-    escapes: Escapes,
+    escapes: EscapeStyle,
 }
 
-impl Writer<'_> {
+impl JsonWriter<'_> {
     fn value(&mut self, value: &Value) {
         match value {
             Value::Null => self.out.push_str("null"),
@@ -176,9 +176,10 @@ impl Writer<'_> {
     }
 }
 
-fn string(text: &str, escapes: Escapes, out: &mut String) {
-    let is_special =
-        |b: u8| b < 0x20 || b == b'"' || b == b'\\' || (escapes == Escapes::Html && matches!(b, b'<' | b'>' | b'&'));
+fn string(text: &str, escapes: EscapeStyle, out: &mut String) {
+    let is_special = |b: u8| {
+        b < 0x20 || b == b'"' || b == b'\\' || (escapes == EscapeStyle::Html && matches!(b, b'<' | b'>' | b'&'))
+    };
     out.push('"');
     let mut rest = text;
     while let Some(at) = rest.bytes().position(is_special) {
@@ -191,8 +192,8 @@ fn string(text: &str, escapes: Escapes, out: &mut String) {
             Some('\n') => out.push_str("\\n"),
             Some('\r') => out.push_str("\\r"),
             Some('\t') => out.push_str("\\t"),
-            Some('\u{8}') if escapes == Escapes::Js => out.push_str("\\b"),
-            Some('\u{c}') if escapes == Escapes::Js => out.push_str("\\f"),
+            Some('\u{8}') if escapes == EscapeStyle::Js => out.push_str("\\b"),
+            Some('\u{c}') if escapes == EscapeStyle::Js => out.push_str("\\f"),
             Some(c) => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }

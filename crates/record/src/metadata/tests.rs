@@ -13,9 +13,9 @@ fn stamped() -> Metadata {
     );
     Metadata::stamped(
         Arc::new(map),
-        Stamps {
+        ValueQuality {
             source_time: Ticks(0),
-            ..Stamps::NONE
+            ..ValueQuality::NONE
         },
     )
 }
@@ -35,7 +35,7 @@ fn stamps_show_as_text_until_replaced_and_stay_typed() {
 
 fn marked() -> Metadata {
     let meta = stamped();
-    let marks = Marks::new(Some("0x480".into()), Some((Ticks(0), Ticks(10))));
+    let marks = QualityDetails::new(Some("0x480".into()), Some((Ticks(0), Ticks(10))));
     Metadata::marked(meta.shared.clone(), meta.all_stamps(), marks)
 }
 
@@ -69,8 +69,8 @@ fn marks_show_as_text_and_stay_over_another_map() {
 
 #[test]
 fn an_empty_text_of_a_status_is_none() {
-    let marks = Marks::new(Some(Text::default()), None);
-    let meta = Metadata::marked(stamped().shared, Stamps::NONE, marks);
+    let marks = QualityDetails::new(Some(Text::default()), None);
+    let meta = Metadata::marked(stamped().shared, ValueQuality::NONE, marks);
     assert!(!meta.is_marked());
     assert_eq!(meta.get(key::STATUS_CODE).unwrap(), STATUS_GOOD);
 }
@@ -112,9 +112,9 @@ fn a_map_knows_its_lengths() {
 #[test]
 fn many_values_share_their_marks() {
     let (first, second) = (marked(), marked());
-    let marks = Marks(first.own.0.clone().unwrap());
+    let marks = QualityDetails(first.own.0.clone().unwrap());
     let third = Metadata::marked(second.shared.clone(), second.all_stamps(), marks.clone());
-    assert!(Marks(third.own.0.clone().unwrap()).is_same(&marks));
+    assert!(QualityDetails(third.own.0.clone().unwrap()).is_same(&marks));
     assert_eq!(second, third);
 }
 

@@ -7,9 +7,9 @@ use thalweg_record::{Payload, Text, Value};
 use tracing::span;
 
 use super::*;
-use crate::{Form, PayloadReply};
+use crate::{PayloadReply, ScriptForm};
 
-fn engine(form: &Form, code: &str, mode: Mode) -> Engine {
+fn engine(form: &ScriptForm, code: &str, mode: EngineMode) -> Engine {
     let script = Script {
         stage: "one".to_owned(),
         form: form.clone(),
@@ -19,13 +19,13 @@ fn engine(form: &Form, code: &str, mode: Mode) -> Engine {
 }
 
 /// QuickJS has the one script, native code the other.
-fn torn(form: &Form, quickjs: &str, native: &str) -> Engine {
+fn torn(form: &ScriptForm, quickjs: &str, native: &str) -> Engine {
     Log::install();
-    let other = engine(form, native, Mode::Verify);
+    let other = engine(form, native, EngineMode::Verify);
     assert!(other.native.iter().all(Result::is_ok), "{native} runs as native code");
     Engine {
         native: other.native,
-        ..engine(form, quickjs, Mode::Verify)
+        ..engine(form, quickjs, EngineMode::Verify)
     }
 }
 
@@ -78,7 +78,7 @@ impl tracing::Subscriber for Log {
 }
 
 /// Runs a script `times` times. What the last call returned, and how many differences were counted, and logged.
-fn run(engine: &mut Engine, times: usize) -> (Result<Returned, Failure>, u64, usize) {
+fn run(engine: &mut Engine, times: usize) -> (Result<ScriptOutput, Failure>, u64, usize) {
     let (before, message) = (LOGGED.get(), message());
     for _ in 1..times {
         let _ = engine.run(0, &message, &message.meta);
@@ -87,9 +87,9 @@ fn run(engine: &mut Engine, times: usize) -> (Result<Returned, Failure>, u64, us
     (returned, engine.stats().differences, LOGGED.get() - before)
 }
 
-fn payload(returned: Returned) -> Option<Value> {
+fn payload(returned: ScriptOutput) -> Option<Value> {
     match returned {
-        Returned::One(reply) => match reply.payload {
+        ScriptOutput::One(reply) => match reply.payload {
             PayloadReply::New(value) => Some(value),
             _ => None,
         },
@@ -99,7 +99,7 @@ fn payload(returned: Returned) -> Option<Value> {
 
 #[test]
 fn each_result_in_which_the_engines_differ_is_counted_and_logged_and_the_one_of_quickjs_counts() {
-    let body = Form::Body;
+    let body = ScriptForm::Body;
     let of_value = "msg.payload = msg.payload * 2; return msg";
     for (quickjs, native) in [
         // Another value, another type of it, its absence.
@@ -131,7 +131,7 @@ fn each_result_in_which_the_engines_differ_is_counted_and_logged_and_the_one_of_
 
 #[test]
 fn results_that_say_the_same_are_no_difference() {
-    let body = Form::Body;
+    let body = ScriptForm::Body;
     for (quickjs, native) in [
         ("return msg", "return {payload: msg.payload, meta: msg.meta}"),
         ("msg.meta.a = 1; return msg", "msg.meta.a = '1'; return msg"),
@@ -145,15 +145,15 @@ fn results_that_say_the_same_are_no_difference() {
 
 #[test]
 fn conditions_and_expressions_are_compared_alike() {
-    let mut condition = torn(&Form::Condition, "msg.payload > 4", "msg.payload > 5");
+    let mut condition = torn(&ScriptForm::Condition, "msg.payload > 4", "msg.payload > 5");
     let message = message();
     assert_eq!(condition.test(0, &message, &message.meta), Ok(true));
     assert_eq!(condition.stats().differences, 1);
-    let mut same = torn(&Form::Condition, "msg.payload > 4", "msg.payload");
+    let mut same = torn(&ScriptForm::Condition, "msg.payload > 4", "msg.payload");
     assert_eq!(same.test(0, &message, &message.meta), Ok(true));
     assert_eq!(same.stats().differences, 0);
     let variables: [String; 1] = ["left".to_owned()];
-    let mut expression = torn(&Form::Expression(variables.into()), "left + 1", "left - 1");
+    let mut expression = torn(&ScriptForm::Expression(variables.into()), "left + 1", "left - 1");
     let members = [(Text::from("left"), Value::I64(1))];
     let payload_of = Payload::Value(members.into_iter().collect::<thalweg_record::Object>().into());
     let message = Message::new(payload_of, Metadata::default());

@@ -14,12 +14,12 @@ use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, setpriority_process};
 use thalweg_record::{Message, Metadata};
 
-use super::lost::LostThread;
+use super::lost_threads::LostThread;
 use super::spin::Spin;
-use super::{Guard, failed};
+use super::{GuardOptions, failed};
 use crate::{
-    Call, CallFailure, Called, Failure, FailureKind, MetaReply, PayloadReply, Program, Remembering, Reply, Returned,
-    Watch,
+    CallFailure, CallOutcome, CallWatch, Failure, FailureKind, MemoizingEngine, MetaReply, PayloadReply, Program,
+    Reply, ScriptCall, ScriptOutput,
 };
 
 /// Beyond what scripts may use of the stack.
@@ -41,11 +41,11 @@ pub(super) struct OwnedCall {
     pub script: usize,
     message: Message,
     origin: Metadata,
-    kind: Kind,
+    kind: CallPart,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CallPart {
     Whole,
     /// Native code has left its first script.
     Left,
@@ -54,19 +54,19 @@ enum Kind {
 }
 
 impl OwnedCall {
-    pub fn new(call: Call<'_>) -> OwnedCall {
+    pub fn new(call: ScriptCall<'_>) -> OwnedCall {
         OwnedCall {
             condition: call.condition,
             script: call.script,
             message: call.message.clone(),
             origin: call.origin.clone(),
-            kind: Kind::Whole,
+            kind: CallPart::Whole,
         }
     }
 
     /// The call as it came, if nothing of it was made yet.
-    pub fn as_call(&self) -> Option<Call<'_>> {
-        (self.kind == Kind::Whole).then_some(Call {
+    pub fn as_call(&self) -> Option<ScriptCall<'_>> {
+        (self.kind == CallPart::Whole).then_some(ScriptCall {
             condition: self.condition,
             script: self.script,
             message: &self.message,
@@ -75,10 +75,10 @@ impl OwnedCall {
     }
 
     /// What native code has left of a call; whether its condition is known to hold.
-    pub fn rest_of(call: Call<'_>, holds: bool) -> OwnedCall {
+    pub fn rest_of(call: ScriptCall<'_>, holds: bool) -> OwnedCall {
         OwnedCall {
             condition: call.condition.filter(|_| !holds),
-            kind: Kind::Left,
+            kind: CallPart::Left,
             ..OwnedCall::new(call)
         }
     }
@@ -89,13 +89,13 @@ impl OwnedCall {
             script: condition,
             message: message.clone(),
             origin: origin.clone(),
-            kind: Kind::ConditionAlone,
+            kind: CallPart::ConditionAlone,
         }
     }
 
-    fn make(&self, program: &mut Remembering, job: &Job) -> Result<Called, CallFailure> {
+    fn make(&self, program: &mut MemoizingEngine, job: &Job) -> Result<CallOutcome, CallFailure> {
         let (message, origin) = (&self.message, &self.origin);
-        let mut is_left = self.kind != Kind::Whole;
+        let mut is_left = self.kind != CallPart::Whole;
         if let Some(condition) = self.condition {
             let truth = match is_left {
                 true => program.test_quickjs(condition, message, origin),
@@ -103,10 +103,10 @@ impl OwnedCall {
             };
             is_left = false;
             if !truth.map_err(|failure| failed(failure, true))? {
-                return Ok(Called::Skipped);
+                return Ok(CallOutcome::Skipped);
             }
-            if self.kind == Kind::ConditionAlone {
-                return Ok(Called::Returned(Returned::One(Reply {
+            if self.kind == CallPart::ConditionAlone {
+                return Ok(CallOutcome::Returned(ScriptOutput::One(Reply {
                     payload: PayloadReply::Same,
                     meta: MetaReply::Changes(Vec::new()),
                 })));
@@ -117,18 +117,20 @@ impl OwnedCall {
             true => program.run_quickjs(self.script, message, origin),
             false => program.run(self.script, message, origin),
         };
-        returned.map(Called::Returned).map_err(|failure| failed(failure, false))
+        returned
+            .map(CallOutcome::Returned)
+            .map_err(|failure| failed(failure, false))
     }
 }
 
 /// A thread that waits for jobs. It ends when this is dropped, after the job at hand.
 pub(super) struct Helper {
-    jobs: mpsc::Sender<(Arc<Job>, Box<Remembering>)>,
+    jobs: mpsc::Sender<(Arc<Job>, Box<MemoizingEngine>)>,
 }
 
 impl Helper {
     pub fn spawn(name: &str, stack: usize) -> std::io::Result<Helper> {
-        let (jobs, waiting) = mpsc::channel::<(Arc<Job>, Box<Remembering>)>();
+        let (jobs, waiting) = mpsc::channel::<(Arc<Job>, Box<MemoizingEngine>)>();
         let work = move || {
             let mut spin = Spin::default();
             let thread = rustix::thread::gettid();
@@ -147,11 +149,11 @@ impl Helper {
 
     pub fn start(
         &self,
-        program: Box<Remembering>,
-        watch: Watch,
+        program: Box<MemoizingEngine>,
+        watch: CallWatch,
         calls: Arc<Vec<OwnedCall>>,
         from: usize,
-        results: Vec<Result<Called, CallFailure>>,
+        results: Vec<Result<CallOutcome, CallFailure>>,
     ) -> Result<Arc<Job>, String> {
         let job = Arc::new(Job {
             calls,
@@ -179,7 +181,7 @@ impl Helper {
 pub(super) struct Job {
     calls: Arc<Vec<OwnedCall>>,
     from: usize,
-    watch: Watch,
+    watch: CallWatch,
     state: Mutex<JobState>,
     /// For one who does not sleep yet.
     is_ended: AtomicBool,
@@ -187,7 +189,7 @@ pub(super) struct Job {
 }
 
 struct JobState {
-    results: Vec<Result<Called, CallFailure>>,
+    results: Vec<Result<CallOutcome, CallFailure>>,
     /// The number of the call under way.
     call: u64,
     /// Which makes it.
@@ -196,14 +198,14 @@ struct JobState {
     /// When it began; `None` before the first one.
     started: Option<Instant>,
     /// The engine, once all calls are made, or a panic.
-    end: Option<Result<Box<Remembering>, Box<dyn Any + Send>>>,
+    end: Option<Result<Box<MemoizingEngine>, Box<dyn Any + Send>>>,
     /// The job was given up; the thread takes this along.
     lost: Option<LostThread>,
 }
 
 /// How a job ended for the one who waits.
-pub(super) enum Ended {
-    Done(Box<Remembering>),
+pub(super) enum JobOutcome {
+    Done(Box<MemoizingEngine>),
     /// The call behind the last result was given up.
     GivenUp(CallFailure),
     Panicked(Box<dyn Any + Send>),
@@ -212,7 +214,7 @@ pub(super) enum Ended {
 /// The side of the helper.
 impl Job {
     /// Makes all calls. `Some` if the job was given up.
-    fn work(&self, mut program: Box<Remembering>, thread: Pid) -> Option<LostThread> {
+    fn work(&self, mut program: Box<MemoizingEngine>, thread: Pid) -> Option<LostThread> {
         self.state.lock().thread = Some(thread);
         let made = catch_unwind(AssertUnwindSafe(|| {
             let mut calls = self.calls.get(self.from..).unwrap_or_default().iter().peekable();
@@ -258,10 +260,10 @@ impl Job {
     pub fn wait(
         &self,
         timeout: Duration,
-        guard: &Guard,
+        guard: &GuardOptions,
         spin: &mut Spin,
-        results: &mut Vec<Result<Called, CallFailure>>,
-    ) -> Ended {
+        results: &mut Vec<Result<CallOutcome, CallFailure>>,
+    ) -> JobOutcome {
         let handed_over = Instant::now();
         let patience = timeout.saturating_add(timeout.max(GRACE_MIN));
         spin.until(|| self.is_ended.load(Ordering::Acquire).then_some(()));
@@ -270,8 +272,8 @@ impl Job {
             if let Some(end) = state.end.take() {
                 *results = std::mem::take(&mut state.results);
                 return match end {
-                    Ok(program) => Ended::Done(program),
-                    Err(panic) => Ended::Panicked(panic),
+                    Ok(program) => JobOutcome::Done(program),
+                    Err(panic) => JobOutcome::Panicked(panic),
                 };
             }
             let ran = state.started.map(|started| started.elapsed()).unwrap_or_default();
@@ -294,9 +296,9 @@ impl Job {
         state: &mut JobState,
         timeout: Duration,
         is_stopping: bool,
-        guard: &Guard,
-        results: &mut Vec<Result<Called, CallFailure>>,
-    ) -> Ended {
+        guard: &GuardOptions,
+        results: &mut Vec<Result<CallOutcome, CallFailure>>,
+    ) -> JobOutcome {
         // If the built-in function ever returns, the script ends at its next step.
         self.watch.abandon();
         state.lost = Some(guard.lost.add(guard.on_lost.clone()));
@@ -316,6 +318,6 @@ impl Job {
             ),
         };
         let failure = failed(Failure { kind, text }, state.is_condition);
-        Ended::GivenUp(failure)
+        JobOutcome::GivenUp(failure)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{Cache, Console, ConsoleLevel, Form, Limits};
+use crate::{Cache, Console, ConsoleLevel, ScriptForm, ScriptLimits};
 
 /// Far more than any of these takes, and far less than what they ask for.
 const GENEROUS: Duration = Duration::from_secs(20);
@@ -28,14 +28,14 @@ impl Console for Lines {
 }
 
 struct Bench {
-    program: Guarded,
+    program: GuardedProgram,
     lost: LostThreads,
     lines: Arc<Lines>,
     cache: Arc<Cache>,
 }
 
 impl Bench {
-    fn new(scripts: &[(Form, &str)], timeout: Duration, guard: Guard) -> Bench {
+    fn new(scripts: &[(ScriptForm, &str)], timeout: Duration, guard: GuardOptions) -> Bench {
         let (lines, cache) = (Arc::new(Lines::default()), Arc::new(Cache::new(100)));
         let scripts: Vec<Script> = scripts
             .iter()
@@ -47,17 +47,17 @@ impl Bench {
             })
             .collect();
         let environment = Environment {
-            limits: Limits {
+            limits: ScriptLimits {
                 timeout,
                 memory: 32 << 20,
-                ..Limits::default()
+                ..ScriptLimits::default()
             },
             console: lines.clone(),
             cache: cache.clone(),
             ..Environment::bare()
         };
         let lost = guard.lost.clone();
-        let program = Guarded::new(&scripts, environment, Mode::Auto, guard).unwrap();
+        let program = GuardedProgram::new(&scripts, environment, EngineMode::Auto, guard).unwrap();
         Bench {
             program,
             lost,
@@ -67,10 +67,14 @@ impl Bench {
     }
 
     fn body(code: &str) -> Bench {
-        Bench::new(&[(Form::Body, code)], Duration::from_millis(100), Guard::default())
+        Bench::new(
+            &[(ScriptForm::Body, code)],
+            Duration::from_millis(100),
+            GuardOptions::default(),
+        )
     }
 
-    fn run(&mut self, payload: &str) -> Result<Returned, Failure> {
+    fn run(&mut self, payload: &str) -> Result<ScriptOutput, Failure> {
         let message = Message::raw(payload.to_owned().into_bytes());
         self.program.run(0, &message, &message.meta)
     }
@@ -81,7 +85,7 @@ impl Bench {
             .iter()
             .map(|payload| Message::raw((*payload).to_owned().into_bytes()))
             .collect();
-        let mut calls = messages.iter().map(|message| Call {
+        let mut calls = messages.iter().map(|message| ScriptCall {
             condition,
             script,
             message,
@@ -89,10 +93,10 @@ impl Bench {
         });
         let mut results = Vec::new();
         self.program.call_all(&mut calls, &mut results);
-        let letter = |result: &Result<Called, CallFailure>| match result {
-            Ok(Called::Skipped) => 's',
-            Ok(Called::Returned(Returned::Nothing)) => 'n',
-            Ok(Called::Returned(_)) => 'r',
+        let letter = |result: &Result<CallOutcome, CallFailure>| match result {
+            Ok(CallOutcome::Skipped) => 's',
+            Ok(CallOutcome::Returned(ScriptOutput::Nothing)) => 'n',
+            Ok(CallOutcome::Returned(_)) => 'r',
             Err(failed) => match failed.failure.kind {
                 FailureKind::Timeout => 't',
                 FailureKind::Limit => 'l',
@@ -185,9 +189,9 @@ fn the_messages_around_one_that_is_given_up_keep_their_results_and_their_order()
     );
     let condition = format!("if (msg.payload === 'slow') {SLOW}; msg.payload !== 'skip'");
     let mut bench = Bench::new(
-        &[(Form::Body, &script), (Form::Condition, &condition)],
+        &[(ScriptForm::Body, &script), (ScriptForm::Condition, &condition)],
         Duration::from_millis(100),
-        Guard::default(),
+        GuardOptions::default(),
     );
     assert_eq!(bench.batch(None, 0, &["1", "bad", "0", "2"]), "rtnr");
     assert_eq!(
@@ -215,15 +219,15 @@ fn what_a_call_does_after_it_was_given_up_is_void() {
 fn lost_threads_are_bounded_and_told_and_calls_go_on_once_one_has_ended() {
     let told = Arc::new(parking_lot::Mutex::new(0i64));
     let on_lost = told.clone();
-    let guard = Guard {
+    let guard = GuardOptions {
         lost_max: 2,
         on_lost: Arc::new(move |change| *on_lost.lock() += change),
-        ..Guard::default()
+        ..GuardOptions::default()
     };
     let script = format!("if (msg.payload === 'bad') {SLOW}; new Map(); return msg");
     let native = "return msg";
     let mut bench = Bench::new(
-        &[(Form::Body, &script), (Form::Body, native)],
+        &[(ScriptForm::Body, &script), (ScriptForm::Body, native)],
         Duration::from_millis(50),
         guard,
     );
@@ -244,12 +248,12 @@ fn lost_threads_are_bounded_and_told_and_calls_go_on_once_one_has_ended() {
 /// However many are lost, they take what nobody else wants.
 #[test]
 fn a_lost_thread_comes_after_all_others() {
-    let guard = Guard {
+    let guard = GuardOptions {
         name: "to be lost".to_owned(),
-        ..Guard::default()
+        ..GuardOptions::default()
     };
     let script = format!("new Map(); if (msg.payload === 'bad') {SLOW}; return msg");
-    let mut bench = Bench::new(&[(Form::Body, &script)], Duration::from_millis(50), guard);
+    let mut bench = Bench::new(&[(ScriptForm::Body, &script)], Duration::from_millis(50), guard);
     let niceness = || -> Vec<String> {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
@@ -275,12 +279,12 @@ fn a_lost_thread_comes_after_all_others() {
 fn a_flow_that_gives_up_does_not_wait_for_a_script() {
     let gives_up = Arc::new(AtomicBool::new(false));
     let asked = gives_up.clone();
-    let guard = Guard {
+    let guard = GuardOptions {
         gives_up: Arc::new(move || asked.load(Ordering::Relaxed)),
-        ..Guard::default()
+        ..GuardOptions::default()
     };
     let script = "if (msg.payload === 'bad') for (;;) {} return msg";
-    let mut bench = Bench::new(&[(Form::Body, script)], Duration::from_secs(3600), guard);
+    let mut bench = Bench::new(&[(ScriptForm::Body, script)], Duration::from_secs(3600), guard);
     let later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(150));
         gives_up.store(true, Ordering::Relaxed);
@@ -295,6 +299,10 @@ fn a_flow_that_gives_up_does_not_wait_for_a_script() {
 #[test]
 fn a_long_batch_of_short_calls_is_not_late() {
     let script = "const m = new Map(); for (let i = 0; i < 20000; i++) m.set(i % 10, i); return msg";
-    let mut bench = Bench::new(&[(Form::Body, script)], Duration::from_millis(500), Guard::default());
+    let mut bench = Bench::new(
+        &[(ScriptForm::Body, script)],
+        Duration::from_millis(500),
+        GuardOptions::default(),
+    );
     assert_eq!(bench.batch(None, 0, &["1"; 1000]), "r".repeat(1000));
 }

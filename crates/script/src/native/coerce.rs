@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 
 use thalweg_record::Text;
 
-use super::heap::{Heap, Js, Object, Ref, Run, bail};
+use super::heap::{EvalResult, Heap, HeapObject, Js, ObjectRef, bail};
 use super::{date, number};
 
 /// `String(value)`.
-pub(super) fn text(heap: &mut Heap<'_>, value: &Js) -> Run<Text> {
+pub(super) fn text(heap: &mut Heap<'_>, value: &Js) -> EvalResult<Text> {
     Ok(match value {
         Js::Empty => return bail("a variable before its declaration"),
         Js::Undefined => Text::new_static("undefined"),
@@ -22,7 +22,7 @@ pub(super) fn text(heap: &mut Heap<'_>, value: &Js) -> Run<Text> {
 }
 
 /// Adds `String(value)` to a text.
-pub(super) fn push_text(heap: &mut Heap<'_>, value: &Js, out: &mut String) -> Run<()> {
+pub(super) fn push_text(heap: &mut Heap<'_>, value: &Js, out: &mut String) -> EvalResult<()> {
     match value {
         Js::Text(text) => out.push_str(text),
         other => out.push_str(&text(heap, other)?),
@@ -33,11 +33,11 @@ pub(super) fn push_text(heap: &mut Heap<'_>, value: &Js, out: &mut String) -> Ru
 const NESTED_MAX: usize = 32;
 
 /// What an object is as a text: of an array its elements, of others what `Object.prototype.toString` says.
-fn object_text(heap: &mut Heap<'_>, place: Ref, depth: usize) -> Run<Text> {
+fn object_text(heap: &mut Heap<'_>, place: ObjectRef, depth: usize) -> EvalResult<Text> {
     if depth > NESTED_MAX {
         return bail("deeply nested arrays");
     }
-    if place == Ref::META {
+    if place == ObjectRef::META {
         for name in ["toString", "valueOf"] {
             if heap.has_own(place, name)? {
                 return bail("an object with a toString of its own");
@@ -46,8 +46,8 @@ fn object_text(heap: &mut Heap<'_>, place: Ref, depth: usize) -> Run<Text> {
         return Ok(Text::new_static("[object Object]"));
     }
     let elements = match heap.object(place)? {
-        Object::Array(elements) => elements.clone(),
-        Object::Plain(members) => {
+        HeapObject::Array(elements) => elements.clone(),
+        HeapObject::Plain(members) => {
             return match members.iter().any(|(name, _)| name == "toString" || name == "valueOf") {
                 true => bail("an object with a toString of its own"),
                 false => Ok(Text::new_static("[object Object]")),
@@ -59,7 +59,7 @@ fn object_text(heap: &mut Heap<'_>, place: Ref, depth: usize) -> Run<Text> {
 }
 
 /// `elements.join(separator)`.
-pub(super) fn joined(heap: &mut Heap<'_>, elements: &[Js], separator: &str, depth: usize) -> Run<Text> {
+pub(super) fn joined(heap: &mut Heap<'_>, elements: &[Js], separator: &str, depth: usize) -> EvalResult<Text> {
     let mut out = String::new();
     for (i, element) in elements.iter().enumerate() {
         if i > 0 {
@@ -79,7 +79,7 @@ pub(super) fn joined(heap: &mut Heap<'_>, elements: &[Js], separator: &str, dept
 }
 
 /// `Number(value)`.
-pub(super) fn number(heap: &mut Heap<'_>, value: &Js) -> Run<f64> {
+pub(super) fn number(heap: &mut Heap<'_>, value: &Js) -> EvalResult<f64> {
     Ok(match value {
         Js::Number(n) => *n,
         Js::Empty => return bail("a variable before its declaration"),
@@ -88,22 +88,22 @@ pub(super) fn number(heap: &mut Heap<'_>, value: &Js) -> Run<f64> {
         Js::Bool(truth) => f64::from(u8::from(*truth)),
         Js::Text(text) => return of_text(text),
         Js::Object(place) => match heap.object(*place)? {
-            Object::Date(ms) => *ms,
+            HeapObject::Date(ms) => *ms,
             _ => return of_text(&object_text(heap, *place, 0)?),
         },
     })
 }
 
-fn of_text(text: &str) -> Run<f64> {
+fn of_text(text: &str) -> EvalResult<f64> {
     number::of_text(text).map_or_else(|| bail("many digits of another radix"), Ok)
 }
 
 /// The value as `+` and comparisons see it: objects as texts.
-fn primitive(heap: &mut Heap<'_>, value: &Js, wants_number: bool) -> Run<Js> {
+fn primitive(heap: &mut Heap<'_>, value: &Js, wants_number: bool) -> EvalResult<Js> {
     match value {
         Js::Object(place) => match heap.object(*place)? {
-            Object::Date(ms) if wants_number => Ok(Js::Number(*ms)),
-            Object::Date(_) => bail("the text of a date in the zone of this machine"),
+            HeapObject::Date(ms) if wants_number => Ok(Js::Number(*ms)),
+            HeapObject::Date(_) => bail("the text of a date in the zone of this machine"),
             _ => object_text(heap, *place, 0).map(Js::Text),
         },
         Js::Empty => bail("a variable before its declaration"),
@@ -112,7 +112,7 @@ fn primitive(heap: &mut Heap<'_>, value: &Js, wants_number: bool) -> Run<Js> {
 }
 
 /// `a + b`.
-pub(super) fn add(heap: &mut Heap<'_>, a: &Js, b: &Js) -> Run<Js> {
+pub(super) fn add(heap: &mut Heap<'_>, a: &Js, b: &Js) -> EvalResult<Js> {
     match (a, b) {
         (Js::Number(a), Js::Number(b)) => return Ok(Js::Number(a + b)),
         (Js::Text(a), Js::Text(b)) => return concatenated(heap, a, b),
@@ -126,7 +126,7 @@ pub(super) fn add(heap: &mut Heap<'_>, a: &Js, b: &Js) -> Run<Js> {
     Ok(Js::Number(number(heap, &a)? + number(heap, &b)?))
 }
 
-fn concatenated(heap: &mut Heap<'_>, a: &Text, b: &Text) -> Run<Js> {
+fn concatenated(heap: &mut Heap<'_>, a: &Text, b: &Text) -> EvalResult<Js> {
     if a.is_empty() {
         return Ok(Js::Text(b.clone()));
     }
@@ -141,7 +141,7 @@ fn concatenated(heap: &mut Heap<'_>, a: &Text, b: &Text) -> Run<Js> {
 }
 
 /// `a === b`.
-pub(super) fn strictly_equal(a: &Js, b: &Js) -> Run<bool> {
+pub(super) fn strictly_equal(a: &Js, b: &Js) -> EvalResult<bool> {
     Ok(match (a, b) {
         (Js::Empty, _) | (_, Js::Empty) => return bail("a variable before its declaration"),
         (Js::Undefined, Js::Undefined) | (Js::Null, Js::Null) => true,
@@ -154,7 +154,7 @@ pub(super) fn strictly_equal(a: &Js, b: &Js) -> Run<bool> {
 }
 
 /// `a == b`.
-pub(super) fn loosely_equal(heap: &mut Heap<'_>, a: &Js, b: &Js) -> Run<bool> {
+pub(super) fn loosely_equal(heap: &mut Heap<'_>, a: &Js, b: &Js) -> EvalResult<bool> {
     Ok(match (a, b) {
         (Js::Undefined | Js::Null, Js::Undefined | Js::Null) => true,
         (Js::Undefined | Js::Null, Js::Empty) | (Js::Empty, _) => return bail("a variable before its declaration"),
@@ -176,7 +176,7 @@ pub(super) fn loosely_equal(heap: &mut Heap<'_>, a: &Js, b: &Js) -> Run<bool> {
 }
 
 /// How `a` stands to `b`; `None` if one is not a number.
-pub(super) fn compared(heap: &mut Heap<'_>, a: &Js, b: &Js) -> Run<Option<Ordering>> {
+pub(super) fn compared(heap: &mut Heap<'_>, a: &Js, b: &Js) -> EvalResult<Option<Ordering>> {
     if let (Js::Number(a), Js::Number(b)) = (a, b) {
         return Ok(a.partial_cmp(b));
     }
@@ -198,7 +198,7 @@ pub(super) fn by_units(a: &str, b: &str) -> Ordering {
 }
 
 /// `typeof value`.
-pub(super) fn type_name(value: &Js) -> Run<&'static str> {
+pub(super) fn type_name(value: &Js) -> EvalResult<&'static str> {
     Ok(match value {
         Js::Empty => return bail("a variable before its declaration"),
         Js::Undefined => "undefined",
@@ -210,7 +210,7 @@ pub(super) fn type_name(value: &Js) -> Run<&'static str> {
 }
 
 /// The text that a value left in `msg.meta` becomes. Depth ends in QuickJS's own words.
-pub(super) fn meta_text(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> Run<()> {
+pub(super) fn meta_text(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> EvalResult<()> {
     if depth > NESTED_MAX {
         return bail("deeply nested data");
     }
@@ -223,9 +223,9 @@ pub(super) fn meta_text(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth
         Js::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
         Js::Number(n) => out.push_str(&crate::view::number_text(*n)),
         Js::Text(text) => out.push_str(text),
-        Js::Object(place) if *place == Ref::META => members_text(heap, *place, out, depth)?,
+        Js::Object(place) if *place == ObjectRef::META => members_text(heap, *place, out, depth)?,
         Js::Object(place) => match heap.object(*place)? {
-            Object::Array(elements) => {
+            HeapObject::Array(elements) => {
                 let elements = elements.clone();
                 out.push('[');
                 for (i, element) in elements.iter().enumerate() {
@@ -236,15 +236,15 @@ pub(super) fn meta_text(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth
                 }
                 out.push(']');
             }
-            Object::Plain(_) => members_text(heap, *place, out, depth)?,
-            Object::Date(ms) => out.push_str(&date::iso(*ms)?),
+            HeapObject::Plain(_) => members_text(heap, *place, out, depth)?,
+            HeapObject::Date(ms) => out.push_str(&date::iso(*ms)?),
             _ => return bail("the text of a special object"),
         },
     }
     Ok(())
 }
 
-fn members_text(heap: &mut Heap<'_>, place: Ref, out: &mut String, depth: usize) -> Run<()> {
+fn members_text(heap: &mut Heap<'_>, place: ObjectRef, out: &mut String, depth: usize) -> EvalResult<()> {
     let mut members = heap.entries(place)?;
     members.sort_by(|a, b| a.0.cmp(&b.0));
     out.push_str("map[");
@@ -261,7 +261,7 @@ fn members_text(heap: &mut Heap<'_>, place: Ref, out: &mut String, depth: usize)
 }
 
 /// The arguments of a console call as one line.
-pub(super) fn console_text(heap: &mut Heap<'_>, arguments: &[Js]) -> Run<String> {
+pub(super) fn console_text(heap: &mut Heap<'_>, arguments: &[Js]) -> EvalResult<String> {
     let mut out = String::new();
     for (i, argument) in arguments.iter().enumerate() {
         if i > 0 {
@@ -279,7 +279,7 @@ pub(super) fn console_text(heap: &mut Heap<'_>, arguments: &[Js]) -> Run<String>
 /// Longer lines are QuickJS's, which cuts them at twice of this.
 const CONSOLE_MAX: usize = 32 << 10;
 
-fn console_value(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> Run<()> {
+fn console_value(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> EvalResult<()> {
     if depth > NESTED_MAX || out.len() > CONSOLE_MAX {
         return bail("a long line for the console");
     }
@@ -291,11 +291,11 @@ fn console_value(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize
         Js::Text(text) => crate::view::quote(text, out),
         Js::Object(place) => {
             match heap.seen(*place) {
-                Some(Object::Date(ms)) => {
+                Some(HeapObject::Date(ms)) => {
                     out.push_str(&date::iso(*ms)?);
                     return Ok(());
                 }
-                Some(Object::Regex(_)) => return bail("the text of a special object"),
+                Some(HeapObject::Regex(_)) => return bail("the text of a special object"),
                 _ => {}
             }
             if heap.is_array(*place) {

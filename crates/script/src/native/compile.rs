@@ -15,14 +15,16 @@ use oxc_syntax::operator::{AssignmentOperator, BinaryOperator, LogicalOperator, 
 use thalweg_record::{Text, key};
 
 use super::heap::{self, Js};
-use super::ir::{Binary, Bound, Element, Expr, Function, Key, Logical, Pattern, Property, Slot, Target};
-use super::regex::Regex;
+use super::ir::{
+    Binary, BindingElement, Element, Expr, Key, Logical, Pattern, Property, ScriptFunction, Target, VariableSlot,
+};
+use super::regex::ScriptRegex;
 use super::split::{MSG, Split, split};
 
 /// Why a script is not run here: the construct, and where it stands. Line and column count from 1 within the script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{construct} (line {line}, column {column})")]
-pub struct Outside {
+pub struct OffendingConstruct {
     pub construct: String,
     pub line: usize,
     pub column: usize,
@@ -31,10 +33,10 @@ pub struct Outside {
 /// A compiled script. Function 0 is the script itself.
 #[derive(Debug)]
 pub(super) struct Code {
-    pub functions: Vec<Function>,
-    pub regexes: Vec<Regex>,
+    pub functions: Vec<ScriptFunction>,
+    pub regexes: Vec<ScriptRegex>,
     /// Why its result belongs to one message, as far as the text says; `None` if all that it looks at is metadata of the tag.
-    pub varies: Option<Outside>,
+    pub varies: Option<OffendingConstruct>,
     /// It reads the clock.
     pub is_timed: bool,
     /// If it falls into two halves.
@@ -42,8 +44,8 @@ pub(super) struct Code {
 }
 
 /// Compiles a script within what is put around it (see [`Wrapping`](crate::quickjs)).
-pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, Outside> {
-    let refused = |construct: &str| Outside {
+pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, OffendingConstruct> {
+    let refused = |construct: &str| OffendingConstruct {
         construct: construct.to_owned(),
         line: 1,
         column: 1,
@@ -65,7 +67,7 @@ pub(crate) fn with_parser_stack<T: Send>(parse: impl FnOnce() -> T + Send) -> Op
     })
 }
 
-fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, Outside> {
+fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, OffendingConstruct> {
     let source = format!("{before}{code}{after}");
     let allocator = Allocator::default();
     let options = ParseOptions {
@@ -108,19 +110,19 @@ fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, Outs
     })
 }
 
-type Compiled<T> = Result<T, Outside>;
+type CompileResult<T> = Result<T, OffendingConstruct>;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
 enum Binding {
     Variable {
-        slot: Slot,
+        slot: VariableSlot,
         is_constant: bool,
     },
     /// A function; where it is declared by `const`, the slot says whether the declaration was reached.
     Function {
         number: usize,
-        reached: Option<Slot>,
+        reached: Option<VariableSlot>,
     },
 }
 
@@ -138,11 +140,11 @@ struct Frame {
 struct Compiler<'s> {
     source: &'s str,
     before: usize,
-    functions: Vec<Function>,
-    regexes: Vec<Regex>,
+    functions: Vec<ScriptFunction>,
+    regexes: Vec<ScriptRegex>,
     scopes: Vec<Scope>,
     frames: Vec<Frame>,
-    varies: Option<Outside>,
+    varies: Option<OffendingConstruct>,
     is_timed: bool,
     depth: usize,
 }
@@ -158,19 +160,19 @@ pub(crate) const SOURCE_MAX: usize = 64 << 10;
 const PARSER_STACK: usize = 256 << 20;
 
 impl Compiler<'_> {
-    fn outside(&self, construct: impl Into<String>, span: Span) -> Outside {
+    fn outside(&self, construct: impl Into<String>, span: Span) -> OffendingConstruct {
         let at = (span.start as usize).max(self.before);
         let text = self.source.get(self.before..at).unwrap_or_default();
         let line = text.matches('\n').count() + 1;
         let column = text.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Outside {
+        OffendingConstruct {
             construct: construct.into(),
             line,
             column,
         }
     }
 
-    fn refuse<T>(&self, construct: impl Into<String>, span: Span) -> Compiled<T> {
+    fn refuse<T>(&self, construct: impl Into<String>, span: Span) -> CompileResult<T> {
         Err(self.outside(construct, span))
     }
 
@@ -181,11 +183,11 @@ impl Compiler<'_> {
         }
     }
 
-    fn new_slot(&mut self, span: Span) -> Compiled<Slot> {
+    fn new_slot(&mut self, span: Span) -> CompileResult<VariableSlot> {
         match self.frames.last_mut() {
             Some(frame) if frame.slots < SLOTS_MAX => {
                 frame.slots += 1;
-                Ok(Slot {
+                Ok(VariableSlot {
                     level: frame.level,
                     index: frame.slots - 1,
                 })
@@ -220,19 +222,19 @@ impl Compiler<'_> {
     fn exprs<'e, 'a: 'e>(
         &mut self,
         expressions: impl IntoIterator<Item = &'e ast::Expression<'a>>,
-    ) -> Compiled<Vec<Expr>> {
+    ) -> CompileResult<Vec<Expr>> {
         expressions
             .into_iter()
             .map(|expression| self.expr(expression))
             .collect()
     }
 
-    fn boxed(&mut self, expression: &ast::Expression<'_>) -> Compiled<Box<Expr>> {
+    fn boxed(&mut self, expression: &ast::Expression<'_>) -> CompileResult<Box<Expr>> {
         self.expr(expression).map(Box::new)
     }
 
     /// One step further into what lies within each other; it ends by `self.depth -= 1`.
-    fn deeper(&mut self, span: Span) -> Compiled<()> {
+    fn deeper(&mut self, span: Span) -> CompileResult<()> {
         if self.depth >= NESTED_MAX {
             return self.refuse("a deeply nested or very long expression", span);
         }
@@ -240,14 +242,14 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    fn expr(&mut self, expression: &ast::Expression<'_>) -> Compiled<Expr> {
+    fn expr(&mut self, expression: &ast::Expression<'_>) -> CompileResult<Expr> {
         self.deeper(expression.span())?;
         let compiled = self.one_expr(expression);
         self.depth -= 1;
         compiled
     }
 
-    fn one_expr(&mut self, expression: &ast::Expression<'_>) -> Compiled<Expr> {
+    fn one_expr(&mut self, expression: &ast::Expression<'_>) -> CompileResult<Expr> {
         use ast::Expression as E;
         let span = expression.span();
         Ok(match expression {
@@ -258,7 +260,7 @@ impl Compiler<'_> {
             E::StringLiteral(literal) => Expr::Constant(literal.value.as_str().into()),
             E::TemplateLiteral(template) => self.template(template)?,
             E::RegExpLiteral(literal) => {
-                let regex = Regex::new(&literal.regex).map_err(|why| self.outside(why, span))?;
+                let regex = ScriptRegex::new(&literal.regex).map_err(|why| self.outside(why, span))?;
                 self.regexes.push(regex);
                 Expr::Regex(self.regexes.len() - 1)
             }
@@ -321,7 +323,7 @@ impl Compiler<'_> {
     }
 
     /// A name that is read as a value.
-    fn name(&mut self, name: &str, span: Span) -> Compiled<Expr> {
+    fn name(&mut self, name: &str, span: Span) -> CompileResult<Expr> {
         match self.lookup(name) {
             Some(Binding::Variable { slot, .. }) => {
                 if slot == MSG {
@@ -340,7 +342,7 @@ impl Compiler<'_> {
         }))
     }
 
-    fn template(&mut self, template: &ast::TemplateLiteral<'_>) -> Compiled<Expr> {
+    fn template(&mut self, template: &ast::TemplateLiteral<'_>) -> CompileResult<Expr> {
         let mut texts = Vec::with_capacity(template.quasis.len());
         for quasi in &template.quasis {
             match &quasi.value.cooked {
@@ -351,7 +353,7 @@ impl Compiler<'_> {
         Ok(Expr::Template(texts, self.exprs(&template.expressions)?))
     }
 
-    fn elements(&mut self, elements: &[ast::ArrayExpressionElement<'_>]) -> Compiled<Vec<Element>> {
+    fn elements(&mut self, elements: &[ast::ArrayExpressionElement<'_>]) -> CompileResult<Vec<Element>> {
         let mut compiled = Vec::with_capacity(elements.len());
         for element in elements {
             compiled.push(match element {
@@ -363,7 +365,7 @@ impl Compiler<'_> {
         Ok(compiled)
     }
 
-    fn properties(&mut self, object: &ast::ObjectExpression<'_>) -> Compiled<Vec<Property>> {
+    fn properties(&mut self, object: &ast::ObjectExpression<'_>) -> CompileResult<Vec<Property>> {
         let mut compiled = Vec::with_capacity(object.properties.len());
         for property in &object.properties {
             compiled.push(match property {
@@ -384,7 +386,7 @@ impl Compiler<'_> {
     }
 
     /// A value whose members are all looked at.
-    fn whole(&mut self, expression: &ast::Expression<'_>) -> Compiled<Expr> {
+    fn whole(&mut self, expression: &ast::Expression<'_>) -> CompileResult<Expr> {
         let compiled = self.expr(expression)?;
         if is_meta(&compiled) {
             self.varies("looks at msg.meta as a whole", expression.span());
@@ -392,7 +394,7 @@ impl Compiler<'_> {
         Ok(compiled)
     }
 
-    fn key(&mut self, key: &ast::PropertyKey<'_>, computed: bool) -> Compiled<Key> {
+    fn key(&mut self, key: &ast::PropertyKey<'_>, computed: bool) -> CompileResult<Key> {
         if let ast::PropertyKey::StaticIdentifier(name) = key {
             return Ok(Key::Named(Text::new(name.name.as_str())));
         }
@@ -407,7 +409,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn unary(&mut self, unary: &ast::UnaryExpression<'_>) -> Compiled<Expr> {
+    fn unary(&mut self, unary: &ast::UnaryExpression<'_>) -> CompileResult<Expr> {
         let argument = &unary.argument;
         Ok(match unary.operator {
             UnaryOperator::Delete => match argument.as_member_expression() {
@@ -435,7 +437,7 @@ impl Compiler<'_> {
     }
 
     /// The object of a member access. Looking at a member of `msg` is not looking at all of it.
-    fn holder(&mut self, object: &ast::Expression<'_>) -> Compiled<Expr> {
+    fn holder(&mut self, object: &ast::Expression<'_>) -> CompileResult<Expr> {
         if let ast::Expression::Identifier(identifier) = object
             && let Some(Binding::Variable { slot: MSG, .. }) = self.lookup(identifier.name.as_str())
         {
@@ -444,7 +446,7 @@ impl Compiler<'_> {
         self.expr(object)
     }
 
-    fn member(&mut self, member: &ast::MemberExpression<'_>) -> Compiled<Expr> {
+    fn member(&mut self, member: &ast::MemberExpression<'_>) -> CompileResult<Expr> {
         let span = member.span();
         let (object, optional) = (member.object(), member.optional());
         if let ast::MemberExpression::StaticMemberExpression(access) = member
@@ -482,7 +484,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn member_key(&mut self, member: &ast::MemberExpression<'_>) -> Compiled<Key> {
+    fn member_key(&mut self, member: &ast::MemberExpression<'_>) -> CompileResult<Key> {
         match member {
             ast::MemberExpression::StaticMemberExpression(access) => {
                 Ok(Key::Named(Text::new(access.property.name.as_str())))
@@ -525,7 +527,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn assignment(&mut self, assignment: &ast::AssignmentExpression<'_>) -> Compiled<Expr> {
+    fn assignment(&mut self, assignment: &ast::AssignmentExpression<'_>) -> CompileResult<Expr> {
         let Some(target) = assignment.left.as_simple_assignment_target() else {
             return self.refuse("destructuring without a declaration", assignment.span);
         };
@@ -556,7 +558,7 @@ impl Compiler<'_> {
         Ok(Expr::AssignBinary(target, operator, value))
     }
 
-    fn simple_target(&mut self, target: &ast::SimpleAssignmentTarget<'_>) -> Compiled<Target> {
+    fn simple_target(&mut self, target: &ast::SimpleAssignmentTarget<'_>) -> CompileResult<Target> {
         if let ast::SimpleAssignmentTarget::AssignmentTargetIdentifier(identifier) = target {
             return match self.lookup(identifier.name.as_str()) {
                 Some(Binding::Variable { slot: MSG, .. }) => self.refuse("assignment to msg", identifier.span),
@@ -574,7 +576,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn member_target(&mut self, member: &ast::MemberExpression<'_>) -> Compiled<Target> {
+    fn member_target(&mut self, member: &ast::MemberExpression<'_>) -> CompileResult<Target> {
         if member.optional() {
             return self.refuse("?. in the target of a change", member.span());
         }
@@ -586,7 +588,7 @@ impl Compiler<'_> {
     }
 
     /// What a declaration or parameter binds; the names are declared already.
-    fn pattern(&mut self, pattern: &ast::BindingPattern<'_>) -> Compiled<Pattern> {
+    fn pattern(&mut self, pattern: &ast::BindingPattern<'_>) -> CompileResult<Pattern> {
         Ok(match pattern {
             ast::BindingPattern::BindingIdentifier(identifier) => match self.lookup(identifier.name.as_str()) {
                 Some(Binding::Variable { slot, .. }) => Pattern::Slot(slot),
@@ -608,7 +610,7 @@ impl Compiler<'_> {
                     Some(element) => self.bound(element).map(Some),
                     None => Ok(None),
                 });
-                let elements = elements.collect::<Compiled<Vec<_>>>()?;
+                let elements = elements.collect::<CompileResult<Vec<_>>>()?;
                 let rest = match &array.rest {
                     Some(rest) => Some(Box::new(self.pattern(&rest.argument)?)),
                     None => None,
@@ -621,13 +623,13 @@ impl Compiler<'_> {
         })
     }
 
-    fn bound(&mut self, pattern: &ast::BindingPattern<'_>) -> Compiled<Bound> {
+    fn bound(&mut self, pattern: &ast::BindingPattern<'_>) -> CompileResult<BindingElement> {
         match pattern {
-            ast::BindingPattern::AssignmentPattern(with_default) => Ok(Bound {
+            ast::BindingPattern::AssignmentPattern(with_default) => Ok(BindingElement {
                 pattern: self.pattern(&with_default.left)?,
                 default: Some(self.expr(&with_default.right)?),
             }),
-            other => Ok(Bound {
+            other => Ok(BindingElement {
                 pattern: self.pattern(other)?,
                 default: None,
             }),

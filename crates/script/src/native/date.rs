@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 
-use super::heap::{Run, bail};
+use super::heap::{EvalResult, bail};
 
 /// Milliseconds that a date may be away from 1970.
 const MS_MAX: f64 = 8.64e15;
@@ -27,7 +27,7 @@ pub(super) fn clipped(ms: f64) -> f64 {
 }
 
 /// The parts of a date in UTC. Invalid ones, and those of years without four digits, are QuickJS's.
-pub(super) fn civil(ms: f64) -> Run<DateTime> {
+pub(super) fn civil(ms: f64) -> EvalResult<DateTime> {
     let timestamp = (!ms.is_nan()).then(|| Timestamp::from_millisecond(ms as i64).ok());
     match timestamp.flatten().map(|timestamp| Offset::UTC.to_datetime(timestamp)) {
         Some(parts) if parts.year() >= 0 => Ok(parts),
@@ -36,7 +36,7 @@ pub(super) fn civil(ms: f64) -> Run<DateTime> {
 }
 
 /// `toISOString()`.
-pub(super) fn iso(ms: f64) -> Run<String> {
+pub(super) fn iso(ms: f64) -> EvalResult<String> {
     let parts = civil(ms)?;
     Ok(format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
@@ -52,7 +52,7 @@ pub(super) fn iso(ms: f64) -> Run<String> {
 
 /// The time that a text with its zone named is, as JSON and OPC UA write it: `2031-05-06T07:08:09.123Z`. What else dates may look
 /// like is QuickJS's.
-pub(super) fn parse(text: &str) -> Run<f64> {
+pub(super) fn parse(text: &str) -> EvalResult<f64> {
     const SECONDS: &str = "0000-00-00T00:00:00";
     let (date, rest) = text.split_at_checked(SECONDS.len()).unwrap_or_default();
     let shaped = date.bytes().zip(SECONDS.bytes()).all(|(b, shape)| match shape {

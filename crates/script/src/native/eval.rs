@@ -15,9 +15,10 @@ use thalweg_record::{Text, Value};
 use super::arithmetic;
 use super::coerce;
 use super::compile::Code;
-use super::heap::{Heap, Js, Object, Ref, Run, Stop, bail};
+use super::heap::{EvalResult, Heap, HeapObject, Js, ObjectRef, Stop, bail};
 use super::ir::{
-    Argument, Binary, Block, CacheCall, Element, Expr, Function, Global, Logical, Property, Slot, Stmt, Target,
+    Argument, Binary, Block, CacheCall, Element, Expr, Global, Logical, Property, ScriptFunction, Stmt, Target,
+    VariableSlot,
 };
 use super::number;
 use super::result::value_of;
@@ -34,7 +35,7 @@ const CACHE_CALLS_MAX: usize = 256;
 const STEPS_MAX: usize = 50_000;
 
 /// How a statement ended.
-pub(super) enum Flow {
+pub(super) enum Completion {
     Next,
     Break,
     Continue,
@@ -64,7 +65,7 @@ impl Effects {
     }
 }
 
-pub(super) struct Call<'c, 'm> {
+pub(super) struct Evaluator<'c, 'm> {
     code: &'c Code,
     environment: &'c Environment,
     pub heap: Heap<'m>,
@@ -101,9 +102,9 @@ impl Arguments {
     }
 }
 
-impl<'c, 'm> Call<'c, 'm> {
-    pub fn new(code: &'c Code, environment: &'c Environment, heap: Heap<'m>, slots: Vec<Js>) -> Call<'c, 'm> {
-        Call {
+impl<'c, 'm> Evaluator<'c, 'm> {
+    pub fn new(code: &'c Code, environment: &'c Environment, heap: Heap<'m>, slots: Vec<Js>) -> Evaluator<'c, 'm> {
+        Evaluator {
             code,
             environment,
             heap,
@@ -116,20 +117,20 @@ impl<'c, 'm> Call<'c, 'm> {
     }
 
     /// Runs the script. What it gives back belongs to the heap.
-    pub fn run(&mut self) -> Run<Js> {
-        self.call_function(0, &[Js::Object(Ref::MSG)])
+    pub fn run(&mut self) -> EvalResult<Js> {
+        self.call_function(0, &[Js::Object(ObjectRef::MSG)])
     }
 
     /// Runs the halves of a script that has them, the first one if it is not known what comes of it. Returns whether that half depends on
     /// more than the shared map.
-    pub fn run_halves(&mut self, split: &Split, is_first_known: bool) -> Run<bool> {
+    pub fn run_halves(&mut self, split: &Split, is_first_known: bool) -> EvalResult<bool> {
         let code = self.code;
         let Some(function) = code.functions.first() else {
             return bail("a function is missing");
         };
         self.slots.resize(usize::from(function.slots), Js::Empty);
         for parameter in &function.parameters {
-            self.bind(parameter, Js::Object(Ref::MSG))?;
+            self.bind(parameter, Js::Object(ObjectRef::MSG))?;
         }
         for index in &function.hoisted {
             if let Some(place) = self.slots.get_mut(usize::from(*index)) {
@@ -144,12 +145,12 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(depends)
     }
 
-    fn half(&mut self, function: &'c Function, numbers: &[usize]) -> Run<()> {
+    fn half(&mut self, function: &'c ScriptFunction, numbers: &[usize]) -> EvalResult<()> {
         for number in numbers {
             let Some(statement) = function.body.get(*number) else {
                 return bail("a statement is missing");
             };
-            let Flow::Next = self.statement(statement)? else {
+            let Completion::Next = self.statement(statement)? else {
                 return bail("an end before the end");
             };
         }
@@ -162,7 +163,7 @@ impl<'c, 'm> Call<'c, 'm> {
         (self.heap, self.effects, self.slots)
     }
 
-    fn step(&mut self) -> Run<()> {
+    fn step(&mut self) -> EvalResult<()> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
             return bail("it runs long");
@@ -170,7 +171,7 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(())
     }
 
-    fn call_function(&mut self, number: usize, arguments: &[Js]) -> Run<Js> {
+    fn call_function(&mut self, number: usize, arguments: &[Js]) -> EvalResult<Js> {
         let code = self.code;
         let Some(function) = code.functions.get(number) else {
             return bail("a function is missing");
@@ -192,12 +193,12 @@ impl<'c, 'm> Call<'c, 'm> {
         self.bases = outer;
         self.slots.truncate(base);
         match result? {
-            Flow::Return(value) => Ok(value),
+            Completion::Return(value) => Ok(value),
             _ => Ok(Js::Undefined),
         }
     }
 
-    fn function_body(&mut self, function: &'c Function, base: usize, arguments: &[Js]) -> Run<Flow> {
+    fn function_body(&mut self, function: &'c ScriptFunction, base: usize, arguments: &[Js]) -> EvalResult<Completion> {
         for (i, parameter) in function.parameters.iter().enumerate() {
             let argument = arguments.get(i).cloned().unwrap_or(Js::Undefined);
             self.bind(parameter, argument)?;
@@ -210,24 +211,24 @@ impl<'c, 'm> Call<'c, 'm> {
         self.statements(&function.body)
     }
 
-    pub(super) fn call_back(&mut self, callback: Callback, arguments: &[Js]) -> Run<Js> {
+    pub(super) fn call_back(&mut self, callback: Callback, arguments: &[Js]) -> EvalResult<Js> {
         match callback {
             Callback::Function(number) => self.call_function(number, arguments),
             Callback::Convert(global) => self.global_call(global, arguments.get(..1).unwrap_or_default()),
         }
     }
 
-    fn statements(&mut self, statements: &'c [Stmt]) -> Run<Flow> {
+    fn statements(&mut self, statements: &'c [Stmt]) -> EvalResult<Completion> {
         for statement in statements {
             match self.statement(statement)? {
-                Flow::Next => {}
+                Completion::Next => {}
                 ended => return Ok(ended),
             }
         }
-        Ok(Flow::Next)
+        Ok(Completion::Next)
     }
 
-    fn block(&mut self, block: &'c Block) -> Run<Flow> {
+    fn block(&mut self, block: &'c Block) -> EvalResult<Completion> {
         self.begin(block);
         self.statements(&block.body)
     }
@@ -247,7 +248,7 @@ impl<'c, 'm> Call<'c, 'm> {
         self.bases.iter().copied().max().unwrap_or(0)
     }
 
-    fn statement(&mut self, statement: &'c Stmt) -> Run<Flow> {
+    fn statement(&mut self, statement: &'c Stmt) -> EvalResult<Completion> {
         match statement {
             Stmt::Expr(expr) => {
                 self.expr(expr)?;
@@ -283,9 +284,9 @@ impl<'c, 'm> Call<'c, 'm> {
                         break;
                     }
                     match self.block(body)? {
-                        Flow::Break => break,
-                        Flow::Return(value) => return Ok(Flow::Return(value)),
-                        Flow::Next | Flow::Continue => {}
+                        Completion::Break => break,
+                        Completion::Return(value) => return Ok(Completion::Return(value)),
+                        Completion::Next | Completion::Continue => {}
                     }
                     if let Some(update) = update {
                         self.expr(update)?;
@@ -300,45 +301,50 @@ impl<'c, 'm> Call<'c, 'm> {
                     break;
                 }
                 match self.block(body)? {
-                    Flow::Break => break,
-                    Flow::Return(value) => return Ok(Flow::Return(value)),
-                    Flow::Next | Flow::Continue => {}
+                    Completion::Break => break,
+                    Completion::Return(value) => return Ok(Completion::Return(value)),
+                    Completion::Next | Completion::Continue => {}
                 }
             },
             Stmt::DoWhile(body, test) => loop {
                 self.step()?;
                 match self.block(body)? {
-                    Flow::Break => break,
-                    Flow::Return(value) => return Ok(Flow::Return(value)),
-                    Flow::Next | Flow::Continue => {}
+                    Completion::Break => break,
+                    Completion::Return(value) => return Ok(Completion::Return(value)),
+                    Completion::Next | Completion::Continue => {}
                 }
                 if !self.expr(test)?.truth() {
                     break;
                 }
             },
             Stmt::Switch { value, cases, body } => return self.switch(value, cases, body),
-            Stmt::Break => return Ok(Flow::Break),
-            Stmt::Continue => return Ok(Flow::Continue),
+            Stmt::Break => return Ok(Completion::Break),
+            Stmt::Continue => return Ok(Completion::Continue),
             Stmt::Return(value) => {
                 let value = match value {
                     Some(value) => self.expr(value)?,
                     None => Js::Undefined,
                 };
-                return Ok(Flow::Return(value));
+                return Ok(Completion::Return(value));
             }
             Stmt::Bail(why) => return bail(why),
             Stmt::Try(block, last) => {
                 let ended = self.block(block)?;
                 return match last.as_ref().map(|last| self.block(last)).transpose()? {
-                    None | Some(Flow::Next) => Ok(ended),
+                    None | Some(Completion::Next) => Ok(ended),
                     Some(other) => Ok(other),
                 };
             }
         }
-        Ok(Flow::Next)
+        Ok(Completion::Next)
     }
 
-    fn switch(&mut self, value: &'c Expr, cases: &'c [(Option<Expr>, usize)], body: &'c Block) -> Run<Flow> {
+    fn switch(
+        &mut self,
+        value: &'c Expr,
+        cases: &'c [(Option<Expr>, usize)],
+        body: &'c Block,
+    ) -> EvalResult<Completion> {
         let value = self.expr(value)?;
         self.begin(body);
         let mut from = None;
@@ -353,15 +359,15 @@ impl<'c, 'm> Call<'c, 'm> {
         }
         let default = cases.iter().find(|(test, _)| test.is_none()).map(|(_, start)| *start);
         let Some(from) = from.or(default) else {
-            return Ok(Flow::Next);
+            return Ok(Completion::Next);
         };
         match self.statements(body.body.get(from..).unwrap_or_default())? {
-            Flow::Break => Ok(Flow::Next),
+            Completion::Break => Ok(Completion::Next),
             other => Ok(other),
         }
     }
 
-    fn local(&self, slot: Slot) -> Run<Js> {
+    fn local(&self, slot: VariableSlot) -> EvalResult<Js> {
         let base = self.bases.get(usize::from(slot.level)).copied().unwrap_or(0);
         match self.slots.get(base + usize::from(slot.index)) {
             Some(Js::Empty) | None => bail("a variable before its declaration"),
@@ -369,14 +375,14 @@ impl<'c, 'm> Call<'c, 'm> {
         }
     }
 
-    fn set_local(&mut self, slot: Slot, value: Js) {
+    fn set_local(&mut self, slot: VariableSlot, value: Js) {
         let base = self.bases.get(usize::from(slot.level)).copied().unwrap_or(0);
         if let Some(place) = self.slots.get_mut(base + usize::from(slot.index)) {
             *place = value;
         }
     }
 
-    pub(super) fn expr(&mut self, expr: &'c Expr) -> Run<Js> {
+    pub(super) fn expr(&mut self, expr: &'c Expr) -> EvalResult<Js> {
         Ok(match expr {
             Expr::Constant(value) => value.clone(),
             Expr::Local(slot) => self.local(*slot)?,
@@ -408,7 +414,7 @@ impl<'c, 'm> Call<'c, 'm> {
                 self.heap.add_array(elements.into_vec())?
             }
             Expr::Object(properties) => self.object(properties)?,
-            Expr::Regex(regex) => self.heap.add(Object::Regex(*regex))?,
+            Expr::Regex(regex) => self.heap.add(HeapObject::Regex(*regex))?,
             Expr::Not(inner) => Js::Bool(!self.expr(inner)?.truth()),
             Expr::Negate(inner) => Js::Number(-self.number(inner)?),
             Expr::ToNumber(inner) => Js::Number(self.number(inner)?),
@@ -533,7 +539,7 @@ impl<'c, 'm> Call<'c, 'm> {
     }
 
     /// The holder of `?.`: of nothing comes nothing.
-    fn present(&mut self, holder: &'c Expr) -> Run<Js> {
+    fn present(&mut self, holder: &'c Expr) -> EvalResult<Js> {
         let holder = self.expr(holder)?;
         match holder.is_nullish() {
             true => Err(Stop::Short),
@@ -541,16 +547,16 @@ impl<'c, 'm> Call<'c, 'm> {
         }
     }
 
-    fn number(&mut self, expr: &'c Expr) -> Run<f64> {
+    fn number(&mut self, expr: &'c Expr) -> EvalResult<f64> {
         let value = self.expr(expr)?;
         coerce::number(&mut self.heap, &value)
     }
 
-    fn values(&mut self, exprs: &'c [Expr]) -> Run<SmallVec<[Js; 3]>> {
+    fn values(&mut self, exprs: &'c [Expr]) -> EvalResult<SmallVec<[Js; 3]>> {
         exprs.iter().map(|expr| self.expr(expr)).collect()
     }
 
-    fn elements(&mut self, elements: &'c [Element]) -> Run<SmallVec<[Js; 3]>> {
+    fn elements(&mut self, elements: &'c [Element]) -> EvalResult<SmallVec<[Js; 3]>> {
         let mut values = SmallVec::new();
         for element in elements {
             match element {
@@ -564,7 +570,7 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(values)
     }
 
-    fn arguments(&mut self, arguments: &'c [Argument]) -> Run<Arguments> {
+    fn arguments(&mut self, arguments: &'c [Argument]) -> EvalResult<Arguments> {
         let mut given = Arguments {
             values: SmallVec::new(),
             callback: None,
@@ -589,7 +595,7 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(given)
     }
 
-    fn template(&mut self, texts: &'c [Text], values: &'c [Expr]) -> Run<Js> {
+    fn template(&mut self, texts: &'c [Text], values: &'c [Expr]) -> EvalResult<Js> {
         // QuickJS makes texts of them when it has all values.
         let values: SmallVec<[Js; 3]> = self.values(values)?;
         let mut out = smol_str::SmolStrBuilder::new();
@@ -615,9 +621,9 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(Js::Text(out.finish()))
     }
 
-    fn object(&mut self, properties: &'c [Property]) -> Run<Js> {
+    fn object(&mut self, properties: &'c [Property]) -> EvalResult<Js> {
         let members = self.heap.members();
-        let object = self.heap.add(Object::Plain(members))?;
+        let object = self.heap.add(HeapObject::Plain(members))?;
         let Js::Object(place) = object else {
             return bail("an object is missing");
         };
@@ -642,7 +648,7 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(object)
     }
 
-    fn binary(&mut self, operator: Binary, a: &Js, b: &Js) -> Run<Js> {
+    fn binary(&mut self, operator: Binary, a: &Js, b: &Js) -> EvalResult<Js> {
         use std::cmp::Ordering::{Equal, Greater, Less};
         let heap = &mut self.heap;
         Ok(match operator {
@@ -666,7 +672,7 @@ impl<'c, 'm> Call<'c, 'm> {
         })
     }
 
-    fn assign(&mut self, target: &'c Target, value: &'c Expr) -> Run<Js> {
+    fn assign(&mut self, target: &'c Target, value: &'c Expr) -> EvalResult<Js> {
         // The common case, a member by its name, without a place in between.
         if let Target::Member(holder, name) = target {
             let holder = self.expr(holder)?;
@@ -683,9 +689,9 @@ impl<'c, 'm> Call<'c, 'm> {
         Ok(value)
     }
 
-    fn place(&mut self, target: &'c Target) -> Run<Place> {
+    fn place(&mut self, target: &'c Target) -> EvalResult<ResolvedTarget> {
         let (holder, name) = match target {
-            Target::Local(slot) => return Ok(Place::Local(*slot)),
+            Target::Local(slot) => return Ok(ResolvedTarget::Local(*slot)),
             Target::Member(holder, name) => (self.expr(holder)?, name.clone()),
             Target::Index(holder, key) => {
                 let holder = self.expr(holder)?;
@@ -694,41 +700,41 @@ impl<'c, 'm> Call<'c, 'm> {
             }
         };
         match holder {
-            Js::Object(object) => Ok(Place::Member(object, name)),
+            Js::Object(object) => Ok(ResolvedTarget::Member(object, name)),
             _ => bail("a member of what is no object"),
         }
     }
 
-    fn read(&mut self, place: &Place) -> Run<Js> {
+    fn read(&mut self, place: &ResolvedTarget) -> EvalResult<Js> {
         match place {
-            Place::Local(slot) => self.local(*slot),
-            Place::Member(object, name) => self.heap.get(*object, name),
+            ResolvedTarget::Local(slot) => self.local(*slot),
+            ResolvedTarget::Member(object, name) => self.heap.get(*object, name),
         }
     }
 
-    fn write(&mut self, place: Place, value: Js) -> Run<()> {
+    fn write(&mut self, place: ResolvedTarget, value: Js) -> EvalResult<()> {
         match place {
-            Place::Local(slot) => {
+            ResolvedTarget::Local(slot) => {
                 // Throws where the declaration was not reached.
                 self.local(slot)?;
                 self.set_local(slot, value);
                 Ok(())
             }
-            Place::Member(object, name) => self.heap.set(object, &name, value),
+            ResolvedTarget::Member(object, name) => self.heap.set(object, &name, value),
         }
     }
 
-    fn delete(&mut self, target: &'c Target) -> Run<Js> {
+    fn delete(&mut self, target: &'c Target) -> EvalResult<Js> {
         match self.place(target)? {
-            Place::Member(object, name) => {
+            ResolvedTarget::Member(object, name) => {
                 self.heap.delete(object, &name)?;
                 Ok(Js::Bool(true))
             }
-            Place::Local(_) => bail("delete of a variable"),
+            ResolvedTarget::Local(_) => bail("delete of a variable"),
         }
     }
 
-    fn cache(&mut self, call: CacheCall, arguments: &[Js]) -> Run<Js> {
+    fn cache(&mut self, call: CacheCall, arguments: &[Js]) -> EvalResult<Js> {
         self.heap.depends = true;
         let key = arguments.first().unwrap_or(&Js::Undefined);
         let key = coerce::text(&mut self.heap, key)?;
@@ -769,7 +775,7 @@ impl<'c, 'm> Call<'c, 'm> {
 }
 
 /// Where an assignment puts a value.
-enum Place {
-    Local(Slot),
-    Member(Ref, Text),
+enum ResolvedTarget {
+    Local(VariableSlot),
+    Member(ObjectRef, Text),
 }

@@ -22,10 +22,10 @@ pub(super) enum Stop {
     Short,
 }
 
-pub(super) type Run<T> = Result<T, Stop>;
+pub(super) type EvalResult<T> = Result<T, Stop>;
 
 /// Leaves the call to QuickJS.
-pub(super) fn bail<T>(why: &'static str) -> Run<T> {
+pub(super) fn bail<T>(why: &'static str) -> EvalResult<T> {
     Err(Stop::Bail(why))
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Js {
     Bool(bool),
     Number(f64),
     Text(Text),
-    Object(Ref),
+    Object(ObjectRef),
 }
 
 impl Js {
@@ -90,22 +90,22 @@ impl From<String> for Js {
 
 /// The place of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ref(u32);
+pub(super) struct ObjectRef(u32);
 
-impl Ref {
+impl ObjectRef {
     /// `msg`.
-    pub const MSG: Ref = Ref(0);
+    pub const MSG: ObjectRef = ObjectRef(0);
     /// `msg.meta` as the call found it.
-    pub const META: Ref = Ref(1);
+    pub const META: ObjectRef = ObjectRef(1);
 }
 
-pub(super) type Members = Vec<(Text, Js)>;
+pub(super) type ObjectMembers = Vec<(Text, Js)>;
 
 #[derive(Debug)]
-pub(super) enum Object {
-    Plain(Members),
+pub(super) enum HeapObject {
+    Plain(ObjectMembers),
     Array(Vec<Js>),
-    /// The metadata of the message with the changes in the heap. There is one, [`Ref::META`].
+    /// The metadata of the message with the changes in the heap. There is one, [`ObjectRef::META`].
     Meta,
     /// Milliseconds since 1970.
     Date(f64),
@@ -126,9 +126,9 @@ pub(super) const META: &str = "meta";
 
 /// The objects of a call, and the message under it.
 pub(super) struct Heap<'m> {
-    objects: Vec<Object>,
+    objects: Vec<HeapObject>,
     /// Lists of earlier calls, empty, with their room.
-    spare: Vec<Members>,
+    spare: Vec<ObjectMembers>,
     message: &'m Message,
     origin: &'m Metadata,
     computed: &'static [ComputedKey],
@@ -145,14 +145,14 @@ pub(super) struct Heap<'m> {
     bytes_left: usize,
     work_left: usize,
     /// Arrays with members beside their elements: what `match` gives.
-    with_members: Vec<Ref>,
+    with_members: Vec<ObjectRef>,
 }
 
 /// What a [`Heap`] leaves behind for the next one.
 #[derive(Default)]
-pub(super) struct Room {
-    objects: Vec<Object>,
-    spare: Vec<Members>,
+pub(super) struct HeapBuffers {
+    objects: Vec<HeapObject>,
+    spare: Vec<ObjectMembers>,
 }
 
 /// Lists kept for the next call.
@@ -161,7 +161,12 @@ const SPARE_MAX: usize = 8;
 const ROOM_MAX: usize = 1024;
 
 impl<'m> Heap<'m> {
-    pub fn new(room: &mut Room, message: &'m Message, origin: &'m Metadata, environment: &Environment) -> Heap<'m> {
+    pub fn new(
+        room: &mut HeapBuffers,
+        message: &'m Message,
+        origin: &'m Metadata,
+        environment: &Environment,
+    ) -> Heap<'m> {
         let mut heap = Heap {
             objects: std::mem::take(&mut room.objects),
             spare: std::mem::take(&mut room.spare),
@@ -179,9 +184,9 @@ impl<'m> Heap<'m> {
         };
         let mut msg = heap.members();
         msg.push((Text::new_static(PAYLOAD), Js::Empty));
-        msg.push((Text::new_static(META), Js::Object(Ref::META)));
-        heap.objects.push(Object::Plain(msg));
-        heap.objects.push(Object::Meta);
+        msg.push((Text::new_static(META), Js::Object(ObjectRef::META)));
+        heap.objects.push(HeapObject::Plain(msg));
+        heap.objects.push(HeapObject::Meta);
         heap
     }
 
@@ -190,10 +195,10 @@ impl<'m> Heap<'m> {
     }
 
     /// Gives the room back.
-    pub fn end(mut self, room: &mut Room) {
+    pub fn end(mut self, room: &mut HeapBuffers) {
         if self.objects.len() <= ROOM_MAX {
             for object in self.objects.drain(..) {
-                if let Object::Plain(mut members) = object
+                if let HeapObject::Plain(mut members) = object
                     && self.spare.len() < SPARE_MAX
                     && members.capacity() <= 64
                 {
@@ -207,12 +212,12 @@ impl<'m> Heap<'m> {
     }
 
     /// An empty list of members.
-    pub fn members(&mut self) -> Members {
+    pub fn members(&mut self) -> ObjectMembers {
         self.spare.pop().unwrap_or_default()
     }
 
     /// Counts what a call makes.
-    pub fn spend(&mut self, bytes: usize) -> Run<()> {
+    pub fn spend(&mut self, bytes: usize) -> EvalResult<()> {
         match self.bytes_left.checked_sub(bytes) {
             Some(left) => {
                 self.bytes_left = left;
@@ -223,7 +228,7 @@ impl<'m> Heap<'m> {
     }
 
     /// Counts what a call walks over.
-    pub fn work(&mut self, bytes: usize) -> Run<()> {
+    pub fn work(&mut self, bytes: usize) -> EvalResult<()> {
         match self.work_left.checked_sub(bytes) {
             Some(left) => {
                 self.work_left = left;
@@ -233,30 +238,30 @@ impl<'m> Heap<'m> {
         }
     }
 
-    pub fn add(&mut self, object: Object) -> Run<Js> {
+    pub fn add(&mut self, object: HeapObject) -> EvalResult<Js> {
         let parts = match &object {
-            Object::Plain(members) => members.len() * size_of::<(Text, Js)>(),
-            Object::Array(elements) => elements.len() * size_of::<Js>(),
+            HeapObject::Plain(members) => members.len() * size_of::<(Text, Js)>(),
+            HeapObject::Array(elements) => elements.len() * size_of::<Js>(),
             _ => 0,
         };
-        self.spend(size_of::<Object>() + parts)?;
-        let place = Ref(self.objects.len() as u32);
+        self.spend(size_of::<HeapObject>() + parts)?;
+        let place = ObjectRef(self.objects.len() as u32);
         self.objects.push(object);
         Ok(Js::Object(place))
     }
 
-    pub fn add_text(&mut self, text: impl Into<Text>) -> Run<Js> {
+    pub fn add_text(&mut self, text: impl Into<Text>) -> EvalResult<Js> {
         let text = text.into();
         self.spend(text.len())?;
         Ok(Js::Text(text))
     }
 
-    pub fn add_array(&mut self, elements: Vec<Js>) -> Run<Js> {
-        self.add(Object::Array(elements))
+    pub fn add_array(&mut self, elements: Vec<Js>) -> EvalResult<Js> {
+        self.add(HeapObject::Array(elements))
     }
 
     /// An array with members that are not made here.
-    pub fn add_match(&mut self, elements: Vec<Js>) -> Run<Js> {
+    pub fn add_match(&mut self, elements: Vec<Js>) -> EvalResult<Js> {
         let array = self.add_array(elements)?;
         if let Js::Object(place) = array {
             self.with_members.push(place);
@@ -264,7 +269,7 @@ impl<'m> Heap<'m> {
         Ok(array)
     }
 
-    fn has_no_more(&self, place: Ref) -> Run<()> {
+    fn has_no_more(&self, place: ObjectRef) -> EvalResult<()> {
         match self.with_members.contains(&place) {
             true => bail("the members of what match gives"),
             false => Ok(()),
@@ -272,12 +277,12 @@ impl<'m> Heap<'m> {
     }
 
     /// A typed value as scripts see it.
-    pub fn add_value(&mut self, value: &Value) -> Run<Js> {
+    pub fn add_value(&mut self, value: &Value) -> EvalResult<Js> {
         Ok(match value {
             Value::Null => Js::Null,
             Value::Bool(truth) => Js::Bool(*truth),
             Value::Array(_) | Value::Object(_) | Value::Guid(_) | Value::Structured(_) => {
-                return self.add(Object::View(value.clone()));
+                return self.add(HeapObject::View(value.clone()));
             }
             Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Js::Text(text.clone()),
             other => match (number_seen(other), text_form(other)) {
@@ -289,8 +294,8 @@ impl<'m> Heap<'m> {
     }
 
     /// An object, opened if nobody had looked into it.
-    pub fn object(&mut self, place: Ref) -> Run<&mut Object> {
-        if let Some(Object::View(value)) = self.objects.get(place.0 as usize) {
+    pub fn object(&mut self, place: ObjectRef) -> EvalResult<&mut HeapObject> {
+        if let Some(HeapObject::View(value)) = self.objects.get(place.0 as usize) {
             let value = value.clone();
             let opened = self.opened(&value)?;
             if let Some(object) = self.objects.get_mut(place.0 as usize) {
@@ -303,12 +308,12 @@ impl<'m> Heap<'m> {
         }
     }
 
-    fn opened(&mut self, value: &Value) -> Run<Object> {
+    fn opened(&mut self, value: &Value) -> EvalResult<HeapObject> {
         Ok(match value {
             Value::Array(values) => {
                 self.spend(values.len() * size_of::<Js>())?;
-                let elements: Run<Vec<Js>> = values.iter().map(|value| self.add_value(value)).collect();
-                Object::Array(elements?)
+                let elements: EvalResult<Vec<Js>> = values.iter().map(|value| self.add_value(value)).collect();
+                HeapObject::Array(elements?)
             }
             Value::Object(object) => {
                 if object.len() > MEMBERS_MAX {
@@ -319,7 +324,7 @@ impl<'m> Heap<'m> {
                 for (name, value) in object.iter() {
                     members.push((name.clone(), self.add_value(value)?));
                 }
-                Object::Plain(members)
+                HeapObject::Plain(members)
             }
             other => match plain_form(other) {
                 Some(plain @ (Value::Array(_) | Value::Object(_))) => self.opened(&plain)?,
@@ -328,31 +333,34 @@ impl<'m> Heap<'m> {
         })
     }
 
-    /// An object that was looked into before; nobody has looked into a [`Object::View`].
-    pub fn seen(&self, place: Ref) -> Option<&Object> {
+    /// An object that was looked into before; nobody has looked into a [`HeapObject::View`].
+    pub fn seen(&self, place: ObjectRef) -> Option<&HeapObject> {
         self.objects.get(place.0 as usize)
     }
 
-    pub fn elements(&mut self, place: Ref) -> Run<Option<&mut Vec<Js>>> {
+    pub fn elements(&mut self, place: ObjectRef) -> EvalResult<Option<&mut Vec<Js>>> {
         Ok(match self.object(place)? {
-            Object::Array(elements) => Some(elements),
+            HeapObject::Array(elements) => Some(elements),
             _ => None,
         })
     }
 
-    pub fn is_array(&self, place: Ref) -> bool {
-        matches!(self.seen(place), Some(Object::Array(_) | Object::View(Value::Array(_))))
+    pub fn is_array(&self, place: ObjectRef) -> bool {
+        matches!(
+            self.seen(place),
+            Some(HeapObject::Array(_) | HeapObject::View(Value::Array(_)))
+        )
     }
 
     /// Whether the object has a member of its own of that name.
-    pub fn has_own(&mut self, place: Ref, name: &str) -> Run<bool> {
+    pub fn has_own(&mut self, place: ObjectRef, name: &str) -> EvalResult<bool> {
         self.has_no_more(place)?;
-        if place == Ref::META && matches!(self.seen(place), Some(Object::Meta)) {
+        if place == ObjectRef::META && matches!(self.seen(place), Some(HeapObject::Meta)) {
             return self.meta_has(name);
         }
         Ok(match self.object(place)? {
-            Object::Plain(members) => members.iter().any(|(n, _)| n == name),
-            Object::Array(elements) => match array_index(name) {
+            HeapObject::Plain(members) => members.iter().any(|(n, _)| n == name),
+            HeapObject::Array(elements) => match array_index(name) {
                 Some(index) => index < elements.len(),
                 None => name == "length",
             },
@@ -361,12 +369,12 @@ impl<'m> Heap<'m> {
     }
 
     /// `object.name`.
-    pub fn get(&mut self, place: Ref, name: &str) -> Run<Js> {
-        if place == Ref::META {
+    pub fn get(&mut self, place: ObjectRef, name: &str) -> EvalResult<Js> {
+        if place == ObjectRef::META {
             return self.meta_get(name);
         }
         let found = match self.object(place)? {
-            Object::Plain(members) => match members.iter().find(|(n, _)| n == name) {
+            HeapObject::Plain(members) => match members.iter().find(|(n, _)| n == name) {
                 Some((_, Js::Empty)) => return self.payload(),
                 Some((_, value)) => {
                     let value = value.clone();
@@ -375,7 +383,7 @@ impl<'m> Heap<'m> {
                 }
                 None => None,
             },
-            Object::Array(elements) => match array_index(name) {
+            HeapObject::Array(elements) => match array_index(name) {
                 Some(index) => elements.get(index).cloned(),
                 None if name == "length" => Some(Js::Number(elements.len() as f64)),
                 None => return bail("a method as a value"),
@@ -390,21 +398,21 @@ impl<'m> Heap<'m> {
     }
 
     /// `object.name = value`.
-    pub fn set(&mut self, place: Ref, name: &Text, value: Js) -> Run<()> {
+    pub fn set(&mut self, place: ObjectRef, name: &Text, value: Js) -> EvalResult<()> {
         if name == "__proto__" {
             return bail("__proto__");
         }
-        if place == Ref::META {
+        if place == ObjectRef::META {
             return self.touch(name, Some(value));
         }
-        if place == Ref::MSG && name == PAYLOAD {
+        if place == ObjectRef::MSG && name == PAYLOAD {
             // Whether that is a change depends on what the payload was.
             self.depends = true;
             self.is_payload_set = true;
         }
         self.spend(size_of::<(Text, Js)>())?;
         match self.object(place)? {
-            Object::Plain(members) => {
+            HeapObject::Plain(members) => {
                 let is_full = members.len() >= MEMBERS_MAX;
                 match members.iter_mut().find(|(n, _)| n == name) {
                     Some(member) => member.1 = value,
@@ -413,7 +421,7 @@ impl<'m> Heap<'m> {
                 }
                 Ok(())
             }
-            Object::Array(elements) => match array_index(name) {
+            HeapObject::Array(elements) => match array_index(name) {
                 Some(index) if index < elements.len() => {
                     if let Some(element) = elements.get_mut(index) {
                         *element = value;
@@ -431,15 +439,15 @@ impl<'m> Heap<'m> {
     }
 
     /// `delete object.name`.
-    pub fn delete(&mut self, place: Ref, name: &Text) -> Run<()> {
-        if place == Ref::META {
+    pub fn delete(&mut self, place: ObjectRef, name: &Text) -> EvalResult<()> {
+        if place == ObjectRef::META {
             return self.touch(name, None);
         }
-        if place == Ref::MSG && name == PAYLOAD {
+        if place == ObjectRef::MSG && name == PAYLOAD {
             return bail("a message without payload");
         }
         match self.object(place)? {
-            Object::Plain(members) => {
+            HeapObject::Plain(members) => {
                 members.retain(|(n, _)| n != name);
                 Ok(())
             }
@@ -448,29 +456,29 @@ impl<'m> Heap<'m> {
     }
 
     /// The names that `Object.keys` lists.
-    pub fn keys(&mut self, place: Ref) -> Run<Vec<Text>> {
-        if place == Ref::META {
+    pub fn keys(&mut self, place: ObjectRef) -> EvalResult<Vec<Text>> {
+        if place == ObjectRef::META {
             return self.meta_keys();
         }
         self.has_no_more(place)?;
-        if place == Ref::MSG {
+        if place == ObjectRef::MSG {
             self.depends = true;
             if !self.is_plain_message() {
                 return bail("msg as a whole, with a large payload");
             }
         }
         Ok(match self.object(place)? {
-            Object::Plain(members) => {
+            HeapObject::Plain(members) => {
                 let names = members.iter().map(|(name, _)| name.clone());
                 in_order(names.collect())
             }
-            Object::Array(elements) => (0..elements.len()).map(|i| Text::from(i.to_string())).collect(),
+            HeapObject::Array(elements) => (0..elements.len()).map(|i| Text::from(i.to_string())).collect(),
             _ => return bail("the members of an object that has none of its own"),
         })
     }
 
     /// Members with their values, in the order of [`Heap::keys`].
-    pub fn entries(&mut self, place: Ref) -> Run<Members> {
+    pub fn entries(&mut self, place: ObjectRef) -> EvalResult<ObjectMembers> {
         let mut entries = Vec::new();
         for name in self.keys(place)? {
             let value = self.get(place, &name)?;
@@ -494,12 +502,12 @@ impl<'m> Heap<'m> {
     }
 
     /// `msg.payload` of a message that came with it, when it is read for the first time.
-    fn payload(&mut self) -> Run<Js> {
+    fn payload(&mut self) -> EvalResult<Js> {
         self.depends = true;
         let value = payload_value(&self.message.payload);
         let js = self.add_value(&value)?;
         self.read = Some(value);
-        if let Some(Object::Plain(members)) = self.objects.first_mut()
+        if let Some(HeapObject::Plain(members)) = self.objects.first_mut()
             && let Some(member) = members.iter_mut().find(|(name, _)| name == PAYLOAD)
         {
             member.1 = js.clone();
@@ -507,7 +515,7 @@ impl<'m> Heap<'m> {
         Ok(js)
     }
 
-    fn touch(&mut self, name: &Text, value: Option<Js>) -> Run<()> {
+    fn touch(&mut self, name: &Text, value: Option<Js>) -> EvalResult<()> {
         match self.changes.iter().position(|(n, _)| n == name) {
             // A member that was deleted is listed last when it comes back.
             Some(at) if value.is_some() && matches!(self.changes.get(at), Some((_, None))) => {
@@ -525,7 +533,7 @@ impl<'m> Heap<'m> {
         Ok(())
     }
 
-    fn meta_get(&mut self, name: &str) -> Run<Js> {
+    fn meta_get(&mut self, name: &str) -> EvalResult<Js> {
         if let Some((_, value)) = self.changes.iter().find(|(n, _)| n == name) {
             return match value {
                 Some(value) => Ok(value.clone()),
@@ -546,7 +554,7 @@ impl<'m> Heap<'m> {
         }
     }
 
-    fn meta_has(&mut self, name: &str) -> Run<bool> {
+    fn meta_has(&mut self, name: &str) -> EvalResult<bool> {
         if let Some((_, value)) = self.changes.iter().find(|(n, _)| n == name) {
             return Ok(value.is_some());
         }
@@ -559,7 +567,7 @@ impl<'m> Heap<'m> {
     }
 
     /// As QuickJS lists them: first what the script wrote, then what it found, then what is computed.
-    fn meta_keys(&mut self) -> Run<Vec<Text>> {
+    fn meta_keys(&mut self) -> EvalResult<Vec<Text>> {
         // Whether the stamps are among them depends on the message.
         self.depends = true;
         let meta = &self.message.meta;
@@ -624,7 +632,7 @@ pub(super) fn is_inherited(name: &str) -> bool {
 }
 
 /// The name that a value is as a key.
-pub(super) fn property_name(heap: &mut Heap<'_>, key: &Js) -> Run<Text> {
+pub(super) fn property_name(heap: &mut Heap<'_>, key: &Js) -> EvalResult<Text> {
     match key {
         Js::Text(text) => Ok(text.clone()),
         Js::Number(number) => Ok(number::text(*number)),

@@ -8,7 +8,7 @@ use crate::ConsoleLevel;
 
 /// A variable: which of the functions around it declares it (0 is the script), and where in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct VariableSlot {
     pub level: u8,
     pub index: u16,
 }
@@ -17,7 +17,7 @@ pub(super) struct Slot {
 pub(super) enum Expr {
     /// Never an object.
     Constant(Js),
-    Local(Slot),
+    Local(VariableSlot),
     Member(Box<Expr>, Text),
     Index(Box<Expr>, Box<Expr>),
     /// `?.`: of nothing comes nothing, for the whole chain.
@@ -86,7 +86,7 @@ pub(super) enum Property {
 /// What may stand before an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
-    Local(Slot),
+    Local(VariableSlot),
     Member(Expr, Text),
     Index(Expr, Expr),
 }
@@ -145,9 +145,9 @@ pub(super) enum CacheCall {
 /// Where a value is put.
 #[derive(Debug)]
 pub(super) enum Pattern {
-    Slot(Slot),
-    Object(Vec<(Key, Bound)>),
-    Array(Vec<Option<Bound>>, Option<Box<Pattern>>),
+    Slot(VariableSlot),
+    Object(Vec<(Key, BindingElement)>),
+    Array(Vec<Option<BindingElement>>, Option<Box<Pattern>>),
 }
 
 #[derive(Debug)]
@@ -158,7 +158,7 @@ pub(super) enum Key {
 
 /// A pattern with what it gets where there is nothing.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct BindingElement {
     pub pattern: Pattern,
     pub default: Option<Expr>,
 }
@@ -168,7 +168,7 @@ pub(super) enum Stmt {
     Expr(Expr),
     Declare(Pattern, Expr),
     /// The declaration of a function that has a name of its own: from here on it can be called.
-    Reach(Slot),
+    Reach(VariableSlot),
     If(Expr, Box<Stmt>, Option<Box<Stmt>>),
     Block(Block),
     For {
@@ -204,9 +204,9 @@ pub(super) struct Block {
 
 /// A function of the script, or the script itself.
 #[derive(Debug, Default)]
-pub(super) struct Function {
+pub(super) struct ScriptFunction {
     pub level: u8,
-    pub parameters: Vec<Bound>,
+    pub parameters: Vec<BindingElement>,
     /// How many variables it has, parameters included.
     pub slots: u16,
     /// Those that are undefined from the start (`var`).

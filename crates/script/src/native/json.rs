@@ -2,13 +2,13 @@
 
 use thalweg_record::{Text, Value, json};
 
-use super::heap::{Heap, Js, MEMBERS_MAX, Object, Ref, Run, bail};
+use super::heap::{EvalResult, Heap, HeapObject, Js, MEMBERS_MAX, ObjectRef, bail};
 use super::{coerce, date, number};
 
 const DEPTH_MAX: usize = 64;
 
 /// `JSON.stringify(value, null, indent)`.
-pub(super) fn stringify(heap: &mut Heap<'_>, value: &Js, indent: &str) -> Run<Js> {
+pub(super) fn stringify(heap: &mut Heap<'_>, value: &Js, indent: &str) -> EvalResult<Js> {
     let mut out = String::new();
     match write(heap, value, indent, 0, &mut out)? {
         true => heap.add_text(out),
@@ -17,7 +17,7 @@ pub(super) fn stringify(heap: &mut Heap<'_>, value: &Js, indent: &str) -> Run<Js
 }
 
 /// The third argument of `JSON.stringify` as what each level is indented by.
-pub(super) fn indent(value: &Js) -> Run<String> {
+pub(super) fn indent(value: &Js) -> EvalResult<String> {
     Ok(match value {
         Js::Number(n) => " ".repeat(number::to_integer(*n).clamp(0.0, 10.0) as usize),
         Js::Text(text) if text.is_ascii() => text.chars().take(10).collect(),
@@ -27,7 +27,7 @@ pub(super) fn indent(value: &Js) -> Run<String> {
 }
 
 /// Writes a value; `false` if it has no JSON form.
-fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut String) -> Run<bool> {
+fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut String) -> EvalResult<bool> {
     if depth > DEPTH_MAX || out.len() > 1 << 20 {
         return bail("it makes much data");
     }
@@ -40,12 +40,12 @@ fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut 
         Js::Number(_) => out.push_str("null"),
         Js::Text(text) => json::write_js_string(text, out),
         Js::Object(place) => match heap.seen(*place) {
-            Some(Object::Date(ms)) => {
+            Some(HeapObject::Date(ms)) => {
                 out.push('"');
                 out.push_str(&date::iso(*ms)?);
                 out.push('"');
             }
-            Some(Object::Regex(_)) => return bail("the text of a special object"),
+            Some(HeapObject::Regex(_)) => return bail("the text of a special object"),
             _ if heap.is_array(*place) => write_array(heap, *place, indent, depth, out)?,
             _ => write_object(heap, *place, indent, depth, out)?,
         },
@@ -53,7 +53,7 @@ fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut 
     Ok(true)
 }
 
-fn write_array(heap: &mut Heap<'_>, place: Ref, indent: &str, depth: usize, out: &mut String) -> Run<()> {
+fn write_array(heap: &mut Heap<'_>, place: ObjectRef, indent: &str, depth: usize, out: &mut String) -> EvalResult<()> {
     let elements = heap.elements(place)?.cloned().unwrap_or_default();
     if elements.is_empty() {
         out.push_str("[]");
@@ -74,7 +74,7 @@ fn write_array(heap: &mut Heap<'_>, place: Ref, indent: &str, depth: usize, out:
     Ok(())
 }
 
-fn write_object(heap: &mut Heap<'_>, place: Ref, indent: &str, depth: usize, out: &mut String) -> Run<()> {
+fn write_object(heap: &mut Heap<'_>, place: ObjectRef, indent: &str, depth: usize, out: &mut String) -> EvalResult<()> {
     let members = heap.entries(place)?;
     if members.iter().any(|(name, _)| name == "toJSON") {
         return bail("an object with a toJSON of its own");
@@ -112,7 +112,7 @@ fn line(indent: &str, depth: usize, out: &mut String) {
 }
 
 /// `JSON.parse(text)`. What is not JSON throws, and that is QuickJS's.
-pub(super) fn parse(heap: &mut Heap<'_>, value: &Js) -> Run<Js> {
+pub(super) fn parse(heap: &mut Heap<'_>, value: &Js) -> EvalResult<Js> {
     let text = coerce::text(heap, value)?;
     // A lone surrogate can be written in JSON; `__proto__` is an ordinary member there.
     if text.contains("\\u") || text.contains("__proto__") {
@@ -125,10 +125,10 @@ pub(super) fn parse(heap: &mut Heap<'_>, value: &Js) -> Run<Js> {
     }
 }
 
-fn build(heap: &mut Heap<'_>, value: &Value) -> Run<Js> {
+fn build(heap: &mut Heap<'_>, value: &Value) -> EvalResult<Js> {
     match value {
         Value::Array(values) => {
-            let elements: Run<Vec<Js>> = values.iter().map(|value| build(heap, value)).collect();
+            let elements: EvalResult<Vec<Js>> = values.iter().map(|value| build(heap, value)).collect();
             heap.add_array(elements?)
         }
         Value::Object(object) => {
@@ -139,7 +139,7 @@ fn build(heap: &mut Heap<'_>, value: &Value) -> Run<Js> {
             for (name, value) in object.iter() {
                 members.push((name.clone(), build(heap, value)?));
             }
-            heap.add(Object::Plain(members))
+            heap.add(HeapObject::Plain(members))
         }
         other => heap.add_value(other),
     }

@@ -13,10 +13,10 @@ use oxc_regular_expression::ast::{
 };
 use regex::Captures;
 
-use super::heap::{Heap, Run, bail};
+use super::heap::{EvalResult, Heap, bail};
 
 #[derive(Debug)]
-pub(super) struct Regex {
+pub(super) struct ScriptRegex {
     compiled: regex::Regex,
     pub is_global: bool,
     ignores_case: bool,
@@ -25,10 +25,10 @@ pub(super) struct Regex {
 const SPACES: &str = r"\t-\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}";
 const SIZE_MAX: usize = 1 << 20;
 
-type Translated = Result<(), String>;
+type TranslateResult = Result<(), String>;
 
-impl Regex {
-    pub fn new(literal: &RegExp<'_>) -> Result<Regex, String> {
+impl ScriptRegex {
+    pub fn new(literal: &RegExp<'_>) -> Result<ScriptRegex, String> {
         let allowed = RegExpFlags::G | RegExpFlags::I | RegExpFlags::S | RegExpFlags::U;
         if !allowed.contains(literal.flags) {
             return Err("a regular expression with flags other than g, i, s, u".to_owned());
@@ -46,7 +46,7 @@ impl Regex {
         }
         translator.disjunction(&pattern.body)?;
         let compiled = regex::RegexBuilder::new(&translator.out).size_limit(SIZE_MAX).build();
-        Ok(Regex {
+        Ok(ScriptRegex {
             compiled: compiled.map_err(|_| "a large regular expression")?,
             is_global: literal.flags.contains(RegExpFlags::G),
             ignores_case,
@@ -54,7 +54,7 @@ impl Regex {
     }
 
     /// Makes sure that the engine sees the text as the language does.
-    pub fn fits(&self, text: &str) -> Run<()> {
+    pub fn fits(&self, text: &str) -> EvalResult<()> {
         if self.ignores_case && !text.is_ascii() {
             return bail("a regular expression without case on text beyond ASCII");
         }
@@ -64,7 +64,7 @@ impl Regex {
         Ok(())
     }
 
-    pub fn is_match(&self, text: &str) -> Run<bool> {
+    pub fn is_match(&self, text: &str) -> EvalResult<bool> {
         self.fits(text)?;
         Ok(self.compiled.is_match(text))
     }
@@ -76,7 +76,7 @@ impl Regex {
 
     /// All matches, or the first one, as `replace` and `match` go through them: behind an empty match they go on one character
     /// further.
-    pub fn matches<'t>(&self, heap: &mut Heap<'_>, text: &'t str, all: bool) -> Run<Vec<Captures<'t>>> {
+    pub fn matches<'t>(&self, heap: &mut Heap<'_>, text: &'t str, all: bool) -> EvalResult<Vec<Captures<'t>>> {
         self.fits(text)?;
         let mut found = Vec::new();
         let mut from = 0;
@@ -114,7 +114,7 @@ struct Translator {
 }
 
 impl Translator {
-    fn disjunction(&mut self, disjunction: &Disjunction<'_>) -> Translated {
+    fn disjunction(&mut self, disjunction: &Disjunction<'_>) -> TranslateResult {
         for (i, alternative) in disjunction.body.iter().enumerate() {
             if i > 0 {
                 self.out.push('|');
@@ -124,7 +124,7 @@ impl Translator {
         Ok(())
     }
 
-    fn term(&mut self, term: &Term<'_>) -> Translated {
+    fn term(&mut self, term: &Term<'_>) -> TranslateResult {
         match term {
             Term::BoundaryAssertion(boundary) => self.out.push_str(match boundary.kind {
                 BoundaryAssertionKind::Start => r"\A",
@@ -184,7 +184,7 @@ impl Translator {
         Ok(())
     }
 
-    fn character(&mut self, value: u32) -> Translated {
+    fn character(&mut self, value: u32) -> TranslateResult {
         if !is_simple(value) || (self.ignores_case && value > 0x7f) {
             return Err("an unusual character in a regular expression".to_owned());
         }
@@ -207,7 +207,7 @@ impl Translator {
         };
     }
 
-    fn class(&mut self, class: &CharacterClass<'_>) -> Translated {
+    fn class(&mut self, class: &CharacterClass<'_>) -> TranslateResult {
         if class.kind != CharacterClassContentsKind::Union || class.strings {
             return Err("an unusual class in a regular expression".to_owned());
         }

@@ -6,14 +6,14 @@ use thalweg_record::{Object as Record, Text, Value};
 
 use super::coerce;
 use super::date;
-use super::heap::{Heap, Js, META, Object, PAYLOAD, Ref, Run, array_index, bail};
-use super::made::MadeMaps;
+use super::heap::{EvalResult, Heap, HeapObject, Js, META, ObjectRef, PAYLOAD, array_index, bail};
+use super::meta_map_cache::MetaMapCache;
 use crate::view::{exact_integer, number_seen, plain_form, text_form};
-use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, Returned};
+use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, ScriptOutput};
 
 /// Texts that a script wrote to metadata keys lately: messages that get the same text share it.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct TextInterner {
     last: Vec<(Text, Text)>,
 }
 
@@ -21,7 +21,7 @@ const WRITTEN_MAX: usize = 32;
 /// Texts up to this length lie within the value itself.
 const INLINE: usize = 23;
 
-impl Written {
+impl TextInterner {
     fn share(&mut self, name: &Text, text: Text) -> Text {
         if text.len() <= INLINE {
             return text;
@@ -47,23 +47,23 @@ impl Written {
 pub(super) fn returned(
     heap: &mut Heap<'_>,
     result: &Js,
-    written: &mut Written,
-    made: &mut MadeMaps,
+    written: &mut TextInterner,
+    made: &mut MetaMapCache,
     environment: &Environment,
-) -> Run<Returned> {
+) -> EvalResult<ScriptOutput> {
     let place = match result {
-        Js::Undefined | Js::Null => return Ok(Returned::Nothing),
+        Js::Undefined | Js::Null => return Ok(ScriptOutput::Nothing),
         Js::Object(place) => *place,
         _ => return bail("what is no message"),
     };
-    let mut reader = Reader {
+    let mut reader = NativeResultReader {
         heap,
         written,
         made,
         computed: environment.computed,
     };
     if !reader.heap.is_array(place) {
-        return reader.reply(place).map(Returned::One);
+        return reader.reply(place).map(ScriptOutput::One);
     }
     let elements = reader.heap.elements(place)?.cloned().unwrap_or_default();
     if elements.len() > environment.limits.results {
@@ -78,33 +78,33 @@ pub(super) fn returned(
         }
     }
     Ok(match replies.len() {
-        0 => Returned::Nothing,
-        _ => Returned::Many(replies),
+        0 => ScriptOutput::Nothing,
+        _ => ScriptOutput::Many(replies),
     })
 }
 
-struct Reader<'r, 'm> {
+struct NativeResultReader<'r, 'm> {
     heap: &'r mut Heap<'m>,
-    written: &'r mut Written,
-    made: &'r mut MadeMaps,
+    written: &'r mut TextInterner,
+    made: &'r mut MetaMapCache,
     computed: &'static [ComputedKey],
 }
 
-impl Reader<'_, '_> {
-    fn reply(&mut self, place: Ref) -> Run<Reply> {
+impl NativeResultReader<'_, '_> {
+    fn reply(&mut self, place: ObjectRef) -> EvalResult<Reply> {
         Ok(Reply {
             payload: payload(self.heap, place)?,
             meta: self.meta(place)?,
         })
     }
 
-    fn meta(&mut self, place: Ref) -> Run<MetaReply> {
+    fn meta(&mut self, place: ObjectRef) -> EvalResult<MetaReply> {
         let none = MetaReply::Replaced(Vec::new());
         let place = match member(self.heap, place, META)? {
             Some(Js::Object(place)) if !self.heap.is_array(place) => place,
             _ => return Ok(none),
         };
-        if place == Ref::META {
+        if place == ObjectRef::META {
             if let Some(known) = self.heap.known.take() {
                 return Ok(MetaReply::Over(known));
             }
@@ -124,7 +124,7 @@ impl Reader<'_, '_> {
             self.made.add(message, &self.heap.changes, &changes);
             return Ok(MetaReply::Changes(changes));
         }
-        if matches!(self.heap.seen(place), Some(Object::Date(_) | Object::Regex(_))) {
+        if matches!(self.heap.seen(place), Some(HeapObject::Date(_) | HeapObject::Regex(_))) {
             return bail("metadata that is no plain object");
         }
         let members = self.heap.entries(place)?;
@@ -137,7 +137,7 @@ impl Reader<'_, '_> {
         Ok(MetaReply::Replaced(entries))
     }
 
-    fn entry(&mut self, name: &Text, value: Option<&Js>) -> Run<Option<(Text, Text)>> {
+    fn entry(&mut self, name: &Text, value: Option<&Js>) -> EvalResult<Option<(Text, Text)>> {
         if self.computed.iter().any(|key| key.name == name) {
             return Ok(None);
         }
@@ -159,15 +159,15 @@ impl Reader<'_, '_> {
 }
 
 /// A member of a message as it is, without reading the payload for it.
-fn member(heap: &mut Heap<'_>, place: Ref, name: &str) -> Run<Option<Js>> {
-    if place == Ref::META {
+fn member(heap: &mut Heap<'_>, place: ObjectRef, name: &str) -> EvalResult<Option<Js>> {
+    if place == ObjectRef::META {
         return match heap.has_own(place, name)? {
             true => heap.get(place, name).map(Some),
             false => Ok(None),
         };
     }
     match heap.object(place)? {
-        Object::Plain(members) => {
+        HeapObject::Plain(members) => {
             let found = members.iter().find(|(n, _)| n == name);
             Ok(found.map(|(_, value)| value.clone()))
         }
@@ -176,7 +176,7 @@ fn member(heap: &mut Heap<'_>, place: Ref, name: &str) -> Run<Option<Js>> {
 }
 
 /// What is said of the payload of a message that a script gave back.
-pub(super) fn payload(heap: &mut Heap<'_>, place: Ref) -> Run<PayloadReply> {
+pub(super) fn payload(heap: &mut Heap<'_>, place: ObjectRef) -> EvalResult<PayloadReply> {
     let payload = match member(heap, place, PAYLOAD)? {
         None => return Ok(PayloadReply::Missing),
         Some(Js::Empty) => return Ok(PayloadReply::Same),
@@ -191,7 +191,7 @@ pub(super) fn payload(heap: &mut Heap<'_>, place: Ref) -> Run<PayloadReply> {
     };
     let (value, same) = value_of(heap, &payload, original.as_deref())?;
     heap.read = original;
-    let is_set = place != Ref::MSG || heap.is_payload_set;
+    let is_set = place != ObjectRef::MSG || heap.is_payload_set;
     Ok(match same {
         true => PayloadReply::kept(&value, is_set),
         false => PayloadReply::New(value),
@@ -215,13 +215,13 @@ fn number_value(number: f64) -> Value {
 }
 
 /// The typed value of what a script made, and whether all of it is the original.
-pub(super) fn value_of(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>) -> Run<(Value, bool)> {
+pub(super) fn value_of(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>) -> EvalResult<(Value, bool)> {
     convert(heap, js, original, 0)
 }
 
 const DEPTH_MAX: usize = 64;
 
-fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize) -> Run<(Value, bool)> {
+fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize) -> EvalResult<(Value, bool)> {
     if depth > DEPTH_MAX {
         return bail("deeply nested data");
     }
@@ -244,7 +244,7 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
         }
         Js::Object(place) => {
             // Nobody looked into it: it is what it was.
-            if let Some(Object::View(value)) = heap.seen(*place) {
+            if let Some(HeapObject::View(value)) = heap.seen(*place) {
                 let value = value.clone();
                 return viewed(heap, value, original, depth);
             }
@@ -259,7 +259,7 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
 }
 
 /// A value that was never opened, beside what stood in its place.
-fn viewed(heap: &mut Heap<'_>, value: Value, original: Option<&Value>, depth: usize) -> Run<(Value, bool)> {
+fn viewed(heap: &mut Heap<'_>, value: Value, original: Option<&Value>, depth: usize) -> EvalResult<(Value, bool)> {
     match (&value, original) {
         (Value::Array(a), Some(Value::Array(b))) if Arc::ptr_eq(a, b) => return Ok((value, true)),
         (Value::Object(a), Some(Value::Object(b))) if Arc::ptr_eq(a, b) => return Ok((value, true)),
@@ -274,7 +274,7 @@ fn viewed(heap: &mut Heap<'_>, value: Value, original: Option<&Value>, depth: us
 }
 
 /// Makes sure that a value is what a script would have made anew.
-fn as_made_anew(heap: &mut Heap<'_>, value: &Value, depth: usize) -> Run<()> {
+fn as_made_anew(heap: &mut Heap<'_>, value: &Value, depth: usize) -> EvalResult<()> {
     if depth > DEPTH_MAX {
         return bail("deeply nested data");
     }
@@ -303,8 +303,8 @@ fn as_made_anew(heap: &mut Heap<'_>, value: &Value, depth: usize) -> Run<()> {
     }
 }
 
-fn object(heap: &mut Heap<'_>, place: Ref, original: Option<&Value>, depth: usize) -> Run<(Value, bool)> {
-    if let Some(Object::Date(ms)) = heap.seen(place) {
+fn object(heap: &mut Heap<'_>, place: ObjectRef, original: Option<&Value>, depth: usize) -> EvalResult<(Value, bool)> {
+    if let Some(HeapObject::Date(ms)) = heap.seen(place) {
         let text = date::iso(*ms)?;
         return match original.filter(|o| text_form(o).is_some_and(|was| was == text)) {
             Some(original) => Ok((original.clone(), true)),
@@ -330,7 +330,7 @@ fn object(heap: &mut Heap<'_>, place: Ref, original: Option<&Value>, depth: usiz
             _ => (Value::Array(values.into()), false),
         });
     }
-    if matches!(heap.seen(place), Some(Object::Regex(_))) {
+    if matches!(heap.seen(place), Some(HeapObject::Regex(_))) {
         return bail("a regular expression as data");
     }
     let members = heap.entries(place)?;

@@ -6,7 +6,9 @@
 
 use super::arithmetic::Arithmetic;
 use super::heap::{META, PAYLOAD};
-use super::ir::{Argument, Block, Element, Expr, Function, Global, Pattern, Property, Slot, Stmt, Target};
+use super::ir::{
+    Argument, Block, Element, Expr, Global, Pattern, Property, ScriptFunction, Stmt, Target, VariableSlot,
+};
 
 /// Statements of the script by their numbers.
 #[derive(Debug)]
@@ -20,10 +22,10 @@ pub(super) struct Split {
 }
 
 /// `msg`: the first parameter of the script.
-pub(super) const MSG: Slot = Slot { level: 0, index: 0 };
+pub(super) const MSG: VariableSlot = VariableSlot { level: 0, index: 0 };
 
 /// The two halves of a script that ends in `return msg`, if it falls into them.
-pub(super) fn split(functions: &[Function]) -> Option<Split> {
+pub(super) fn split(functions: &[ScriptFunction]) -> Option<Split> {
     let (last, others) = functions.first()?.body.split_last()?;
     if !matches!(last, Stmt::Return(Some(Expr::Local(MSG)))) {
         return None;
@@ -36,7 +38,7 @@ pub(super) fn split(functions: &[Function]) -> Option<Split> {
     let mut assignments = Vec::new();
     for (number, statement) in others.iter().enumerate() {
         if let Some((assignment, value)) = payload_assignment(statement) {
-            let mut uses = Uses::new(functions);
+            let mut uses = UsageAnalysis::new(functions);
             uses.expr(value);
             if uses.meta || uses.variables || uses.functions || uses.more {
                 return None;
@@ -44,7 +46,7 @@ pub(super) fn split(functions: &[Function]) -> Option<Split> {
             split.payload.push(number);
             assignments.push(assignment);
         } else {
-            let mut uses = Uses::new(functions);
+            let mut uses = UsageAnalysis::new(functions);
             uses.statement(statement);
             if uses.payload || uses.more {
                 return None;
@@ -69,8 +71,8 @@ fn payload_assignment(statement: &Stmt) -> Option<(&Expr, &Expr)> {
 }
 
 /// What a part of a script has to do with.
-struct Uses<'c> {
-    all: &'c [Function],
+struct UsageAnalysis<'c> {
+    all: &'c [ScriptFunction],
     /// Functions that were looked into.
     seen: Vec<usize>,
     payload: bool,
@@ -81,9 +83,9 @@ struct Uses<'c> {
     more: bool,
 }
 
-impl<'c> Uses<'c> {
-    fn new(all: &'c [Function]) -> Uses<'c> {
-        Uses {
+impl<'c> UsageAnalysis<'c> {
+    fn new(all: &'c [ScriptFunction]) -> UsageAnalysis<'c> {
+        UsageAnalysis {
             all,
             seen: Vec::new(),
             payload: false,

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Guid, MetaMap, Object, Payload, Stamps, Ticks, Value};
+use thalweg_record::{Guid, MetaMap, Object, Payload, Ticks, Value, ValueQuality};
 
 use super::*;
 use crate::{
-    Cache, ComputedKey, Console, ConsoleLevel, Environment, Failure, Form, Limits, MetaReply, Program, QuickJs, Reply,
-    Script,
+    Cache, ComputedKey, Console, ConsoleLevel, Environment, Failure, MetaReply, Program, QuickJs, Reply, Script,
+    ScriptForm, ScriptLimits,
 };
 
 const COMPUTED: &[ComputedKey] = &[ComputedKey {
@@ -39,36 +39,36 @@ impl Console for Lines {
 /// A script in both engines, each with a console and a cache of its own.
 struct Both {
     quickjs: QuickJs,
-    native: Native,
+    native: NativeScript,
     consoles: [Arc<Lines>; 2],
     caches: [Arc<Cache>; 2],
-    form: Form,
+    form: ScriptForm,
     code: String,
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ScriptLimits {
+    ScriptLimits {
         timeout: Duration::from_millis(300),
-        ..Limits::default()
+        ..ScriptLimits::default()
     }
 }
 
-fn environment(limits: Limits, console: Arc<Lines>, cache: Arc<Cache>) -> Environment {
+fn environment(limits: ScriptLimits, console: Arc<Lines>, cache: Arc<Cache>) -> Environment {
     Environment {
         limits,
         console,
         cache,
         computed: COMPUTED,
-        watch: crate::Watch::default(),
+        watch: crate::CallWatch::default(),
     }
 }
 
 impl Both {
-    fn new(form: Form, code: &str) -> Result<Both, String> {
+    fn new(form: ScriptForm, code: &str) -> Result<Both, String> {
         Both::within(limits(), 4, form, code)
     }
 
-    fn within(limits: Limits, cache_entries: usize, form: Form, code: &str) -> Result<Both, String> {
+    fn within(limits: ScriptLimits, cache_entries: usize, form: ScriptForm, code: &str) -> Result<Both, String> {
         let consoles = [Arc::new(Lines::default()), Arc::new(Lines::default())];
         let caches = [(); 2].map(|()| Arc::new(Cache::new(cache_entries)));
         let script = Script {
@@ -94,7 +94,7 @@ impl Both {
     /// Runs a message in both. `Ok` if native code did it, else why not.
     fn compare(&mut self, message: &Message) -> Result<(), &'static str> {
         let (native, quickjs) = match self.form {
-            Form::Body | Form::Expression(_) => (
+            ScriptForm::Body | ScriptForm::Expression(_) => (
                 map(self.native.run(message, &message.meta, true), |returned| {
                     effects(&returned, message)
                 }),
@@ -102,7 +102,7 @@ impl Both {
                     .run(0, message, &message.meta)
                     .map(|returned| effects(&returned, message)),
             ),
-            Form::Condition => (
+            ScriptForm::Condition => (
                 map(self.native.test(message, &message.meta, true), |truth| {
                     truth.to_string()
                 }),
@@ -116,7 +116,7 @@ impl Both {
             .each_ref()
             .map(|lines| std::mem::take(&mut *lines.0.lock()));
         match native {
-            Outcome::Done(native, _) => {
+            NativeOutcome::Done(native, _) => {
                 self.compare_halves(message, &native);
                 assert_eq!(Ok::<_, Failure>(native), quickjs, "{}\n{message:?}", self.code);
                 assert_eq!(native_lines, lines, "{}", self.code);
@@ -124,7 +124,7 @@ impl Both {
                 assert_eq!(entries[0], entries[1], "{}", self.code);
                 Ok(())
             }
-            Outcome::Bail(why) => {
+            NativeOutcome::Bail(why) => {
                 assert!(native_lines.is_empty(), "{}", self.code);
                 // What QuickJS alone did to its cache is done to the other one.
                 self.caches[1].become_like(&self.caches[0]);
@@ -139,16 +139,16 @@ impl Both {
         let (Some(map), Payload::Value(value)) = (half.filter(|_| !message.meta.is_changed()), &message.payload) else {
             return;
         };
-        let Outcome::Done(payload, _) = self.native.payload(value) else {
+        let NativeOutcome::Done(payload, _) = self.native.payload(value) else {
             panic!("a half is left to QuickJS, and the whole is not: {}", self.code);
         };
         let meta = MetaReply::Over(map);
-        let halves = effects(&Returned::One(Reply { payload, meta }), message);
+        let halves = effects(&ScriptOutput::One(Reply { payload, meta }), message);
         assert_eq!(halves, whole, "{}\n{message:?}", self.code);
     }
 }
 
-fn effects(returned: &Returned, message: &Message) -> String {
+fn effects(returned: &ScriptOutput, message: &Message) -> String {
     let effects = returned.effects(message);
     let shown = effects
         .iter()
@@ -156,10 +156,10 @@ fn effects(returned: &Returned, message: &Message) -> String {
     shown.collect::<Vec<_>>().join("\n")
 }
 
-fn map<R>(outcome: Outcome<R>, f: impl FnOnce(R) -> String) -> Outcome<String> {
+fn map<R>(outcome: NativeOutcome<R>, f: impl FnOnce(R) -> String) -> NativeOutcome<String> {
     match outcome {
-        Outcome::Done(result, depends) => Outcome::Done(f(result), depends),
-        Outcome::Bail(why) => Outcome::Bail(why),
+        NativeOutcome::Done(result, depends) => NativeOutcome::Done(f(result), depends),
+        NativeOutcome::Bail(why) => NativeOutcome::Bail(why),
     }
 }
 
@@ -172,7 +172,7 @@ fn message(payload: Value) -> Message {
         ("level", "7"),
     ];
     let map = MetaMap::new(entries.map(|(name, text)| (name.into(), text.into())), Some(1));
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: Ticks(12_345_678_901_234),
         server_time: Ticks(12_345_678_901_235),
         status: 0,
@@ -252,7 +252,7 @@ pub(crate) fn messages() -> Vec<Message> {
 
 /// Scripts with how many of the messages native code runs; of the others it leaves the rest.
 #[track_caller]
-fn natively(form: Form, code: &str) -> (usize, Vec<&'static str>) {
+fn natively(form: ScriptForm, code: &str) -> (usize, Vec<&'static str>) {
     let mut both = Both::new(form, code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"));
     let mut done = 0;
     let mut reasons = Vec::new();
@@ -354,7 +354,7 @@ const WHOLLY: &[&str] = &[
 fn what_people_write_is_run_natively_and_as_quickjs_does_it() {
     for code in WHOLLY {
         // Messages without the metadata of a tag make some of them throw.
-        let (done, reasons) = natively(Form::Body, code);
+        let (done, reasons) = natively(ScriptForm::Body, code);
         assert!(done + 1 >= messages().len(), "{code}\n{done} {reasons:?}");
     }
 }
@@ -382,7 +382,7 @@ fn what_depends_on_the_payload_is_run_natively_where_it_can_be() {
             24,
         ),
     ] {
-        let (done, reasons) = natively(Form::Body, code);
+        let (done, reasons) = natively(ScriptForm::Body, code);
         assert!(done >= least, "{code}\n{done} {reasons:?}");
     }
 }
@@ -397,10 +397,10 @@ fn conditions_are_run_natively() {
         "['K', '°C'].includes(msg.meta.unit)",
         "msg.meta.nothing",
     ] {
-        let (done, reasons) = natively(Form::Condition, code);
+        let (done, reasons) = natively(ScriptForm::Condition, code);
         assert!(done + 1 >= messages().len(), "{code}\n{done} {reasons:?}");
     }
-    let (done, _) = natively(Form::Condition, "msg.payload > 10 && msg.payload < 100");
+    let (done, _) = natively(ScriptForm::Condition, "msg.payload > 10 && msg.payload < 100");
     assert!(done >= 20, "{done}");
 }
 
@@ -428,7 +428,7 @@ fn what_throws_or_is_uncertain_is_left_to_quickjs() {
         "for (let i = 0; i < 10; i++) cache.set('k' + i, i); return msg",
         "'abc'.x = 1; return msg",
     ] {
-        let (done, _) = natively(Form::Body, code);
+        let (done, _) = natively(ScriptForm::Body, code);
         assert_eq!(done, 0, "{code}");
     }
 }
@@ -482,7 +482,7 @@ fn what_is_outside_is_named_with_its_place() {
         ),
         ("msg.meta.x = 5n; return msg", "a BigInt (line 1, column 14)"),
     ] {
-        let outside = Both::new(Form::Body, code).map(drop).unwrap_err();
+        let outside = Both::new(ScriptForm::Body, code).map(drop).unwrap_err();
         assert_eq!(outside, construct, "{code}");
     }
 }
@@ -518,7 +518,7 @@ fn what_a_result_depends_on_is_seen_in_the_text() {
             Some("reads msg.meta.opcua_source_timestamp (line 1, column 14)"),
         ),
     ] {
-        let both = Both::new(Form::Body, code).unwrap();
+        let both = Both::new(ScriptForm::Body, code).unwrap();
         assert_eq!(
             both.native.varies().map(ToString::to_string).as_deref(),
             because,
@@ -530,14 +530,14 @@ fn what_a_result_depends_on_is_seen_in_the_text() {
 #[test]
 fn texts_that_messages_have_in_common_are_shared() {
     let mut both = Both::new(
-        Form::Body,
+        ScriptForm::Body,
         "msg.meta.path = 'enterprise.' + msg.meta.opcua_tag_group + '.further'; return msg",
     )
     .unwrap();
     let path = |both: &mut Both| {
         let message = message(Value::I64(1));
         match both.native.run(&message, &message.meta, true) {
-            Outcome::Done(Returned::One(reply), _) => match reply.meta {
+            NativeOutcome::Done(ScriptOutput::One(reply), _) => match reply.meta {
                 crate::MetaReply::Changes(changes) => changes[0].1.clone(),
                 other => panic!("{other:?}"),
             },
@@ -550,7 +550,7 @@ fn texts_that_messages_have_in_common_are_shared() {
 
 #[test]
 fn a_script_whose_calls_end_at_quickjs_is_not_begun_here_any_more() {
-    let mut both = Both::new(Form::Body, "return 7").unwrap();
+    let mut both = Both::new(ScriptForm::Body, "return 7").unwrap();
     for _ in 0..TRIES {
         assert!(!both.native.is_futile());
         both.compare(&message(Value::I64(1))).unwrap_err();
@@ -594,7 +594,7 @@ fn corners_of_the_language_are_those_of_quickjs() {
         "msg.meta.d = new Date(8.64e15).getTime() + ' ' + new Date(NaN).getTime() + ' ' + new Date(1.9).getTime(); return msg",
         "cache.set('h', {v: 1, prev: cache.exists('h') ? cache.get('h') : null}); return msg",
     ] {
-        let mut both = match Both::new(Form::Body, code) {
+        let mut both = match Both::new(ScriptForm::Body, code) {
             Ok(both) => both,
             Err(why) => {
                 assert!(why.contains("in a regular expression"), "{code}: {why}");
@@ -611,7 +611,7 @@ fn corners_of_the_language_are_those_of_quickjs() {
         "JSON.stringify(...[{a: 1, b: 2}, ['a']]); return msg",
         "msg.meta.x = 'undefined'.replace(x => 1, y => 'Z'); return msg",
     ] {
-        assert!(Both::new(Form::Body, code).is_err(), "{code}");
+        assert!(Both::new(ScriptForm::Body, code).is_err(), "{code}");
     }
 }
 
@@ -658,7 +658,7 @@ fn scripts_of_two_halves_run_the_first_one_once_for_a_tag() {
         ),
         ("msg.payload = 1; msg.meta.a = 1; return {...msg}", false),
     ] {
-        let mut both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
+        let mut both = Both::new(ScriptForm::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
         assert_eq!(both.native.code.split.is_some(), is_split, "{code}");
         for message in messages() {
             // The same tag with other values.
@@ -682,7 +682,7 @@ fn what_is_arithmetic_is_done_to_numbers_without_a_call() {
         ("msg.payload = Math.max(msg.payload, 1); return msg", false),
         ("msg.payload = msg.payload.value * 2; return msg", false),
     ] {
-        let mut both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
+        let mut both = Both::new(ScriptForm::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
         let split = both.native.code.split.as_ref().unwrap();
         assert_eq!(split.arithmetic.is_some(), is_arithmetic, "{code}");
         for message in messages() {

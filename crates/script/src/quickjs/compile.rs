@@ -7,13 +7,13 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use super::exception;
-use super::machine::{Compiled, Machine};
-use super::value::Thrown;
+use super::runtime::{CompiledCode, QuickJsRuntime};
+use super::value::PendingException;
 use crate::scan::{self, Realm};
-use crate::{CompileError, Form, Script};
+use crate::{CompileError, Script, ScriptForm};
 
 /// A script with what was found out about it when it was first compiled.
-pub(super) struct Prepared {
+pub(super) struct PreparedScript {
     pub script: Script,
     pub file: CString,
     pub realm: Realm,
@@ -66,11 +66,11 @@ impl Wrapping {
 }
 
 /// Finds out how a script is to be compiled and run.
-pub(super) fn prepare(parser: &Machine, index: usize, script: &Script) -> Result<Prepared, CompileError> {
-    let mut prepared = Prepared {
+pub(super) fn prepare(parser: &QuickJsRuntime, index: usize, script: &Script) -> Result<PreparedScript, CompileError> {
+    let mut prepared = PreparedScript {
         script: script.clone(),
         file: CString::new(script.stage.replace('\0', "")).unwrap_or_default(),
-        realm: scan::realm(&script.code, script.form == Form::Condition),
+        realm: scan::realm(&script.code, script.form == ScriptForm::Condition),
         wrapping: Wrapping::Body,
         is_repeatable: scan::is_repeatable(&script.code),
     };
@@ -88,7 +88,7 @@ pub(super) fn prepare(parser: &Machine, index: usize, script: &Script) -> Result
     Ok(prepared)
 }
 
-pub(super) fn compile(machine: &Machine, prepared: &Prepared) -> Result<Compiled, Thrown> {
+pub(super) fn compile(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Result<CompiledCode, PendingException> {
     let code = prepared.wrapping.wrap(&prepared.script.code);
     let compiled = match &prepared.wrapping {
         Wrapping::Statements => machine.program(&code, &prepared.file)?,
@@ -102,19 +102,19 @@ pub(super) fn compile(machine: &Machine, prepared: &Prepared) -> Result<Compiled
 type Mistake = (String, usize, usize);
 
 /// Finds the wrapping under which the script compiles; else what is wrong, and where.
-fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, Mistake> {
+fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Result<Wrapping, Mistake> {
     let code = &prepared.script.code;
     let stage = &prepared.script.stage;
     let try_as = |wrapping: Wrapping| match machine.parses(&wrapping.wrap(code), &prepared.file, strict(&wrapping)) {
         Ok(()) => Ok(wrapping),
-        Err(Thrown) => Err(mistake(code, exception::describe(machine.ctx(), stage, &wrapping))),
+        Err(PendingException) => Err(mistake(code, exception::describe(machine.ctx(), stage, &wrapping))),
     };
     match &prepared.script.form {
-        Form::Body => {
+        ScriptForm::Body => {
             // A body that closes the function around it and opens another would pass as one; a method cannot be closed
             // in the same way.
             let method = format!("({{ m(msg) {{{code}\n}} }})");
-            if let Err(Thrown) = machine.parses(&method, &prepared.file, true) {
+            if let Err(PendingException) = machine.parses(&method, &prepared.file, true) {
                 let place = exception::describe_after(machine.ctx(), stage, "({ m(msg) {".len());
                 let error = mistake(code, place);
                 // Unless it is only that the script declares its own `msg`.
@@ -125,9 +125,9 @@ fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, M
             }
             try_as(Wrapping::Body)
         }
-        Form::Condition => {
+        ScriptForm::Condition => {
             // As a program it must be complete by itself: `a) || (b` is an expression only inside the wrapping.
-            if let Err(Thrown) = machine.parses(code, &prepared.file, false) {
+            if let Err(PendingException) = machine.parses(code, &prepared.file, false) {
                 return Err(mistake(code, exception::describe_after(machine.ctx(), stage, 0)));
             }
             if is_expression_start(code) && try_as(Wrapping::Expression).is_ok() {
@@ -135,12 +135,12 @@ fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, M
             }
             try_as(Wrapping::Statements)
         }
-        Form::Expression(variables) => {
+        ScriptForm::Expression(variables) => {
             let wrapping = try_as(Wrapping::value(variables))?;
             // One that closes the bracket around it and opens another cannot do so with a bracket of another kind.
             match machine.parses(&format!("[{code}\n]"), &prepared.file, true) {
                 Ok(()) => Ok(wrapping),
-                Err(Thrown) => Err(mistake(
+                Err(PendingException) => Err(mistake(
                     code,
                     exception::describe_after(machine.ctx(), stage, "[".len()),
                 )),
@@ -151,7 +151,7 @@ fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, M
 
 /// The place of a mistake within the script. What QuickJS finds in the wrapping after the script comes from a bracket
 /// too many, or from a script that ends too early.
-fn mistake(code: &str, place: exception::Place) -> Mistake {
+fn mistake(code: &str, place: exception::ScriptException) -> Mistake {
     let (line, column) = (place.line.unwrap_or(1), place.column.unwrap_or(1));
     let last_line = code.split('\n').nth(line.saturating_sub(1));
     if last_line.is_some_and(|text| column <= text.chars().count()) {

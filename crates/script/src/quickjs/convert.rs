@@ -2,18 +2,18 @@
 
 use thalweg_record::{Message, Payload, Text, Value};
 
-use super::from_js::{Budget, Unfit, from_js};
+use super::from_js::{ConversionBudget, ConversionError, from_js};
 use super::lazy;
-use super::machine::Machine;
-use super::shared::Hit;
+use super::runtime::QuickJsRuntime;
+use super::runtime_state::LimitHit;
 use super::text::meta_text;
-use super::value::{Thrown, Val};
+use super::value::{PendingException, Val};
 use crate::view::is_small;
-use crate::{MetaReply, PayloadReply, Reply, Returned};
+use crate::{MetaReply, PayloadReply, Reply, ScriptOutput};
 
 /// Why a result could not be read.
 #[derive(Debug)]
-pub(super) enum Unread {
+pub(super) enum ResultReadError {
     /// An exception is pending.
     Thrown,
     /// It is not a message.
@@ -22,9 +22,9 @@ pub(super) enum Unread {
     Limit(String),
 }
 
-impl From<Thrown> for Unread {
-    fn from(_: Thrown) -> Unread {
-        Unread::Thrown
+impl From<PendingException> for ResultReadError {
+    fn from(_: PendingException) -> ResultReadError {
+        ResultReadError::Thrown
     }
 }
 
@@ -34,27 +34,32 @@ pub const NOT_A_MESSAGE: &str = "code must return a message object or array of m
 pub const NOT_ALL_MESSAGES: &str = "array elements must be message objects";
 
 /// Reads what a body returned. `msg` is what it was called with.
-pub(super) fn returned(machine: &Machine, msg: &Val, message: &Message, result: Val) -> Result<Returned, Unread> {
+pub(super) fn returned(
+    machine: &QuickJsRuntime,
+    msg: &Val,
+    message: &Message,
+    result: Val,
+) -> Result<ScriptOutput, ResultReadError> {
     if result.is_nullish() {
-        return Ok(Returned::Nothing);
+        return Ok(ScriptOutput::Nothing);
     }
-    let mut reader = Reader {
+    let mut reader = QuickJsResultReader {
         machine,
         msg,
         message,
-        budget: Budget::new(machine.shared().limits.memory),
+        budget: ConversionBudget::new(machine.shared().limits.memory),
     };
     if !result.is_array() {
         return match is_message(&result) {
-            true => reader.reply(&result).map(Returned::One),
-            false => Err(Unread::Bad(NOT_A_MESSAGE.to_owned())),
+            true => reader.reply(&result).map(ScriptOutput::One),
+            false => Err(ResultReadError::Bad(NOT_A_MESSAGE.to_owned())),
         };
     }
     let length = usize::try_from(result.length()?).unwrap_or_default();
     let limit = machine.shared().limits.results;
     if length > limit {
-        machine.shared().hit.set(Some(Hit::Results));
-        return Err(Unread::Limit(format!(
+        machine.shared().hit.set(Some(LimitHit::Results));
+        return Err(ResultReadError::Limit(format!(
             "code returned {length} messages, more than {limit}; raise scripting.results if that is meant"
         )));
     }
@@ -65,13 +70,13 @@ pub(super) fn returned(machine: &Machine, msg: &Val, message: &Message, result: 
             continue;
         }
         if !is_message(&element) {
-            return Err(Unread::Bad(NOT_ALL_MESSAGES.to_owned()));
+            return Err(ResultReadError::Bad(NOT_ALL_MESSAGES.to_owned()));
         }
         replies.push(reader.reply(&element)?);
     }
     Ok(match replies.len() {
-        0 => Returned::Nothing,
-        _ => Returned::Many(replies),
+        0 => ScriptOutput::Nothing,
+        _ => ScriptOutput::Many(replies),
     })
 }
 
@@ -79,33 +84,33 @@ fn is_message(value: &Val) -> bool {
     value.is_object() && !value.is_array() && !value.is_function() && !value.is_date()
 }
 
-struct Reader<'a> {
-    machine: &'a Machine,
+struct QuickJsResultReader<'a> {
+    machine: &'a QuickJsRuntime,
     msg: &'a Val,
     message: &'a Message,
-    budget: Budget,
+    budget: ConversionBudget,
 }
 
-impl Reader<'_> {
-    fn reply(&mut self, result: &Val) -> Result<Reply, Unread> {
+impl QuickJsResultReader<'_> {
+    fn reply(&mut self, result: &Val) -> Result<Reply, ResultReadError> {
         Ok(Reply {
             payload: self.payload(result)?,
             meta: self.meta(result)?,
         })
     }
 
-    fn payload(&mut self, result: &Val) -> Result<PayloadReply, Unread> {
+    fn payload(&mut self, result: &Val) -> Result<PayloadReply, ResultReadError> {
         let shared = self.machine.shared();
         let read = lazy::read_payload(shared, self.msg);
         let is_msg = result.address() == self.msg.address();
-        if is_msg && matches!(read, Some(lazy::PayloadRead::Never)) {
+        if is_msg && matches!(read, Some(lazy::PayloadAccess::Never)) {
             return Ok(PayloadReply::Same);
         }
         let Some(payload) = result.get_own(shared.atoms.get().payload)? else {
             return Ok(PayloadReply::Missing);
         };
         let original: Option<&Value> = match (&read, &self.message.payload) {
-            (Some(lazy::PayloadRead::As(value)), _) => Some(value),
+            (Some(lazy::PayloadAccess::As(value)), _) => Some(value),
             (None, Payload::Value(value)) => Some(value),
             // It is lazy only because the call is watched, or to know whether it was set.
             (Some(_), Payload::Value(value)) if is_small(value) => {
@@ -124,7 +129,7 @@ impl Reader<'_> {
         }
     }
 
-    fn meta(&mut self, result: &Val) -> Result<MetaReply, Unread> {
+    fn meta(&mut self, result: &Val) -> Result<MetaReply, ResultReadError> {
         let none = MetaReply::Replaced(Vec::new());
         let shared = self.machine.shared();
         let Some(meta) = result.get_own(shared.atoms.get().meta)? else {
@@ -154,7 +159,11 @@ impl Reader<'_> {
     }
 
     /// One key with its text; `None` for symbols and computed keys.
-    fn entry(&mut self, atom: rquickjs::qjs::JSAtom, value: Option<&Val>) -> Result<Option<(Text, Text)>, Unread> {
+    fn entry(
+        &mut self,
+        atom: rquickjs::qjs::JSAtom,
+        value: Option<&Val>,
+    ) -> Result<Option<(Text, Text)>, ResultReadError> {
         let ctx = self.msg.ctx;
         let shared = self.machine.shared();
         let Some(name) = shared.keys.borrow_mut().name(ctx, atom) else {
@@ -163,7 +172,7 @@ impl Reader<'_> {
         if shared.computed.iter().any(|key| key.name == name) {
             return Ok(None);
         }
-        let spent = |budget: &mut Budget, text: &str| budget.spend(text.len() + name.len());
+        let spent = |budget: &mut ConversionBudget, text: &str| budget.spend(text.len() + name.len());
         let text = match value {
             None => Text::default(),
             Some(value) if value.is_string() => {
@@ -182,14 +191,14 @@ impl Reader<'_> {
         Ok(Some((name, text)))
     }
 
-    fn unread(&self, unfit: Unfit, what: &str) -> Unread {
+    fn unread(&self, unfit: ConversionError, what: &str) -> ResultReadError {
         match unfit {
-            Unfit::Thrown => Unread::Thrown,
-            Unfit::Bad(why) => Unread::Bad(format!("{what} cannot be used: {why}")),
-            Unfit::TooLarge => {
-                self.machine.shared().hit.set(Some(Hit::Results));
+            ConversionError::Thrown => ResultReadError::Thrown,
+            ConversionError::Bad(why) => ResultReadError::Bad(format!("{what} cannot be used: {why}")),
+            ConversionError::TooLarge => {
+                self.machine.shared().hit.set(Some(LimitHit::Results));
                 let limit = self.machine.shared().limits.memory;
-                Unread::Limit(format!("{what} is larger than scripting.memory ({limit} bytes)"))
+                ResultReadError::Limit(format!("{what} is larger than scripting.memory ({limit} bytes)"))
             }
         }
     }

@@ -1,28 +1,28 @@
 //! Exceptions and limits as one sentence with the place in the script.
 
 use super::compile::Wrapping;
-use super::convert::Unread;
-use super::machine::Machine;
-use super::shared::Hit;
+use super::convert::ResultReadError;
+use super::runtime::QuickJsRuntime;
+use super::runtime_state::LimitHit;
 use super::text::console_text;
 use super::value::{Ctx, Val};
-use crate::{Failure, FailureKind, Limits};
+use crate::{Failure, FailureKind, ScriptLimits};
 
 /// What was thrown, and where in the script.
-pub(super) struct Place {
+pub(super) struct ScriptException {
     pub text: String,
     pub line: Option<usize>,
     pub column: Option<usize>,
 }
 
 /// Takes the pending exception. `file` is the name that the script was compiled under.
-pub(super) fn describe(ctx: Ctx, file: &str, wrapping: &Wrapping) -> Place {
+pub(super) fn describe(ctx: Ctx, file: &str, wrapping: &Wrapping) -> ScriptException {
     let (before, _) = wrapping.parts();
     describe_after(ctx, file, before.chars().count())
 }
 
 /// As [`describe`], for a script whose first line has that many characters before it.
-pub(super) fn describe_after(ctx: Ctx, file: &str, first_line_shift: usize) -> Place {
+pub(super) fn describe_after(ctx: Ctx, file: &str, first_line_shift: usize) -> ScriptException {
     let exception = ctx.take_exception();
     let text = exception_text(&exception);
     let place = stack_text(&exception).and_then(|stack| position(&stack, file));
@@ -31,13 +31,13 @@ pub(super) fn describe_after(ctx: Ctx, file: &str, first_line_shift: usize) -> P
     match place {
         Some((line, column)) => {
             let shift = if line == 1 { first_line_shift } else { 0 };
-            Place {
+            ScriptException {
                 text,
                 line: Some(line),
                 column: Some(column.saturating_sub(shift).max(1)),
             }
         }
-        None => Place {
+        None => ScriptException {
             text,
             line: None,
             column: None,
@@ -74,18 +74,18 @@ fn position(stack: &str, file: &str) -> Option<(usize, usize)> {
 }
 
 /// What a call that could not be completed says.
-pub(super) fn failure(machine: &Machine, unread: Unread, file: &str, wrapping: &Wrapping) -> Failure {
+pub(super) fn failure(machine: &QuickJsRuntime, unread: ResultReadError, file: &str, wrapping: &Wrapping) -> Failure {
     match unread {
-        Unread::Bad(text) => Failure {
+        ResultReadError::Bad(text) => Failure {
             kind: FailureKind::BadReturn,
             text,
         },
-        Unread::Limit(text) => Failure {
+        ResultReadError::Limit(text) => Failure {
             kind: FailureKind::Limit,
             text,
         },
-        Unread::Thrown => {
-            let Place { text, line, column } = describe(machine.ctx(), file, wrapping);
+        ResultReadError::Thrown => {
+            let ScriptException { text, line, column } = describe(machine.ctx(), file, wrapping);
             let overflow = text.ends_with("Maximum call stack size exceeded");
             let text = match (overflow, line, column) {
                 (true, ..) => format!("{text}; raise scripting.stack if the script needs it"),
@@ -103,7 +103,7 @@ pub(super) fn failure(machine: &Machine, unread: Unread, file: &str, wrapping: &
 }
 
 /// A call that took too long.
-pub(super) fn timeout(limits: &Limits) -> Failure {
+pub(super) fn timeout(limits: &ScriptLimits) -> Failure {
     Failure {
         kind: FailureKind::Timeout,
         text: format!("the script ran longer than {:?} and was stopped", limits.timeout),
@@ -111,7 +111,7 @@ pub(super) fn timeout(limits: &Limits) -> Failure {
 }
 
 /// Whether the call hit a limit, also if the script caught the error.
-pub(super) fn limit_reached(machine: &Machine, limits: &Limits) -> Option<Failure> {
+pub(super) fn limit_reached(machine: &QuickJsRuntime, limits: &ScriptLimits) -> Option<Failure> {
     let fail = |kind, text| Some(Failure { kind, text });
     if machine.out_of_time() {
         return Some(timeout(limits));
@@ -122,8 +122,8 @@ pub(super) fn limit_reached(machine: &Machine, limits: &Limits) -> Option<Failur
         return fail(FailureKind::Limit, text);
     }
     match machine.shared().hit.get()? {
-        Hit::Cache(full) => fail(FailureKind::Limit, format!("cache.set: {full}")),
+        LimitHit::Cache(full) => fail(FailureKind::Limit, format!("cache.set: {full}")),
         // Told by the failure itself.
-        Hit::Results => None,
+        LimitHit::Results => None,
     }
 }

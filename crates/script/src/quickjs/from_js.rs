@@ -7,12 +7,12 @@
 use hashbrown::HashMap;
 use thalweg_record::{Object, Text, Value};
 
-use super::value::{JsResult, Thrown, Val};
+use super::value::{JsResult, PendingException, Val};
 use crate::view::{exact_integer, number_seen, plain_form, text_form};
 
 /// Why a value cannot leave the engine.
 #[derive(Debug)]
-pub(super) enum Unfit {
+pub(super) enum ConversionError {
     /// A getter or proxy threw; the exception is pending.
     Thrown,
     /// The value has no data form.
@@ -21,9 +21,9 @@ pub(super) enum Unfit {
     TooLarge,
 }
 
-impl From<Thrown> for Unfit {
-    fn from(_: Thrown) -> Unfit {
-        Unfit::Thrown
+impl From<PendingException> for ConversionError {
+    fn from(_: PendingException) -> ConversionError {
+        ConversionError::Thrown
     }
 }
 
@@ -31,29 +31,33 @@ impl From<Thrown> for Unfit {
 const DEPTH_MAX: usize = 128;
 
 /// What may still be converted in one call.
-pub(super) struct Budget {
+pub(super) struct ConversionBudget {
     bytes: usize,
 }
 
-impl Budget {
-    pub fn new(bytes: usize) -> Budget {
-        Budget { bytes }
+impl ConversionBudget {
+    pub fn new(bytes: usize) -> ConversionBudget {
+        ConversionBudget { bytes }
     }
 
-    pub fn spend(&mut self, bytes: usize) -> Result<(), Unfit> {
-        self.bytes = self.bytes.checked_sub(bytes).ok_or(Unfit::TooLarge)?;
+    pub fn spend(&mut self, bytes: usize) -> Result<(), ConversionError> {
+        self.bytes = self.bytes.checked_sub(bytes).ok_or(ConversionError::TooLarge)?;
         Ok(())
     }
 }
 
 /// A converted value, and whether all of it is the original.
-pub(super) struct Converted {
+pub(super) struct ConvertedValue {
     pub value: Value,
     pub same: bool,
 }
 
 /// Converts `js`; `original` is what the script saw at this place, if it saw anything.
-pub(super) fn from_js(js: &Val, original: Option<&Value>, budget: &mut Budget) -> Result<Converted, Unfit> {
+pub(super) fn from_js(
+    js: &Val,
+    original: Option<&Value>,
+    budget: &mut ConversionBudget,
+) -> Result<ConvertedValue, ConversionError> {
     Converter {
         budget,
         ancestors: Vec::new(),
@@ -62,22 +66,22 @@ pub(super) fn from_js(js: &Val, original: Option<&Value>, budget: &mut Budget) -
 }
 
 struct Converter<'a> {
-    budget: &'a mut Budget,
+    budget: &'a mut ConversionBudget,
     /// Addresses of the arrays and objects around the present one.
     ancestors: Vec<*const ()>,
 }
 
-fn fresh(value: Value) -> Result<Converted, Unfit> {
-    Ok(Converted { value, same: false })
+fn fresh(value: Value) -> Result<ConvertedValue, ConversionError> {
+    Ok(ConvertedValue { value, same: false })
 }
 
-fn kept(value: &Value) -> Result<Converted, Unfit> {
+fn kept(value: &Value) -> Result<ConvertedValue, ConversionError> {
     let value = value.clone();
-    Ok(Converted { value, same: true })
+    Ok(ConvertedValue { value, same: true })
 }
 
 impl Converter<'_> {
-    fn value(&mut self, js: &Val, original: Option<&Value>) -> Result<Converted, Unfit> {
+    fn value(&mut self, js: &Val, original: Option<&Value>) -> Result<ConvertedValue, ConversionError> {
         self.budget.spend(size_of::<Value>())?;
         if let Some(number) = js.as_number() {
             return match original.filter(|o| number_seen(o).is_some_and(|n| same_number(n, number))) {
@@ -113,12 +117,12 @@ impl Converter<'_> {
         if is_big_int(js) {
             return fresh(big_int(&js.text()?));
         }
-        Err(Unfit::Bad("a symbol has no data form"))
+        Err(ConversionError::Bad("a symbol has no data form"))
     }
 
-    fn object_like(&mut self, js: &Val, original: Option<&Value>) -> Result<Converted, Unfit> {
+    fn object_like(&mut self, js: &Val, original: Option<&Value>) -> Result<ConvertedValue, ConversionError> {
         if js.is_function() {
-            return Err(Unfit::Bad("a function has no data form"));
+            return Err(ConversionError::Bad("a function has no data form"));
         }
         if js.is_date() {
             let text = date_text(js)?;
@@ -132,29 +136,31 @@ impl Converter<'_> {
         }
         let address = js.address();
         if self.ancestors.contains(&address) {
-            return Err(Unfit::Bad("an object contains itself"));
+            return Err(ConversionError::Bad("an object contains itself"));
         }
         if self.ancestors.len() >= DEPTH_MAX {
-            return Err(Unfit::Bad("arrays and objects are nested deeper than 128 levels"));
+            return Err(ConversionError::Bad(
+                "arrays and objects are nested deeper than 128 levels",
+            ));
         }
         self.ancestors.push(address);
         let plain = original.and_then(plain_form);
         let result = if js.is_array() || js.is_typed_array() {
             self.array(js, plain.as_ref().or(original))
         } else if js.is_collection() {
-            let list = super::machine::list_of(js)?;
+            let list = super::runtime::list_of(js)?;
             self.array(&list, None)
         } else {
             self.object(js, plain.as_ref().or(original))
         };
         self.ancestors.pop();
         match (result?, plain, original) {
-            (Converted { same: true, .. }, Some(_), Some(original)) => kept(original),
+            (ConvertedValue { same: true, .. }, Some(_), Some(original)) => kept(original),
             (converted, ..) => Ok(converted),
         }
     }
 
-    fn array(&mut self, js: &Val, original: Option<&Value>) -> Result<Converted, Unfit> {
+    fn array(&mut self, js: &Val, original: Option<&Value>) -> Result<ConvertedValue, ConversionError> {
         let was = match original {
             Some(Value::Array(values)) => Some(values),
             _ => None,
@@ -162,7 +168,7 @@ impl Converter<'_> {
         let length = usize::try_from(js.length()?).unwrap_or_default();
         // Refuses lengths that no budget covers before any work is done: `a = []; a.length = 4e9`.
         if length > self.budget.bytes / size_of::<Value>() {
-            return Err(Unfit::TooLarge);
+            return Err(ConversionError::TooLarge);
         }
         let mut values = Vec::with_capacity(length.min(65_536));
         let mut same = was.is_some_and(|was| was.len() == length);
@@ -178,12 +184,12 @@ impl Converter<'_> {
         }
     }
 
-    fn object(&mut self, js: &Val, original: Option<&Value>) -> Result<Converted, Unfit> {
+    fn object(&mut self, js: &Val, original: Option<&Value>) -> Result<ConvertedValue, ConversionError> {
         let was = match original {
             Some(Value::Object(object)) => Some(object),
             _ => None,
         };
-        let mut members = was.map(|was| Members::new(was));
+        let mut members = was.map(|was| MemberCursor::new(was));
         let names = js.keys()?;
         let mut same = was.is_some_and(|was| was.len() == names.atoms().len());
         let mut object = Object::with_capacity(names.atoms().len().min(65_536));
@@ -204,16 +210,16 @@ impl Converter<'_> {
 }
 
 /// Finds the original's members in the order in which scripts list them, which nearly always is the original's own.
-struct Members<'a> {
+struct MemberCursor<'a> {
     object: &'a Object,
     in_order: Box<dyn Iterator<Item = (&'a Text, &'a Value)> + 'a>,
     /// Of a large object out of order.
     index: Option<HashMap<&'a str, &'a Value>>,
 }
 
-impl<'a> Members<'a> {
-    fn new(object: &'a Object) -> Members<'a> {
-        Members {
+impl<'a> MemberCursor<'a> {
+    fn new(object: &'a Object) -> MemberCursor<'a> {
+        MemberCursor {
             object,
             in_order: Box::new(object.iter()),
             index: None,
@@ -271,7 +277,7 @@ pub(super) fn date_text(js: &Val) -> JsResult<String> {
 
 /// The primitive in `new Number(1)`, `new String("a")`, `new Boolean(true)`.
 pub(super) fn unboxed(js: &Val) -> JsResult<Option<Val>> {
-    match super::machine::is_boxed(js) {
+    match super::runtime::is_boxed(js) {
         true => js.invoke("valueOf").map(|inner| (!inner.is_object()).then_some(inner)),
         false => Ok(None),
     }

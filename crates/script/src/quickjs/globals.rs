@@ -4,12 +4,12 @@ use std::ffi::{CStr, c_int};
 
 use rquickjs::qjs;
 
-use super::from_js::{Budget, Unfit, from_js};
+use super::from_js::{ConversionBudget, ConversionError, from_js};
 use super::lazy;
-use super::shared::{Hit, Shared};
+use super::runtime_state::{LimitHit, RuntimeState};
 use super::text::console_text;
 use super::to_js::to_js;
-use super::value::{Ctx, JsResult, Thrown, Val};
+use super::value::{Ctx, JsResult, PendingException, Val};
 use crate::ConsoleLevel;
 
 const CONSOLE: [(&CStr, ConsoleLevel); 5] = [
@@ -51,10 +51,10 @@ pub(super) fn timed(ctx: Ctx) -> JsResult<Val> {
     function(ctx, c"timed", 1, 0, timed_call)
 }
 
-type Function =
+type CFunction =
     unsafe extern "C" fn(*mut qjs::JSContext, qjs::JSValue, c_int, *mut qjs::JSValue, c_int) -> qjs::JSValue;
 
-fn function(ctx: Ctx, name: &CStr, arguments: c_int, magic: usize, f: Function) -> JsResult<Val> {
+fn function(ctx: Ctx, name: &CStr, arguments: c_int, magic: usize, f: CFunction) -> JsResult<Val> {
     let kind = qjs::JSCFunctionEnum_JS_CFUNC_generic_magic;
     let f = qjs::JSCFunctionType { generic_magic: Some(f) };
     // SAFETY: QuickJS calls the function with the magic number, as `kind` says.
@@ -78,12 +78,12 @@ unsafe fn arguments(ctx: Ctx, argc: c_int, argv: *mut qjs::JSValue, least: usize
 fn give(result: JsResult<Val>) -> qjs::JSValue {
     match result {
         Ok(value) => value.into_raw(),
-        Err(Thrown) => qjs::JS_EXCEPTION,
+        Err(PendingException) => qjs::JS_EXCEPTION,
     }
 }
 
 /// Writes a line, unless the call was given up.
-fn tell(shared: &Shared, level: ConsoleLevel, text: &str) {
+fn tell(shared: &RuntimeState, level: ConsoleLevel, text: &str) {
     let _void = shared.watch.effect(|| shared.console.line(level, text));
 }
 
@@ -96,13 +96,13 @@ unsafe extern "C" fn console_line(
 ) -> qjs::JSValue {
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with its own arguments.
-    let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 0)) };
+    let (shared, arguments) = unsafe { (RuntimeState::of(ctx), arguments(ctx, argc, argv, 0)) };
     shared.depends.set(true);
     let level = CONSOLE.get(magic as usize).map_or(ConsoleLevel::Info, |entry| entry.1);
     if shared.console.enabled(level) {
         match console_text(&arguments) {
             Ok(text) => tell(shared, level, &text),
-            Err(Thrown) => return qjs::JS_EXCEPTION,
+            Err(PendingException) => return qjs::JS_EXCEPTION,
         }
     }
     qjs::JS_UNDEFINED
@@ -117,7 +117,7 @@ unsafe extern "C" fn cache_call(
 ) -> qjs::JSValue {
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with its own arguments.
-    let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 2)) };
+    let (shared, arguments) = unsafe { (RuntimeState::of(ctx), arguments(ctx, argc, argv, 2)) };
     shared.depends.set(true);
     let [key, value, ..] = arguments.as_slice() else {
         return qjs::JS_UNDEFINED;
@@ -133,7 +133,7 @@ unsafe extern "C" fn cache_call(
     }))
 }
 
-fn cache_set(ctx: Ctx, shared: &Shared, key: &str, value: &Val) -> JsResult<Val> {
+fn cache_set(ctx: Ctx, shared: &RuntimeState, key: &str, value: &Val) -> JsResult<Val> {
     if key.is_empty() {
         tell(
             shared,
@@ -142,21 +142,23 @@ fn cache_set(ctx: Ctx, shared: &Shared, key: &str, value: &Val) -> JsResult<Val>
         );
         return Ok(ctx.undefined());
     }
-    let value = match from_js(value, None, &mut Budget::new(shared.limits.memory)) {
+    let value = match from_js(value, None, &mut ConversionBudget::new(shared.limits.memory)) {
         Ok(converted) => converted.value,
-        Err(Unfit::Thrown) => return Err(Thrown),
-        Err(Unfit::Bad(why)) => return Err(ctx.throw_type(&format!("cache.set: {why}"))),
-        Err(Unfit::TooLarge) => return Err(ctx.throw_range("cache.set: the value is larger than scripting.memory")),
+        Err(ConversionError::Thrown) => return Err(PendingException),
+        Err(ConversionError::Bad(why)) => return Err(ctx.throw_type(&format!("cache.set: {why}"))),
+        Err(ConversionError::TooLarge) => {
+            return Err(ctx.throw_range("cache.set: the value is larger than scripting.memory"));
+        }
     };
     let set = || shared.cache.set(key, value, shared.limits.memory);
     if let Some(Err(full)) = shared.watch.effect(set) {
-        shared.hit.set(Some(Hit::Cache(full)));
+        shared.hit.set(Some(LimitHit::Cache(full)));
         return Err(ctx.throw_range(&format!("cache.set: {full}")));
     }
     Ok(ctx.undefined())
 }
 
-fn cache_get(ctx: Ctx, shared: &Shared, key: &str) -> JsResult<Val> {
+fn cache_get(ctx: Ctx, shared: &RuntimeState, key: &str) -> JsResult<Val> {
     match shared.cache.get(key) {
         Some(value) => to_js(ctx, &value),
         None => {
@@ -174,18 +176,18 @@ unsafe extern "C" fn look_call(
     _argv: *mut qjs::JSValue,
     _magic: c_int,
 ) -> qjs::JSValue {
-    // SAFETY: called by QuickJS, whose runtime has a live `Shared`.
+    // SAFETY: called by QuickJS, whose runtime has a live `RuntimeState`.
     match unsafe { in_time(Ctx(ctx)) } {
         Ok(()) => qjs::JS_UNDEFINED,
-        Err(Thrown) => qjs::JS_EXCEPTION,
+        Err(PendingException) => qjs::JS_EXCEPTION,
     }
 }
 
 /// # Safety
-/// The context's runtime has a live `Shared`.
+/// The context's runtime has a live `RuntimeState`.
 unsafe fn in_time(ctx: Ctx) -> JsResult<()> {
     // SAFETY: by contract.
-    let shared = unsafe { Shared::of(ctx) };
+    let shared = unsafe { RuntimeState::of(ctx) };
     match shared.clock.expired() {
         true => Err(ctx.throw_range("the time is up")),
         false => Ok(()),
@@ -219,7 +221,7 @@ unsafe extern "C" fn look_then_call(
     unsafe {
         match in_time(Ctx(ctx)) {
             Ok(()) => qjs::JS_Call(ctx, *data, this, argc, argv),
-            Err(Thrown) => qjs::JS_EXCEPTION,
+            Err(PendingException) => qjs::JS_EXCEPTION,
         }
     }
 }
@@ -233,7 +235,7 @@ unsafe extern "C" fn materialise_call(
 ) -> qjs::JSValue {
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with its own arguments.
-    let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 1)) };
+    let (shared, arguments) = unsafe { (RuntimeState::of(ctx), arguments(ctx, argc, argv, 1)) };
     let done = match arguments.first() {
         Some(object) => lazy::materialise(shared, object),
         None => Ok(()),

@@ -21,13 +21,13 @@ const INDEX_BIT: u32 = 1 << 31;
 
 #[derive(Default)]
 pub(super) struct Keys {
-    slots: Vec<Slot>,
+    slots: Vec<KeySlot>,
     atoms: HashMap<Text, qjs::JSAtom>,
     remembered: usize,
 }
 
 #[derive(Default)]
-enum Slot {
+enum KeySlot {
     #[default]
     Unknown,
     /// A symbol: not a metadata key.
@@ -42,7 +42,7 @@ impl Keys {
     /// The name as text; `None` for symbols.
     pub fn name(&mut self, ctx: Ctx, atom: qjs::JSAtom) -> Option<Text> {
         match self.slot(ctx, atom) {
-            Some(Slot::Named { name, .. }) => Some(name.clone()),
+            Some(KeySlot::Named { name, .. }) => Some(name.clone()),
             Some(_) => None,
             None => read(ctx, atom),
         }
@@ -51,7 +51,7 @@ impl Keys {
     /// Lends the name to `f`.
     pub fn with_name<R>(&mut self, ctx: Ctx, atom: qjs::JSAtom, f: impl FnOnce(&str) -> Option<R>) -> Option<R> {
         match self.slot(ctx, atom) {
-            Some(Slot::Named { name, .. }) => f(name),
+            Some(KeySlot::Named { name, .. }) => f(name),
             Some(_) => None,
             None => read(ctx, atom).and_then(|name| f(&name)),
         }
@@ -60,7 +60,7 @@ impl Keys {
     /// The text to store for a key's new value, shared with the last equal one.
     pub fn share(&mut self, ctx: Ctx, atom: qjs::JSAtom, value: &str) -> Text {
         match self.slot(ctx, atom) {
-            Some(Slot::Named { last_value, .. }) if value.len() <= TEXT_MAX => {
+            Some(KeySlot::Named { last_value, .. }) if value.len() <= TEXT_MAX => {
                 if last_value != value {
                     *last_value = Text::new(value);
                 }
@@ -80,12 +80,12 @@ impl Keys {
         Ok(atom)
     }
 
-    fn slot(&mut self, ctx: Ctx, atom: qjs::JSAtom) -> Option<&mut Slot> {
+    fn slot(&mut self, ctx: Ctx, atom: qjs::JSAtom) -> Option<&mut KeySlot> {
         let at = atom as usize;
         if atom >= ATOM_MAX {
             return None;
         }
-        if matches!(self.slots.get(at), None | Some(Slot::Unknown)) {
+        if matches!(self.slots.get(at), None | Some(KeySlot::Unknown)) {
             if self.remembered >= REMEMBERED_MAX {
                 return None;
             }
@@ -95,18 +95,18 @@ impl Keys {
             }
             self.remembered += 1;
             if self.slots.len() <= at {
-                self.slots.resize_with(at + 1, Slot::default);
+                self.slots.resize_with(at + 1, KeySlot::default);
             }
             let slot = self.slots.get_mut(at)?;
             *slot = match name {
                 Some(name) => {
                     self.atoms.insert(name.clone(), atom);
-                    Slot::Named {
+                    KeySlot::Named {
                         name,
                         last_value: Text::default(),
                     }
                 }
-                None => Slot::Symbol,
+                None => KeySlot::Symbol,
             };
             // SAFETY: the atom is alive; the reference is kept for the life of the runtime.
             unsafe { qjs::JS_DupAtom(ctx.0, atom) };

@@ -14,13 +14,13 @@ use rquickjs::qjs;
 use smallvec::SmallVec;
 use thalweg_record::{Metadata, Payload, Value, key};
 
-use super::shared::Shared;
+use super::runtime_state::RuntimeState;
 use super::to_js::to_js;
-use super::value::{Atom, Ctx, JsResult, Thrown, Val};
+use super::value::{Atom, Ctx, JsResult, PendingException, Val};
 use crate::view::payload_value;
 
 /// What stands behind a lazy object.
-pub(super) enum Source {
+pub(super) enum LazySource {
     /// Nothing: the object is gone and its place free.
     Free,
     /// `msg.meta`: the message's metadata, and the metadata it first came with (for computed keys).
@@ -28,43 +28,43 @@ pub(super) enum Source {
     /// `msg` whose payload is converted when it is first read.
     Payload {
         payload: Payload,
-        read: Option<ReadPayload>,
+        read: Option<MaterialisedPayload>,
     },
 }
 
 /// A payload that a script has looked at.
-pub(super) struct ReadPayload {
+pub(super) struct MaterialisedPayload {
     /// One reference, owned by the state.
     js: qjs::JSValue,
     /// What it was converted from.
     value: Value,
 }
 
-pub(super) struct State {
+pub(super) struct LazyState {
     place: usize,
     /// Atoms, each with a reference.
     touched: SmallVec<[qjs::JSAtom; 8]>,
     /// The virtual property that was read last, with a reference to its text and one to the atom, whose number would come to mean
     /// another name without it: QuickJS often asks twice, for the attributes and for the value.
     last: Option<(qjs::JSAtom, qjs::JSValue)>,
-    source: Source,
+    source: LazySource,
 }
 
 /// All states of a runtime. Each stays where it is, because its object points to it; places are used again.
 #[derive(Default)]
-pub(super) struct States {
-    all: Vec<*mut State>,
+pub(super) struct LazyStates {
+    all: Vec<*mut LazyState>,
     free: Vec<usize>,
 }
 
-impl States {
-    fn take(&mut self, source: Source) -> *mut State {
+impl LazyStates {
+    fn take(&mut self, source: LazySource) -> *mut LazyState {
         if let Some(&state) = self.free.pop().and_then(|place| self.all.get(place)) {
             // SAFETY: a free place belongs to nobody else.
             unsafe { (*state).source = source };
             return state;
         }
-        let state = Box::into_raw(Box::new(State {
+        let state = Box::into_raw(Box::new(LazyState {
             place: self.all.len(),
             touched: SmallVec::new(),
             last: None,
@@ -80,7 +80,7 @@ impl States {
     }
 }
 
-impl Drop for States {
+impl Drop for LazyStates {
     fn drop(&mut self) {
         for state in self.all.drain(..) {
             // SAFETY: made by `Box::into_raw`, and dropped only with the runtime, whose objects are not used any more.
@@ -100,7 +100,7 @@ static HOOKS: qjs::JSClassExoticMethods = qjs::JSClassExoticMethods {
 };
 
 /// Registers the class of lazy objects in a new runtime, with the prototype of plain objects.
-pub(super) fn register(ctx: Ctx, shared: &Shared) -> JsResult<()> {
+pub(super) fn register(ctx: Ctx, shared: &RuntimeState) -> JsResult<()> {
     let mut class: qjs::JSClassID = 0;
     let definition = qjs::JSClassDef {
         class_name: c"Object".as_ptr(),
@@ -114,7 +114,7 @@ pub(super) fn register(ctx: Ctx, shared: &Shared) -> JsResult<()> {
         let rt = qjs::JS_GetRuntime(ctx.0);
         qjs::JS_NewClassID(rt, &mut class);
         if qjs::JS_NewClass(rt, class, &definition) != 0 {
-            return Err(Thrown);
+            return Err(PendingException);
         }
         let prototype = ctx.own(qjs::JS_GetPrototype(ctx.0, ctx.object()?.raw()))?;
         qjs::JS_SetClassProto(ctx.0, class, prototype.into_raw());
@@ -124,18 +124,18 @@ pub(super) fn register(ctx: Ctx, shared: &Shared) -> JsResult<()> {
 }
 
 /// `msg.meta` over a message's metadata.
-pub(super) fn meta(ctx: Ctx, shared: &Shared, base: &Metadata, origin: &Metadata) -> JsResult<Val> {
+pub(super) fn meta(ctx: Ctx, shared: &RuntimeState, base: &Metadata, origin: &Metadata) -> JsResult<Val> {
     let (base, origin) = (base.clone(), origin.clone());
-    object(ctx, shared, Source::Meta { base, origin })
+    object(ctx, shared, LazySource::Meta { base, origin })
 }
 
 /// `msg` over a payload that is worth converting only when it is read.
-pub(super) fn message(ctx: Ctx, shared: &Shared, payload: &Payload) -> JsResult<Val> {
+pub(super) fn message(ctx: Ctx, shared: &RuntimeState, payload: &Payload) -> JsResult<Val> {
     let payload = payload.clone();
-    object(ctx, shared, Source::Payload { payload, read: None })
+    object(ctx, shared, LazySource::Payload { payload, read: None })
 }
 
-fn object(ctx: Ctx, shared: &Shared, source: Source) -> JsResult<Val> {
+fn object(ctx: Ctx, shared: &RuntimeState, source: LazySource) -> JsResult<Val> {
     // SAFETY: the class was registered; the state lives as long as the runtime.
     unsafe {
         let object = ctx.own(qjs::JS_NewObjectClass(ctx.0, shared.lazy_class.get()))?;
@@ -148,28 +148,28 @@ fn object(ctx: Ctx, shared: &Shared, source: Source) -> JsResult<Val> {
 /// The names that a script touched on a lazy `msg.meta`, each with its present value; `None` if it is gone.
 ///
 /// `None` for the whole if the object is not a lazy `msg.meta`.
-pub(super) fn meta_changes(shared: &Shared, object: &Val) -> JsResult<Option<Changes>> {
+pub(super) fn meta_changes(shared: &RuntimeState, object: &Val) -> JsResult<Option<AtomChanges>> {
     let Some(state) = lazy_state(shared, object) else {
         return Ok(None);
     };
     // SAFETY: the state is alive while its object is; the borrow ends before anything else runs.
     let touched: SmallVec<[qjs::JSAtom; 8]> = unsafe {
         match (*state).source {
-            Source::Meta { .. } => (*state).touched.clone(),
+            LazySource::Meta { .. } => (*state).touched.clone(),
             _ => return Ok(None),
         }
     };
-    let mut changes = Changes::new();
+    let mut changes = AtomChanges::new();
     for atom in touched {
         changes.push((atom, object.get_own(atom)?));
     }
     Ok(Some(changes))
 }
 
-pub(super) type Changes = SmallVec<[(qjs::JSAtom, Option<Val>); 8]>;
+pub(super) type AtomChanges = SmallVec<[(qjs::JSAtom, Option<Val>); 8]>;
 
 /// What a script did with the payload of a lazy `msg`.
-pub(super) enum PayloadRead {
+pub(super) enum PayloadAccess {
     /// It never looked at it, nor set it.
     Never,
     /// It set or deleted it without looking.
@@ -179,15 +179,15 @@ pub(super) enum PayloadRead {
 }
 
 /// `None` if `object` is not a lazy `msg`.
-pub(super) fn read_payload(shared: &Shared, object: &Val) -> Option<PayloadRead> {
+pub(super) fn read_payload(shared: &RuntimeState, object: &Val) -> Option<PayloadAccess> {
     let state = lazy_state(shared, object)?;
     // SAFETY: the state is alive while its object is; nothing runs during the borrow.
     unsafe {
         match &(*state).source {
-            Source::Payload { read: Some(read), .. } => Some(PayloadRead::As(read.value.clone())),
-            Source::Payload { .. } => match (*state).touched.contains(&shared.atoms.get().payload) {
-                true => Some(PayloadRead::Replaced),
-                false => Some(PayloadRead::Never),
+            LazySource::Payload { read: Some(read), .. } => Some(PayloadAccess::As(read.value.clone())),
+            LazySource::Payload { .. } => match (*state).touched.contains(&shared.atoms.get().payload) {
+                true => Some(PayloadAccess::Replaced),
+                false => Some(PayloadAccess::Never),
             },
             _ => None,
         }
@@ -195,14 +195,14 @@ pub(super) fn read_payload(shared: &Shared, object: &Val) -> Option<PayloadRead>
 }
 
 /// Whether a script set the payload of `msg`, be it to what it was. Not known of a `msg` that is not lazy: `false`.
-pub(super) fn sets_payload(shared: &Shared, object: &Val) -> bool {
+pub(super) fn sets_payload(shared: &RuntimeState, object: &Val) -> bool {
     let payload = shared.atoms.get().payload;
     // SAFETY: the state is alive while its object is; nothing runs during the borrow.
     lazy_state(shared, object).is_some_and(|state| unsafe { (*state).touched.contains(&payload) })
 }
 
 /// Makes all virtual properties of a lazy object ordinary ones. Does nothing to other values.
-pub(super) fn materialise(shared: &Shared, object: &Val) -> JsResult<()> {
+pub(super) fn materialise(shared: &RuntimeState, object: &Val) -> JsResult<()> {
     let Some(state) = lazy_state(shared, object) else {
         return Ok(());
     };
@@ -215,7 +215,7 @@ pub(super) fn materialise(shared: &Shared, object: &Val) -> JsResult<()> {
     Ok(())
 }
 
-fn define_real(object: &Val, state: *mut State, atom: &Atom, value: Val) -> JsResult<()> {
+fn define_real(object: &Val, state: *mut LazyState, atom: &Atom, value: Val) -> JsResult<()> {
     let flags = (qjs::JS_PROP_C_W_E | HAS_ALL | qjs::JS_PROP_NO_EXOTIC | qjs::JS_PROP_THROW) as c_int;
     // SAFETY: object, atom and value are alive; the value is copied by QuickJS.
     unsafe {
@@ -230,7 +230,7 @@ fn define_real(object: &Val, state: *mut State, atom: &Atom, value: Val) -> JsRe
             undefined,
             flags,
         ) {
-            -1 => Err(Thrown),
+            -1 => Err(PendingException),
             _ => Ok(()),
         }
     }
@@ -239,7 +239,7 @@ fn define_real(object: &Val, state: *mut State, atom: &Atom, value: Val) -> JsRe
 const HAS_ALL: u32 =
     qjs::JS_PROP_HAS_VALUE | qjs::JS_PROP_HAS_CONFIGURABLE | qjs::JS_PROP_HAS_WRITABLE | qjs::JS_PROP_HAS_ENUMERABLE;
 
-fn lazy_state(shared: &Shared, object: &Val) -> Option<*mut State> {
+fn lazy_state(shared: &RuntimeState, object: &Val) -> Option<*mut LazyState> {
     // SAFETY: returns the opaque pointer only for objects of our class.
     let state = unsafe { qjs::JS_GetOpaque(object.raw(), shared.lazy_class.get()) };
     (!state.is_null()).then_some(state.cast())
@@ -247,7 +247,7 @@ fn lazy_state(shared: &Shared, object: &Val) -> Option<*mut State> {
 
 /// # Safety
 /// `object` is of the lazy class, as it is in every hook.
-unsafe fn state_of(object: qjs::JSValue) -> *mut State {
+unsafe fn state_of(object: qjs::JSValue) -> *mut LazyState {
     let mut class = 0;
     // SAFETY: by contract.
     unsafe { qjs::JS_GetAnyOpaque(object, &mut class).cast() }
@@ -255,7 +255,7 @@ unsafe fn state_of(object: qjs::JSValue) -> *mut State {
 
 /// # Safety
 /// `state` and `atom` are alive.
-unsafe fn touch(ctx: Ctx, state: *mut State, atom: qjs::JSAtom) {
+unsafe fn touch(ctx: Ctx, state: *mut LazyState, atom: qjs::JSAtom) {
     // SAFETY: by contract; JS_DupAtom runs no script.
     unsafe {
         let touched = &mut (*state).touched;
@@ -269,15 +269,20 @@ unsafe fn touch(ctx: Ctx, state: *mut State, atom: qjs::JSAtom) {
 ///
 /// # Safety
 /// `state` and `atom` are alive.
-unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs::JSAtom) -> JsResult<Option<Val>> {
+unsafe fn virtual_value(
+    ctx: Ctx,
+    shared: &RuntimeState,
+    state: *mut LazyState,
+    atom: qjs::JSAtom,
+) -> JsResult<Option<Val>> {
     // SAFETY: by contract. No borrow of the state is held across a call that may run the garbage collector.
     unsafe {
         if (*state).touched.contains(&atom) {
             return Ok(None);
         }
         match &(*state).source {
-            Source::Free => Ok(None),
-            Source::Meta { base, origin } => {
+            LazySource::Free => Ok(None),
+            LazySource::Meta { base, origin } => {
                 if let Some((last, text)) = (*state).last
                     && last == atom
                 {
@@ -304,15 +309,15 @@ unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs:
                 }
                 Ok(Some(text))
             }
-            Source::Payload { .. } if atom != shared.atoms.get().payload => Ok(None),
-            Source::Payload { read: Some(read), .. } => Ok(Some(ctx.dup(read.js))),
-            Source::Payload { payload, read: None } => {
+            LazySource::Payload { .. } if atom != shared.atoms.get().payload => Ok(None),
+            LazySource::Payload { read: Some(read), .. } => Ok(Some(ctx.dup(read.js))),
+            LazySource::Payload { payload, read: None } => {
                 shared.depends.set(true);
                 let value = payload_value(&payload.clone()).into_owned();
                 let js = to_js(ctx, &value)?;
                 let kept = js.clone().into_raw();
-                if let Source::Payload { read, .. } = &mut (*state).source {
-                    *read = Some(ReadPayload { js: kept, value });
+                if let LazySource::Payload { read, .. } = &mut (*state).source {
+                    *read = Some(MaterialisedPayload { js: kept, value });
                 }
                 Ok(Some(js))
             }
@@ -321,15 +326,15 @@ unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs:
 }
 
 /// The names of the virtual properties, also of touched ones.
-fn virtual_names(ctx: Ctx, shared: &Shared, state: *mut State) -> JsResult<Vec<Atom>> {
+fn virtual_names(ctx: Ctx, shared: &RuntimeState, state: *mut LazyState) -> JsResult<Vec<Atom>> {
     let mut keys = shared.keys.borrow_mut();
     let computed = |name: &str| shared.computed.iter().any(|key| key.name == name);
     // SAFETY: the state is alive; making atoms runs neither scripts nor the garbage collector.
     unsafe {
         match &(*state).source {
-            Source::Free => Ok(Vec::new()),
-            Source::Payload { .. } => Ok(vec![ctx.dup_atom(shared.atoms.get().payload)]),
-            Source::Meta { base, .. } => {
+            LazySource::Free => Ok(Vec::new()),
+            LazySource::Payload { .. } => Ok(vec![ctx.dup_atom(shared.atoms.get().payload)]),
+            LazySource::Meta { base, .. } => {
                 // Whether the stamps are among them depends on the message.
                 shared.depends.set(true);
                 let stored = base.iter().map(|(key, _)| key).filter(|key| !computed(key));
@@ -353,9 +358,9 @@ unsafe extern "C" fn get_own_property(
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with a live object of our class.
     unsafe {
-        let shared = Shared::of(ctx);
+        let shared = RuntimeState::of(ctx);
         match virtual_value(ctx, shared, state_of(object), atom) {
-            Err(Thrown) => -1,
+            Err(PendingException) => -1,
             Ok(None) => 0,
             Ok(Some(value)) => {
                 if !desc.is_null() {
@@ -381,7 +386,7 @@ unsafe extern "C" fn get_own_property_names(
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with a live object of our class and valid places for the result.
     unsafe {
-        let shared = Shared::of(ctx);
+        let shared = RuntimeState::of(ctx);
         let state = state_of(object);
         let Ok(mut atoms) = virtual_names(ctx, shared, state) else {
             return -1;
@@ -430,8 +435,8 @@ unsafe extern "C" fn define_own_property(
     unsafe {
         let state = state_of(object);
         // What a descriptor leaves out, it takes from the property that is there.
-        match virtual_value(ctx, Shared::of(ctx), state, atom) {
-            Err(Thrown) => return -1,
+        match virtual_value(ctx, RuntimeState::of(ctx), state, atom) {
+            Err(PendingException) => return -1,
             Ok(None) => touch(ctx, state, atom),
             Ok(Some(old)) => {
                 let owned = ctx.dup(object);
@@ -458,7 +463,7 @@ unsafe extern "C" fn set_property(
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with live values; the value stays owned by the caller.
     unsafe {
-        let shared = Shared::of(ctx);
+        let shared = RuntimeState::of(ctx);
         let target = ctx.dup(receiver);
         let direct = target.is_object() && target.address() == ctx.dup(object).address();
         if atom == shared.atoms.get().proto {
@@ -490,10 +495,10 @@ unsafe extern "C" fn finalize(rt: *mut qjs::JSRuntime, object: qjs::JSValue) {
             return;
         }
         let touched = std::mem::take(&mut (*state).touched);
-        let source = std::mem::replace(&mut (*state).source, Source::Free);
+        let source = std::mem::replace(&mut (*state).source, LazySource::Free);
         let last = (*state).last.take();
         let place = (*state).place;
-        Shared::of_runtime(rt).states.borrow_mut().free.push(place);
+        RuntimeState::of_runtime(rt).states.borrow_mut().free.push(place);
         for atom in touched {
             qjs::JS_FreeAtomRT(rt, atom);
         }
@@ -501,7 +506,7 @@ unsafe extern "C" fn finalize(rt: *mut qjs::JSRuntime, object: qjs::JSValue) {
             qjs::JS_FreeAtomRT(rt, name);
             qjs::JS_FreeValueRT(rt, text);
         }
-        if let Source::Payload { read: Some(read), .. } = source {
+        if let LazySource::Payload { read: Some(read), .. } = source {
             qjs::JS_FreeValueRT(rt, read.js);
         }
     }
@@ -512,7 +517,7 @@ unsafe extern "C" fn mark(rt: *mut qjs::JSRuntime, object: qjs::JSValue, visit: 
     unsafe {
         let state = state_of(object);
         if !state.is_null()
-            && let Source::Payload { read: Some(read), .. } = &(*state).source
+            && let LazySource::Payload { read: Some(read), .. } = &(*state).source
         {
             qjs::JS_MarkValue(rt, read.js, visit);
         }

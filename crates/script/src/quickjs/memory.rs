@@ -14,7 +14,7 @@ use std::ptr;
 
 use rquickjs::qjs;
 
-use crate::Watch;
+use crate::CallWatch;
 
 /// Stands before every block; blocks form a ring through it. 32 bytes keep the block aligned.
 #[repr(C)]
@@ -35,11 +35,11 @@ pub(super) struct Memory {
     used: Cell<usize>,
     limit: usize,
     exhausted: Cell<bool>,
-    watch: Watch,
+    watch: CallWatch,
 }
 
 impl Memory {
-    pub fn new(limit: usize, watch: Watch) -> Box<Memory> {
+    pub fn new(limit: usize, watch: CallWatch) -> Box<Memory> {
         let ring = Header {
             prev: ptr::null_mut(),
             next: ptr::null_mut(),

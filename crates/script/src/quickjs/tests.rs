@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Ticks, Value, ValueQuality};
 
 use super::QuickJs;
 use crate::{
-    Cache, ComputedKey, Console, ConsoleLevel, Environment, Failure, FailureKind, Form, Limits, MetaReply,
-    PayloadReply, Program, Reply, Returned, Script, Watch,
+    Cache, CallWatch, ComputedKey, Console, ConsoleLevel, Environment, Failure, FailureKind, MetaReply, PayloadReply,
+    Program, Reply, Script, ScriptForm, ScriptLimits, ScriptOutput,
 };
 
 #[derive(Default)]
@@ -44,15 +44,15 @@ pub(super) struct Bench {
     pub cache: Arc<Cache>,
 }
 
-pub(super) fn test_limits() -> Limits {
-    Limits {
+pub(super) fn test_limits() -> ScriptLimits {
+    ScriptLimits {
         timeout: Duration::from_millis(300),
-        ..Limits::default()
+        ..ScriptLimits::default()
     }
 }
 
 impl Bench {
-    pub fn new(scripts: &[(&str, Form, &str)], limits: Limits) -> Bench {
+    pub fn new(scripts: &[(&str, ScriptForm, &str)], limits: ScriptLimits) -> Bench {
         let lines = Arc::new(Lines::default());
         let cache = Arc::new(Cache::new(100));
         let environment = Environment {
@@ -60,7 +60,7 @@ impl Bench {
             console: lines.clone(),
             cache: cache.clone(),
             computed: COMPUTED,
-            watch: Watch::default(),
+            watch: CallWatch::default(),
         };
         let scripts: Vec<Script> = scripts
             .iter()
@@ -75,14 +75,14 @@ impl Bench {
     }
 
     pub fn body(code: &str) -> Bench {
-        Bench::new(&[("defaults", Form::Body, code)], test_limits())
+        Bench::new(&[("defaults", ScriptForm::Body, code)], test_limits())
     }
 
     pub fn condition(code: &str) -> Bench {
-        Bench::new(&[("condition-0-if", Form::Condition, code)], test_limits())
+        Bench::new(&[("condition-0-if", ScriptForm::Condition, code)], test_limits())
     }
 
-    pub fn run(&mut self, message: &Message) -> Result<Returned, Failure> {
+    pub fn run(&mut self, message: &Message) -> Result<ScriptOutput, Failure> {
         self.engine.run(0, message, &message.meta)
     }
 
@@ -107,9 +107,9 @@ pub(super) fn sample(value: Value) -> Message {
         ("opcua_tag_group", "OpcPlc.Fast"),
     ];
     let map = MetaMap::new(entries.map(|(k, v)| (k.into(), v.into())), Some(1));
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: Ticks(0),
-        ..Stamps::NONE
+        ..ValueQuality::NONE
     };
     Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
 }
@@ -125,7 +125,7 @@ pub(super) fn plain(payload: &str, meta: &[(&str, &str)]) -> Message {
 /// Runs a body on a message and gives the payload's JSON and the metadata of the one result.
 pub(super) fn outcome(code: &str, message: &Message) -> (String, Vec<(String, String)>) {
     let returned = Bench::body(code).run(message).unwrap();
-    let Returned::One(reply) = returned else {
+    let ScriptOutput::One(reply) = returned else {
         panic!("expected one message, got {returned:?}")
     };
     applied(reply, message)
@@ -181,7 +181,7 @@ fn what_compiles_and_what_does_not() {
             console: Arc::new(Lines::default()),
             cache: Arc::new(Cache::new(1)),
             computed: &[],
-            watch: Watch::default(),
+            watch: CallWatch::default(),
         };
         QuickJs::new(&[script], environment)
             .map(|_| ())
@@ -195,7 +195,7 @@ fn what_compiles_and_what_does_not() {
         "const a = 1",
         "<!-- x\nreturn msg",
     ] {
-        assert_eq!(compile(Form::Body, code), Ok(()), "{code}");
+        assert_eq!(compile(ScriptForm::Body, code), Ok(()), "{code}");
     }
     for code in [
         "true",
@@ -207,21 +207,21 @@ fn what_compiles_and_what_does_not() {
         "function f() {} f()",
         "a: 1",
     ] {
-        assert_eq!(compile(Form::Condition, code), Ok(()), "{code}");
+        assert_eq!(compile(ScriptForm::Condition, code), Ok(()), "{code}");
     }
     let mut wrong = Vec::new();
     for (form, code, line, column) in [
-        (Form::Body, "return msg +;", 1, 13),
-        (Form::Body, "let a = 1;\n  let a = 2;", 2, 9),
-        (Form::Body, "}); (function () {", 1, 2),
-        (Form::Body, "with (msg) {}", 1, 1),
-        (Form::Body, "a = 010", 1, 5),
-        (Form::Body, "if (msg) {\n  return msg", 2, 13),
-        (Form::Body, "return msg }", 1, 12),
-        (Form::Condition, "a) || (b", 1, 2),
-        (Form::Condition, "msg.payload >", 1, 14),
-        (Form::Condition, "return true", 1, 1),
-        (Form::Condition, "let a = 1;\nlet b = ;", 2, 9),
+        (ScriptForm::Body, "return msg +;", 1, 13),
+        (ScriptForm::Body, "let a = 1;\n  let a = 2;", 2, 9),
+        (ScriptForm::Body, "}); (function () {", 1, 2),
+        (ScriptForm::Body, "with (msg) {}", 1, 1),
+        (ScriptForm::Body, "a = 010", 1, 5),
+        (ScriptForm::Body, "if (msg) {\n  return msg", 2, 13),
+        (ScriptForm::Body, "return msg }", 1, 12),
+        (ScriptForm::Condition, "a) || (b", 1, 2),
+        (ScriptForm::Condition, "msg.payload >", 1, 14),
+        (ScriptForm::Condition, "return true", 1, 1),
+        (ScriptForm::Condition, "let a = 1;\nlet b = ;", 2, 9),
     ] {
         let error = compile(form, code).unwrap_err();
         if (error.0, error.1) != (line, column) || !error.2.starts_with("SyntaxError: ") {

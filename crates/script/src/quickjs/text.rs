@@ -3,15 +3,15 @@
 //! Both follow what the reference system prints (integers plain up to 2^53, other numbers in G-form), so both live here.
 //! Text is bounded: a value that prints longer than the limit is cut (console) or refused (metadata).
 
-use super::from_js::{Budget, Unfit, date_text, is_big_int, unboxed};
-use super::machine::list_of;
+use super::from_js::{ConversionBudget, ConversionError, date_text, is_big_int, unboxed};
+use super::runtime::list_of;
 use super::value::{JsResult, Val};
 use crate::view::{console_number, is_identifier, number_text, quote};
 
 const DEPTH_MAX: usize = 128;
 
 /// The text that a value left in `msg.meta` becomes.
-pub(super) fn meta_text(js: &Val, budget: &mut Budget) -> Result<String, Unfit> {
+pub(super) fn meta_text(js: &Val, budget: &mut ConversionBudget) -> Result<String, ConversionError> {
     let mut writer = MetaText {
         out: String::new(),
         budget,
@@ -23,12 +23,12 @@ pub(super) fn meta_text(js: &Val, budget: &mut Budget) -> Result<String, Unfit> 
 
 struct MetaText<'a> {
     out: String,
-    budget: &'a mut Budget,
+    budget: &'a mut ConversionBudget,
     ancestors: Vec<*const ()>,
 }
 
 impl MetaText<'_> {
-    fn value(&mut self, js: &Val) -> Result<(), Unfit> {
+    fn value(&mut self, js: &Val) -> Result<(), ConversionError> {
         self.budget.spend(16)?;
         if js.is_string() {
             let (budget, out) = (&mut *self.budget, &mut self.out);
@@ -54,7 +54,7 @@ impl MetaText<'_> {
         Ok(())
     }
 
-    fn object_like(&mut self, js: &Val) -> Result<(), Unfit> {
+    fn object_like(&mut self, js: &Val) -> Result<(), ConversionError> {
         if js.is_function() {
             self.out.push_str(&function_text(js)?);
             return Ok(());
@@ -68,10 +68,12 @@ impl MetaText<'_> {
         }
         let address = js.address();
         if self.ancestors.contains(&address) {
-            return Err(Unfit::Bad("an object contains itself"));
+            return Err(ConversionError::Bad("an object contains itself"));
         }
         if self.ancestors.len() >= DEPTH_MAX {
-            return Err(Unfit::Bad("arrays and objects are nested deeper than 128 levels"));
+            return Err(ConversionError::Bad(
+                "arrays and objects are nested deeper than 128 levels",
+            ));
         }
         self.ancestors.push(address);
         if js.is_array() || js.is_typed_array() {
@@ -96,13 +98,13 @@ impl MetaText<'_> {
         Ok(())
     }
 
-    fn list(&mut self, js: &Val) -> Result<(), Unfit> {
+    fn list(&mut self, js: &Val) -> Result<(), ConversionError> {
         self.out.push('[');
         for i in 0..js.length()? {
             if i > 0 {
                 self.out.push(' ');
             }
-            let index = u32::try_from(i).map_err(|_| Unfit::TooLarge)?;
+            let index = u32::try_from(i).map_err(|_| ConversionError::TooLarge)?;
             let element = js.get_index(index)?;
             self.value(&element)?;
         }

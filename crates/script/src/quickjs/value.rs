@@ -2,7 +2,7 @@
 //!
 //! A [`Val`] owns one reference and releases it when dropped; it must not outlive the runtime it came from, which holds
 //! because values live on the stack of a call while the engine that owns the runtime is borrowed. An operation that
-//! throws returns [`Thrown`] and leaves the exception in the context.
+//! throws returns [`PendingException`] and leaves the exception in the context.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -12,9 +12,9 @@ use rquickjs::qjs;
 
 /// An exception is pending in the context.
 #[derive(Debug)]
-pub(super) struct Thrown;
+pub(super) struct PendingException;
 
-pub(super) type JsResult<T> = Result<T, Thrown>;
+pub(super) type JsResult<T> = Result<T, PendingException>;
 
 /// A context (realm) to create and read values in.
 #[derive(Clone, Copy)]
@@ -53,10 +53,10 @@ impl Drop for Atom {
 }
 
 impl Ctx {
-    /// Takes over a reference returned by QuickJS; an exception marker becomes [`Thrown`].
+    /// Takes over a reference returned by QuickJS; an exception marker becomes [`PendingException`].
     pub fn own(self, raw: qjs::JSValue) -> JsResult<Val> {
         if tag(raw) == qjs::JS_TAG_EXCEPTION {
-            return Err(Thrown);
+            return Err(PendingException);
         }
         Ok(Val { ctx: self, raw })
     }
@@ -110,7 +110,7 @@ impl Ctx {
         // SAFETY: pointer and length describe `text`.
         let raw = unsafe { qjs::JS_NewAtomLen(self.0, text.as_ptr().cast(), text.len() as _) };
         if raw == qjs::JS_ATOM_NULL {
-            return Err(Thrown);
+            return Err(PendingException);
         }
         Ok(Atom { ctx: self, raw })
     }
@@ -150,11 +150,11 @@ impl Ctx {
         Val { ctx: self, raw }
     }
 
-    pub fn throw_type(self, text: &str) -> Thrown {
+    pub fn throw_type(self, text: &str) -> PendingException {
         let text = c_text(text);
         // SAFETY: the format takes one C string, which lives through the call.
         unsafe { qjs::JS_ThrowTypeError(self.0, c"%s".as_ptr(), text.as_ptr()) };
-        Thrown
+        PendingException
     }
 
     /// What a property hook returns when it refuses: an exception if the operation's flags ask for one, else false.
@@ -162,15 +162,15 @@ impl Ctx {
         if flags & (qjs::JS_PROP_THROW | qjs::JS_PROP_THROW_STRICT) as i32 == 0 {
             return 0;
         }
-        let Thrown = self.throw_type(text);
+        let PendingException = self.throw_type(text);
         -1
     }
 
-    pub fn throw_range(self, text: &str) -> Thrown {
+    pub fn throw_range(self, text: &str) -> PendingException {
         let text = c_text(text);
         // SAFETY: as above.
         unsafe { qjs::JS_ThrowRangeError(self.0, c"%s".as_ptr(), text.as_ptr()) };
-        Thrown
+        PendingException
     }
 }
 
@@ -276,7 +276,7 @@ impl Val {
     pub fn truth(&self) -> JsResult<bool> {
         // SAFETY: any value may be converted.
         match unsafe { qjs::JS_ToBool(self.ctx.0, self.raw) } {
-            -1 => Err(Thrown),
+            -1 => Err(PendingException),
             truth => Ok(truth != 0),
         }
     }
@@ -288,7 +288,7 @@ impl Val {
         unsafe {
             let text = qjs::JS_ToCStringLen2(self.ctx.0, &mut len, self.raw, false);
             if text.is_null() {
-                return Err(Thrown);
+                return Err(PendingException);
             }
             let bytes = std::slice::from_raw_parts(text.cast::<u8>(), len as usize);
             let result = f(&from_wtf8(bytes));
@@ -329,7 +329,7 @@ impl Val {
         // SAFETY: `desc` is filled when the result is positive, with references that are then owned here.
         match unsafe { qjs::JS_GetOwnProperty(self.ctx.0, &mut desc, self.raw, name) } {
             0 => Ok(None),
-            found if found < 0 => Err(Thrown),
+            found if found < 0 => Err(PendingException),
             _ => {
                 let value = self.ctx.constant(desc.value);
                 let getter = self.ctx.constant(desc.getter);
@@ -350,7 +350,7 @@ impl Val {
         // SAFETY: the value is alive; `length` is written on success.
         match unsafe { qjs::JS_GetLength(self.ctx.0, self.raw, &mut length) } {
             0 => Ok(length),
-            _ => Err(Thrown),
+            _ => Err(PendingException),
         }
     }
 
@@ -359,7 +359,7 @@ impl Val {
         let flags = (qjs::JS_PROP_C_W_E | qjs::JS_PROP_THROW) as i32;
         // SAFETY: the reference to the value is given away.
         match unsafe { qjs::JS_DefinePropertyValue(self.ctx.0, self.raw, name, value.into_raw(), flags) } {
-            -1 => Err(Thrown),
+            -1 => Err(PendingException),
             _ => Ok(()),
         }
     }
@@ -367,7 +367,7 @@ impl Val {
     pub fn set_named(&self, name: &CStr, value: Val) -> JsResult<()> {
         // SAFETY: the reference to the value is given away; the name is NUL-terminated.
         match unsafe { qjs::JS_SetPropertyStr(self.ctx.0, self.raw, name.as_ptr(), value.into_raw()) } {
-            -1 => Err(Thrown),
+            -1 => Err(PendingException),
             _ => Ok(()),
         }
     }
@@ -404,7 +404,7 @@ impl Val {
         match unsafe { qjs::JS_GetOwnPropertyNames(self.ctx.0, &mut names.table, &mut names.len, self.raw, flags as _) }
         {
             0 => Ok(names),
-            _ => Err(Thrown),
+            _ => Err(PendingException),
         }
     }
 

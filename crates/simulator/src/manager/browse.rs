@@ -8,20 +8,20 @@ use opcua::types::{
     StatusCode,
 };
 
-use crate::space::{Link, Node, ReferenceKind, Space, Target};
+use crate::space::{Node, PlcAddressSpace, ReferenceEntry, ReferenceKind, ReferenceTarget};
 
 /// Where BrowseNext goes on.
-struct Position(usize);
+struct BrowseContinuation(usize);
 
 /// Which references the request wants.
-struct Wanted {
+struct ReferenceSelection {
     kinds: [bool; ReferenceKind::ALL.len()],
     forward: bool,
     inverse: bool,
     fields: BrowseDescriptionResultMask,
 }
 
-pub(super) fn browse(space: &Space, request: &mut BrowseNode, tree: &dyn TypeTree) {
+pub(super) fn browse(space: &PlcAddressSpace, request: &mut BrowseNode, tree: &dyn TypeTree) {
     let Some(links) = space.links(request.node_id()) else {
         return;
     };
@@ -29,14 +29,14 @@ pub(super) fn browse(space: &Space, request: &mut BrowseNode, tree: &dyn TypeTre
         return request.set_status(StatusCode::BadNodeIdUnknown);
     }
     request.set_status(StatusCode::Good);
-    let wanted = Wanted {
+    let wanted = ReferenceSelection {
         kinds: ReferenceKind::ALL.map(|kind| request.allows_reference_type(&kind.id(), tree)),
         forward: request.allows_forward(),
         inverse: request.allows_inverse(),
         fields: request.result_mask(),
     };
     let first = request
-        .take_continuation_point::<Position>()
+        .take_continuation_point::<BrowseContinuation>()
         .map_or(0, |position| position.0);
     for position in first..links.len() {
         let Some(link) = links.get(position) else { break };
@@ -44,7 +44,7 @@ pub(super) fn browse(space: &Space, request: &mut BrowseNode, tree: &dyn TypeTre
             continue;
         }
         if request.remaining() == 0 {
-            request.set_next_continuation_point(Box::new(Position(position)));
+            request.set_next_continuation_point(Box::new(BrowseContinuation(position)));
             break;
         }
         let description = wanted.describe(space, link);
@@ -53,18 +53,18 @@ pub(super) fn browse(space: &Space, request: &mut BrowseNode, tree: &dyn TypeTre
 }
 
 /// Our node as other node managers refer to it.
-pub(super) fn metadata(space: &Space, node: Node) -> NodeMetadata {
+pub(super) fn metadata(space: &PlcAddressSpace, node: Node) -> NodeMetadata {
     NodeMetadata {
         node_id: space.id(node).into(),
-        type_definition: definition(space, Target::Own(node)),
+        type_definition: definition(space, ReferenceTarget::Own(node)),
         browse_name: space.qualified_name(node),
         display_name: LocalizedText::new("en", &space.browse_name(node)),
         node_class: space.class(node),
     }
 }
 
-impl Wanted {
-    fn takes(&self, link: Link) -> bool {
+impl ReferenceSelection {
+    fn takes(&self, link: ReferenceEntry) -> bool {
         let direction = if link.forward { self.forward } else { self.inverse };
         // `kinds` has one place for each kind.
         direction && self.kinds[link.kind as usize]
@@ -74,7 +74,7 @@ impl Wanted {
         self.fields.contains(field)
     }
 
-    fn describe(&self, space: &Space, link: Link) -> ReferenceDescription {
+    fn describe(&self, space: &PlcAddressSpace, link: ReferenceEntry) -> ReferenceDescription {
         use BrowseDescriptionResultMask as Field;
         let target = link.target;
         let text = |wanted: bool| wanted.then(|| name(space, target));
@@ -111,38 +111,38 @@ impl Wanted {
     }
 }
 
-fn id(space: &Space, target: Target) -> NodeId {
+fn id(space: &PlcAddressSpace, target: ReferenceTarget) -> NodeId {
     match target {
-        Target::Own(node) => space.id(node),
-        Target::Core(core) => core.id(),
+        ReferenceTarget::Own(node) => space.id(node),
+        ReferenceTarget::Core(core) => core.id(),
     }
 }
 
-fn name(space: &Space, target: Target) -> String {
+fn name(space: &PlcAddressSpace, target: ReferenceTarget) -> String {
     match target {
-        Target::Own(node) => space.browse_name(node),
-        Target::Core(core) => core.name().to_owned(),
+        ReferenceTarget::Own(node) => space.browse_name(node),
+        ReferenceTarget::Core(core) => core.name().to_owned(),
     }
 }
 
-fn namespace(space: &Space, target: Target) -> u16 {
+fn namespace(space: &PlcAddressSpace, target: ReferenceTarget) -> u16 {
     match target {
-        Target::Own(node) => space.browse_namespace(node),
-        Target::Core(_) => 0,
+        ReferenceTarget::Own(node) => space.browse_namespace(node),
+        ReferenceTarget::Core(_) => 0,
     }
 }
 
-fn class(space: &Space, target: Target) -> NodeClass {
+fn class(space: &PlcAddressSpace, target: ReferenceTarget) -> NodeClass {
     match target {
-        Target::Own(node) => space.class(node),
-        Target::Core(core) => core.class(),
+        ReferenceTarget::Own(node) => space.class(node),
+        ReferenceTarget::Core(core) => core.class(),
     }
 }
 
-fn definition(space: &Space, target: Target) -> ExpandedNodeId {
+fn definition(space: &PlcAddressSpace, target: ReferenceTarget) -> ExpandedNodeId {
     let definition = match target {
-        Target::Own(node) => space.definition(node).map(|core| core.id()),
-        Target::Core(core) => core.definition(),
+        ReferenceTarget::Own(node) => space.definition(node).map(|core| core.id()),
+        ReferenceTarget::Core(core) => core.definition(),
     };
     definition.map_or_else(ExpandedNodeId::null, ExpandedNodeId::from)
 }

@@ -7,11 +7,11 @@ use opcua::nodes::AccessLevel;
 use opcua::server::CreateMonitoredItem;
 use opcua::types::{AttributeId, DataValue, DateTime, StatusCode, Variant};
 
-use super::Manager;
+use super::SimulatorNodeManager;
 use crate::space::Group;
 use crate::ticker::{Filter, NewItem};
 
-impl Manager {
+impl SimulatorNodeManager {
     pub(super) fn create_items(&self, items: &mut [&mut CreateMonitoredItem]) -> Vec<NewItem> {
         let mut created = Vec::with_capacity(items.len());
         let mut text = String::new();

@@ -5,9 +5,9 @@ use opcua::nodes::TypeTree;
 use opcua::server::node_manager::BrowsePathItem;
 use opcua::types::{NodeId, RelativePathElement};
 
-use crate::space::{Node, ReferenceKind, Space, Target};
+use crate::space::{Node, PlcAddressSpace, ReferenceKind, ReferenceTarget};
 
-pub(super) fn translate(space: &Space, item: &mut BrowsePathItem, tree: &dyn TypeTree, own_index: usize) {
+pub(super) fn translate(space: &PlcAddressSpace, item: &mut BrowsePathItem, tree: &dyn TypeTree, own_index: usize) {
     // Another node manager reached one of our nodes and asks whether its name is the one of the path.
     if let Some(expected) = item.unmatched_browse_name() {
         let matches = space
@@ -24,13 +24,15 @@ pub(super) fn translate(space: &Space, item: &mut BrowsePathItem, tree: &dyn Typ
         for from in &reached {
             for target in targets(space, from, element, tree) {
                 match target {
-                    Target::Own(node) if space.qualified_name(node) == element.target_name => {
+                    ReferenceTarget::Own(node) if space.qualified_name(node) == element.target_name => {
                         let id = space.id(node);
                         item.add_element(id.clone(), step + 1, None);
                         next.push(id);
                     }
-                    Target::Own(_) => {}
-                    Target::Core(core) => item.add_element(core.id(), step + 1, Some(element.target_name.clone())),
+                    ReferenceTarget::Own(_) => {}
+                    ReferenceTarget::Core(core) => {
+                        item.add_element(core.id(), step + 1, Some(element.target_name.clone()))
+                    }
                 }
             }
         }
@@ -39,12 +41,17 @@ pub(super) fn translate(space: &Space, item: &mut BrowsePathItem, tree: &dyn Typ
 }
 
 /// Targets of the references that the step allows; a run of numbered children contributes only the one with that name.
-fn targets(space: &Space, from: &NodeId, element: &RelativePathElement, tree: &dyn TypeTree) -> Vec<Target> {
+fn targets(
+    space: &PlcAddressSpace,
+    from: &NodeId,
+    element: &RelativePathElement,
+    tree: &dyn TypeTree,
+) -> Vec<ReferenceTarget> {
     let Some(links) = space.links(from) else {
         return Vec::new();
     };
     let allowed = ReferenceKind::ALL.map(|kind| allows(element, kind, tree));
-    let mut targets: Vec<Target> = links
+    let mut targets: Vec<ReferenceTarget> = links
         .singles()
         .iter()
         .filter(|link| link.forward != element.is_inverse && allowed[link.kind as usize])
@@ -53,7 +60,7 @@ fn targets(space: &Space, from: &NodeId, element: &RelativePathElement, tree: &d
     if !element.is_inverse && allowed[ReferenceKind::HasComponent as usize] {
         let name = element.target_name.name.as_ref();
         let child: Option<Node> = links.children().and_then(|run| space.child(run, name));
-        targets.extend(child.map(Target::Own));
+        targets.extend(child.map(ReferenceTarget::Own));
     }
     targets
 }

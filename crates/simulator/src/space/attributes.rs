@@ -7,11 +7,11 @@ use opcua::types::{
 };
 
 use super::types::point_definition;
-use super::{NAMESPACE, Node, Run, Space};
+use super::{NAMESPACE, Node, NodeRun, PlcAddressSpace};
 
 const SCALAR: i32 = -1;
 
-impl Space {
+impl PlcAddressSpace {
     pub(crate) fn class(&self, node: Node) -> NodeClass {
         match node {
             Node::Item(..) | Node::Typed(_) => NodeClass::Variable,
@@ -22,7 +22,7 @@ impl Space {
 
     /// Whether Read and CreateMonitoredItems deny the node although Browse shows it.
     pub(crate) fn denied(&self, node: Node) -> bool {
-        matches!(node, Node::Item(Run::Bad, _)) || self.is_hidden(node)
+        matches!(node, Node::Item(NodeRun::Bad, _)) || self.is_hidden(node)
     }
 
     pub(crate) fn qualified_name(&self, node: Node) -> QualifiedName {
@@ -33,7 +33,7 @@ impl Space {
     pub(crate) fn browse_namespace(&self, node: Node) -> u16 {
         let standard = match node {
             Node::PointEncoding => true,
-            Node::Typed(_) => self.definition(node) == Some(super::links::Core::PropertyType),
+            Node::Typed(_) => self.definition(node) == Some(super::references::StandardNode::PropertyType),
             _ => false,
         };
         if standard { 0 } else { NAMESPACE }

@@ -14,31 +14,31 @@ const NANOS_PER_STEP: u64 = 100;
 
 /// The moment all clocks of a simulator count from, on both time scales.
 #[derive(Clone, Copy)]
-pub(crate) struct Start {
+pub(crate) struct StartTime {
     instant: Instant,
     steps: i64,
 }
 
 /// Holds the start once somebody needs it: the first client or the first tick, whichever comes first.
 #[derive(Default)]
-pub(crate) struct Epoch {
-    start: OnceLock<Start>,
+pub(crate) struct StartCell {
+    start: OnceLock<StartTime>,
     /// `None` if changes are not held; set when they are let go.
-    let_go: Option<OnceLock<Start>>,
+    let_go: Option<OnceLock<StartTime>>,
 }
 
-impl Epoch {
-    /// Nothing changes before [`Epoch::let_go`].
-    pub(crate) fn held() -> Epoch {
-        Epoch {
+impl StartCell {
+    /// Nothing changes before [`StartCell::let_go`].
+    pub(crate) fn held() -> StartCell {
+        StartCell {
             let_go: Some(OnceLock::new()),
-            ..Epoch::default()
+            ..StartCell::default()
         }
     }
 
-    pub(crate) fn start(&self) -> Start {
+    pub(crate) fn start(&self) -> StartTime {
         let let_go = self.let_go.as_ref().and_then(OnceLock::get);
-        *let_go.unwrap_or_else(|| self.start.get_or_init(Start::now))
+        *let_go.unwrap_or_else(|| self.start.get_or_init(StartTime::now))
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -49,13 +49,13 @@ impl Epoch {
     pub(crate) fn let_go(&self) -> bool {
         self.let_go
             .as_ref()
-            .is_some_and(|start| start.set(Start::now()).is_ok())
+            .is_some_and(|start| start.set(StartTime::now()).is_ok())
     }
 }
 
-impl Start {
-    fn now() -> Start {
-        Start {
+impl StartTime {
+    fn now() -> StartTime {
+        StartTime {
             instant: Instant::now(),
             steps: DateTime::now().ticks(),
         }
@@ -94,17 +94,17 @@ impl Clock {
     }
 
     /// Number of changes that should have happened by now.
-    pub(crate) fn due(&self, start: Start, now: Instant) -> u64 {
+    pub(crate) fn due(&self, start: StartTime, now: Instant) -> u64 {
         let elapsed = now.saturating_duration_since(start.instant).as_nanos();
         (elapsed / u128::from(self.period_nanos())) as u64
     }
 
-    pub(crate) fn instant(&self, start: Start, change: u64) -> Instant {
+    pub(crate) fn instant(&self, start: StartTime, change: u64) -> Instant {
         start.instant + Duration::from_nanos(self.period_nanos().saturating_mul(change))
     }
 
     /// Source timestamp of a change.
-    pub(crate) fn time(&self, start: Start, change: u64) -> DateTime {
+    pub(crate) fn time(&self, start: StartTime, change: u64) -> DateTime {
         DateTime::from(
             start
                 .steps
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn changes_fall_due_at_whole_periods_and_stamps_are_exactly_a_period_apart() {
         let clock = Clock::new(1.0 / 3.0);
-        let start = Epoch::default().start();
+        let start = StartCell::default().start();
         assert_eq!(clock.due(start, start.instant()), 0);
         for change in [1, 2, 3, 1_000_000] {
             let at = clock.instant(start, change);
@@ -151,9 +151,9 @@ mod tests {
 
     #[test]
     fn what_is_held_starts_when_it_is_let_go() {
-        let free = Epoch::default();
+        let free = StartCell::default();
         assert!(!free.is_held() && !free.let_go());
-        let epoch = Epoch::held();
+        let epoch = StartCell::held();
         let before = epoch.start();
         assert!(epoch.is_held());
         assert_eq!(epoch.start().instant(), before.instant());

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::ValueType;
 
-fn options() -> Options {
-    Options {
+fn options() -> SimulatorOptions {
+    SimulatorOptions {
         slow_nodes: 3,
         fast_nodes: 4,
         fast_type: ValueType::Double,
@@ -17,20 +17,20 @@ fn options() -> Options {
         wide: 5,
         bad_nodes: 2,
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     }
 }
 
 /// Follow forward links from the Objects folder, and return every node with the number of ways that lead to it.
-fn walk(space: &Space) -> Vec<Node> {
-    let objects = links::Core::Objects.id();
+fn walk(space: &PlcAddressSpace) -> Vec<Node> {
+    let objects = references::StandardNode::Objects.id();
     let mut reached = Vec::new();
-    let mut frontier: Vec<NodeId> = vec![objects, links::Core::Structure.id()];
+    let mut frontier: Vec<NodeId> = vec![objects, references::StandardNode::Structure.id()];
     while let Some(id) = frontier.pop() {
         let links = space.links(&id).unwrap();
         for position in 0..links.len() {
             let link = links.get(position).unwrap();
-            if let (true, Target::Own(node)) = (link.forward, link.target) {
+            if let (true, ReferenceTarget::Own(node)) = (link.forward, link.target) {
                 reached.push(node);
                 frontier.push(space.id(node));
             }
@@ -42,7 +42,7 @@ fn walk(space: &Space) -> Vec<Node> {
 
 #[test]
 fn every_node_is_reached_once_and_its_identifier_leads_back() {
-    let space = Space::new(&options());
+    let space = PlcAddressSpace::new(&options());
     let reached = walk(&space);
     let ids: HashSet<String> = reached.iter().map(|node| space.id(*node).to_string()).collect();
     assert_eq!(ids.len(), reached.len(), "a node is linked twice");
@@ -50,26 +50,28 @@ fn every_node_is_reached_once_and_its_identifier_leads_back() {
         assert_eq!(space.find(&space.id(*node)), Some(*node));
     }
     let count = |wanted: fn(&Node) -> bool| reached.iter().filter(|node| wanted(node)).count();
-    assert_eq!(count(|node| matches!(node, Node::Item(Run::Slow, _))), 3);
-    assert_eq!(count(|node| matches!(node, Node::Item(Run::Fast, _))), 4);
-    assert_eq!(count(|node| matches!(node, Node::Item(Run::Wide, _))), 5);
-    assert_eq!(count(|node| matches!(node, Node::Item(Run::Bad, _))), 2);
+    assert_eq!(count(|node| matches!(node, Node::Item(NodeRun::Slow, _))), 3);
+    assert_eq!(count(|node| matches!(node, Node::Item(NodeRun::Fast, _))), 4);
+    assert_eq!(count(|node| matches!(node, Node::Item(NodeRun::Wide, _))), 5);
+    assert_eq!(count(|node| matches!(node, Node::Item(NodeRun::Bad, _))), 2);
     assert_eq!(count(|node| matches!(node, Node::Level(..))), 6);
 }
 
 #[test]
 fn each_forward_link_has_its_inverse() {
-    let space = Space::new(&options());
+    let space = PlcAddressSpace::new(&options());
     for parent in walk(&space) {
         let links = space.links(&space.id(parent)).unwrap();
         for position in 0..links.len() {
             let link = links.get(position).unwrap();
-            let Target::Own(child) = link.target else { continue };
+            let ReferenceTarget::Own(child) = link.target else {
+                continue;
+            };
             let back = space.links(&space.id(child)).unwrap();
-            let inverse = Link {
+            let inverse = ReferenceEntry {
                 kind: link.kind,
                 forward: !link.forward,
-                target: Target::Own(parent),
+                target: ReferenceTarget::Own(parent),
             };
             assert!(
                 (0..back.len()).any(|at| back.get(at) == Some(inverse)),
@@ -81,7 +83,7 @@ fn each_forward_link_has_its_inverse() {
 
 #[test]
 fn the_documented_identifiers_exist() {
-    let space = Space::new(&options());
+    let space = PlcAddressSpace::new(&options());
     for name in [
         "OpcPlc",
         "Slow",
@@ -109,7 +111,7 @@ fn the_documented_identifiers_exist() {
         assert!(space.find(&NodeId::new(3, name)).is_none(), "{name}");
     }
     assert!(space.find(&NodeId::new(2, "OpcPlc")).is_none());
-    let plain = Space::new(&Options::default());
+    let plain = PlcAddressSpace::new(&SimulatorOptions::default());
     for name in ["Wide", "Bad", "Types", "TypesCounter", "TypesPointType"] {
         assert!(plain.find(&NodeId::new(3, name)).is_none(), "{name} without its option");
     }
@@ -117,7 +119,7 @@ fn the_documented_identifiers_exist() {
 
 #[test]
 fn a_value_holds_the_documented_type_and_the_time_of_its_change() {
-    let space = Space::new(&options());
+    let space = PlcAddressSpace::new(&options());
     let node = space.find(&NodeId::new(3, "FastDouble2")).unwrap();
     let (before, changes) = space.value(node).unwrap();
     assert_eq!(changes, 0);
@@ -136,7 +138,7 @@ fn a_value_holds_the_documented_type_and_the_time_of_its_change() {
 
 #[test]
 fn the_types_folder_agrees_with_its_data_types() {
-    let space = Space::new(&options());
+    let space = PlcAddressSpace::new(&options());
     for node in walk(&space).into_iter().filter(|node| matches!(node, Node::Typed(_))) {
         let (value, _) = space.value(node).unwrap();
         let name = space.browse_name(node);
@@ -152,7 +154,7 @@ fn the_types_folder_agrees_with_its_data_types() {
 
 #[test]
 fn attributes_follow_the_node_class() {
-    let space = Space::new(&options());
+    let space = PlcAddressSpace::new(&options());
     let read = |name: &str, attribute| space.attribute(space.find(&NodeId::new(3, name)).unwrap(), attribute);
     assert_eq!(
         read("OpcPlc", AttributeId::NodeClass),
@@ -184,7 +186,7 @@ fn attributes_follow_the_node_class() {
 proptest! {
     #[test]
     fn no_text_is_found_that_is_not_the_identifier_of_what_was_found(text in "(Slow|Fast|Wide|Types|Bad)?(UInt|Level|Double)?[0-9a-zA-Z]{0,4}") {
-        let space = Space::new(&options());
+        let space = PlcAddressSpace::new(&options());
         if let Some(node) = space.find(&NodeId::new(3, text.as_str())) {
             prop_assert_eq!(space.id(node), NodeId::new(3, text.as_str()));
         }

@@ -1,4 +1,4 @@
-//! The folder `Types`: one node for every kind of value a client may meet, with the odd cases (limits, not-a-number,
+//! The folder `TypedNodeTable`: one node for every kind of value a client may meet, with the odd cases (limits, not-a-number,
 //! empty, null, bad status, matrix), two changing nodes and some writable ones. The table is built once and never
 //! changes; only the cells of writable nodes do.
 
@@ -51,19 +51,19 @@ pub(crate) enum Content {
 }
 
 /// The table, and where its special nodes are.
-pub(crate) struct Types {
+pub(crate) struct TypedNodeTable {
     nodes: Vec<TypedNode>,
     analog: Option<u16>,
 }
 
-impl Types {
-    pub(crate) fn new(start: DateTime) -> Types {
+impl TypedNodeTable {
+    pub(crate) fn new(start: DateTime) -> TypedNodeTable {
         let nodes = table::nodes(start);
         let analog = nodes
             .iter()
             .position(|node| node.shape == Shape::Analog)
             .map(|at| at as u16);
-        Types { nodes, analog }
+        TypedNodeTable { nodes, analog }
     }
 
     pub(crate) fn node(&self, index: u16) -> Option<&TypedNode> {

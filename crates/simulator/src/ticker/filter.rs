@@ -66,19 +66,19 @@ fn number_after(text: &str, key: &str) -> f64 {
 
 /// The state of the rule for one item. `None` of it is needed while every change passes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct FilterState {
     filter: Option<Filter>,
     numeric: bool,
     /// The last value that passed.
     last: f64,
 }
 
-impl Gate {
+impl FilterState {
     /// `None` if each value that this item is given passes; `stride` is the number of changes between two of them.
-    pub(crate) fn new(filter: Option<Filter>, value_type: ValueType, stride: u64, first: f64) -> Option<Gate> {
+    pub(crate) fn new(filter: Option<Filter>, value_type: ValueType, stride: u64, first: f64) -> Option<FilterState> {
         let numeric = matches!(value_type, ValueType::UInt | ValueType::Double);
         let differs = value_type != ValueType::Bool || stride % 2 == 1;
-        let gate = Gate {
+        let gate = FilterState {
             filter,
             numeric,
             last: first,
@@ -110,8 +110,8 @@ impl Gate {
     }
 
     /// The same rule after another value.
-    pub(crate) fn after(&self, last: f64) -> Gate {
-        Gate { last, ..*self }
+    pub(crate) fn after(&self, last: f64) -> FilterState {
+        FilterState { last, ..*self }
     }
 
     /// Whether the library queues this value.
@@ -173,11 +173,11 @@ mod tests {
         let zero = Filter::parse(&shown(DataChangeTrigger::StatusValue, DeadbandType::Absolute, 0.0).1);
         assert!(zero.is_some());
         for value_type in [ValueType::UInt, ValueType::Double, ValueType::Bool, ValueType::String] {
-            assert!(Gate::new(zero, value_type, 1, 0.0).is_none());
-            assert!(Gate::new(None, value_type, 1, 0.0).is_none());
+            assert!(FilterState::new(zero, value_type, 1, 0.0).is_none());
+            assert!(FilterState::new(None, value_type, 1, 0.0).is_none());
         }
         assert!(
-            Gate::new(None, ValueType::Bool, 2, 0.0).is_some(),
+            FilterState::new(None, ValueType::Bool, 2, 0.0).is_some(),
             "a bool sampled every other change stays the same"
         );
     }
@@ -196,7 +196,7 @@ mod tests {
         ) {
             let (library, text) = shown(trigger, kind, limit);
             let first = f64::from(values[0]);
-            let mut gate = Gate { filter: Filter::parse(&text), numeric: true, last: first };
+            let mut gate = FilterState { filter: Filter::parse(&text), numeric: true, last: first };
             let data = |value: u32, time: usize| DataValue {
                 value: Some(Variant::UInt32(value)),
                 source_timestamp: Some((time as i64).into()),

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use opcua::types::{DataValue, MonitoringMode, StatusCode, StatusCodeInfoType};
 
-use super::filter::Gate;
-use super::ledger::{Change, NewItem, Queues, Revision, Totals};
-use crate::space::{Group, Space};
+use super::filter::FilterState;
+use super::ledger::{Change, NewItem, Revision, SubscriptionQueues, Totals};
+use crate::space::{Group, PlcAddressSpace};
 
 #[derive(Debug)]
 pub(super) struct Item {
@@ -29,19 +29,19 @@ pub(super) struct Item {
     writable: bool,
     /// Sampling at the publishing interval is done by the library, which then queues what it likes.
     counted: bool,
-    gate: Option<Box<Gate>>,
-    held: Option<Box<Held>>,
+    gate: Option<Box<FilterState>>,
+    held: Option<Box<DeferredChanges>>,
 }
 
 /// Changes that wait here instead of in the library's queue, oldest first.
 #[derive(Debug, Default)]
-struct Held {
+struct DeferredChanges {
     changes: VecDeque<u64>,
     overflowed: bool,
 }
 
 /// The figures that one value changes.
-pub(super) struct Books<'a> {
+pub(super) struct GroupAccounts<'a> {
     pub(super) epoch: u32,
     pub(super) totals: &'a mut Totals,
     /// Values in the library's queues.
@@ -52,7 +52,7 @@ pub(super) struct Books<'a> {
 }
 
 impl Item {
-    pub(super) fn new(space: &Space, new: &NewItem, discards_oldest: bool, epoch: u32) -> Item {
+    pub(super) fn new(space: &PlcAddressSpace, new: &NewItem, discards_oldest: bool, epoch: u32) -> Item {
         let mut item = Item {
             id: new.id,
             index: new.index,
@@ -80,7 +80,7 @@ impl Item {
         item
     }
 
-    fn set_parameters(&mut self, space: &Space, group: Group, new: &Revision) {
+    fn set_parameters(&mut self, space: &PlcAddressSpace, group: Group, new: &Revision) {
         self.queue = new.queue.max(1);
         self.discards_oldest = new.discards_oldest;
         self.counted = new.sampling_interval_ms >= 0.0 && !self.writable;
@@ -88,7 +88,7 @@ impl Item {
             .clock(group)
             .map_or(1, |clock| clock.stride(new.sampling_interval_ms));
         let last = space.changed_number(group, self.index, self.sampled);
-        self.gate = Gate::new(new.filter, space.value_type(group), self.stride, last).map(Box::new);
+        self.gate = FilterState::new(new.filter, space.value_type(group), self.stride, last).map(Box::new);
     }
 
     /// Whether the books follow this item's values.
@@ -110,7 +110,7 @@ impl Item {
     }
 
     /// Book the initial value, which the library queued when it created the item.
-    pub(super) fn book_initial(&mut self, still_queued: bool, books: &mut Books<'_>) {
+    pub(super) fn book_initial(&mut self, still_queued: bool, books: &mut GroupAccounts<'_>) {
         if still_queued {
             self.book(books);
         } else {
@@ -121,7 +121,13 @@ impl Item {
 
     /// Take all changes up to this one. Those that pass go to the library's queue, or are held back if `hold` says so or
     /// earlier ones are held.
-    pub(super) fn take(&mut self, change: Change<'_>, hold: bool, queues: &mut impl Queues, books: &mut Books<'_>) {
+    pub(super) fn take(
+        &mut self,
+        change: Change<'_>,
+        hold: bool,
+        queues: &mut impl SubscriptionQueues,
+        books: &mut GroupAccounts<'_>,
+    ) {
         while self.last < change.number {
             self.last += 1;
             let skip = self.last - self.sampled < self.stride;
@@ -151,8 +157,8 @@ impl Item {
         change: Change<'_>,
         number: u64,
         status: Option<StatusCode>,
-        queues: &mut impl Queues,
-        books: &mut Books<'_>,
+        queues: &mut impl SubscriptionQueues,
+        books: &mut GroupAccounts<'_>,
     ) {
         let value = DataValue {
             value: Some(change.space.changed_value(change.group, self.index, number)),
@@ -170,12 +176,12 @@ impl Item {
     }
 
     /// Book one value that the library has queued.
-    fn book(&mut self, books: &mut Books<'_>) {
+    fn book(&mut self, books: &mut GroupAccounts<'_>) {
         books.totals.queued += 1;
         self.fill(books);
     }
 
-    fn fill(&mut self, books: &mut Books<'_>) {
+    fn fill(&mut self, books: &mut GroupAccounts<'_>) {
         let depth = self.depth(books.epoch);
         self.epoch = books.epoch;
         if depth >= self.queue {
@@ -189,7 +195,7 @@ impl Item {
     }
 
     /// Keep the change that was just taken here. Together with the library's queue no more than the queue size is kept.
-    fn hold(&mut self, books: &mut Books<'_>) {
+    fn hold(&mut self, books: &mut GroupAccounts<'_>) {
         let room = self.queue.saturating_sub(self.depth(books.epoch)).max(1) as usize;
         let held = self.held.get_or_insert_default();
         books.totals.queued += 1;
@@ -212,8 +218,8 @@ impl Item {
         &mut self,
         change: Change<'_>,
         portion: usize,
-        queues: &mut impl Queues,
-        books: &mut Books<'_>,
+        queues: &mut impl SubscriptionQueues,
+        books: &mut GroupAccounts<'_>,
     ) {
         let Some(mut held) = self.held.take() else { return };
         for number in held.changes.drain(..portion.min(held.changes.len())) {
@@ -243,7 +249,7 @@ impl Item {
     }
 
     /// The item stops being reported, or is gone: what it holds will not be published.
-    pub(super) fn abandon(&mut self, books: &mut Books<'_>) {
+    pub(super) fn abandon(&mut self, books: &mut GroupAccounts<'_>) {
         let queued = u64::from(self.depth(books.epoch));
         let held = self.held();
         books.totals.discarded += queued + held;
@@ -253,7 +259,7 @@ impl Item {
         self.held = None;
     }
 
-    pub(super) fn set_mode(&mut self, mode: MonitoringMode, books: &mut Books<'_>) {
+    pub(super) fn set_mode(&mut self, mode: MonitoringMode, books: &mut GroupAccounts<'_>) {
         if mode != MonitoringMode::Reporting {
             self.abandon(books);
         }
@@ -261,7 +267,13 @@ impl Item {
     }
 
     /// Apply new parameters. The library cuts a longer queue to the new size; what is held here is cut as well.
-    pub(super) fn revise(&mut self, space: &Space, group: Group, new: &Revision, books: &mut Books<'_>) {
+    pub(super) fn revise(
+        &mut self,
+        space: &PlcAddressSpace,
+        group: Group,
+        new: &Revision,
+        books: &mut GroupAccounts<'_>,
+    ) {
         self.set_parameters(space, group, new);
         let depth = self.depth(books.epoch);
         let cut = depth.saturating_sub(self.queue);

@@ -13,15 +13,15 @@ use std::ops::Range;
 use opcua::types::{DataValue, DateTime, MonitoringMode};
 
 use super::filter::Filter;
-use super::item::{Books, Item};
-use crate::space::{GROUPS, Group, Space};
+use super::item::{GroupAccounts, Item};
+use crate::space::{GROUPS, Group, PlcAddressSpace};
 
 /// Values per item that are released at once to a client that keeps up again.
 const PORTION_MAX: usize = 1_024;
 const ALL: [Group; GROUPS] = [Group::Slow, Group::Fast, Group::Types, Group::Fixed];
 
 /// What the books need of a subscription: the library's own one, or a model of it in tests.
-pub(crate) trait Queues {
+pub(crate) trait SubscriptionQueues {
     /// Whether the item's queue holds values; `None` if the item does not exist.
     fn holds(&self, item: u32) -> Option<bool>;
     /// Whether a full queue of the item loses its oldest value rather than its newest.
@@ -83,7 +83,7 @@ pub(crate) struct Ledger {
 /// One change on its way to the items of a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Change<'a> {
-    pub(crate) space: &'a Space,
+    pub(crate) space: &'a PlcAddressSpace,
     pub(crate) group: Group,
     pub(crate) number: u64,
     pub(crate) now: DateTime,
@@ -93,7 +93,7 @@ pub(crate) struct Change<'a> {
 
 impl<'a> Change<'a> {
     /// `None` for the group that never changes.
-    pub(crate) fn new(space: &'a Space, group: Group, number: u64, now: DateTime) -> Option<Change<'a>> {
+    pub(crate) fn new(space: &'a PlcAddressSpace, group: Group, number: u64, now: DateTime) -> Option<Change<'a>> {
         let time = space.clock(group)?.time(space.start(), number);
         Some(Change {
             space,
@@ -105,7 +105,7 @@ impl<'a> Change<'a> {
     }
 
     /// The present change of a group.
-    fn present(space: &'a Space, group: Group, now: DateTime) -> Option<Change<'a>> {
+    fn present(space: &'a PlcAddressSpace, group: Group, now: DateTime) -> Option<Change<'a>> {
         let number = space.clock(group)?.changes();
         Change::new(space, group, number, now)
     }
@@ -159,9 +159,13 @@ impl Ledger {
     }
 
     /// The items of a group, and the figures they change.
-    fn split<'a>(&'a mut self, group: Group, totals: &'a mut [Totals; GROUPS]) -> (&'a mut Vec<Item>, Books<'a>) {
+    fn split<'a>(
+        &'a mut self,
+        group: Group,
+        totals: &'a mut [Totals; GROUPS],
+    ) -> (&'a mut Vec<Item>, GroupAccounts<'a>) {
         let place = group as usize;
-        let books = Books {
+        let books = GroupAccounts {
             epoch: self.epoch,
             totals: &mut totals[place],
             pending: &mut self.pending[place],
@@ -172,7 +176,7 @@ impl Ledger {
     }
 
     /// Book as published what the library has drained since the last look.
-    pub(crate) fn settle(&mut self, queues: &impl Queues, totals: &mut [Totals; GROUPS]) {
+    pub(crate) fn settle(&mut self, queues: &impl SubscriptionQueues, totals: &mut [Totals; GROUPS]) {
         if self.pending.iter().all(|pending| *pending == 0) {
             return;
         }
@@ -190,7 +194,7 @@ impl Ledger {
     }
 
     /// The witness was deleted: any other item that should hold values can tell as well.
-    fn find_witness(&mut self, queues: &impl Queues) -> Option<bool> {
+    fn find_witness(&mut self, queues: &impl SubscriptionQueues) -> Option<bool> {
         let epoch = self.epoch;
         let mut candidates = self.items.iter().flatten().filter(|item| item.is_filled(epoch));
         let (id, holds) = candidates.find_map(|item| Some((item.id, queues.holds(item.id)?)))?;
@@ -201,8 +205,8 @@ impl Ledger {
     /// Take in the waiting items that the library has created by now, and bring them up to date.
     pub(crate) fn admit(
         &mut self,
-        space: &Space,
-        queues: &mut impl Queues,
+        space: &PlcAddressSpace,
+        queues: &mut impl SubscriptionQueues,
         now: DateTime,
         totals: &mut [Totals; GROUPS],
     ) {
@@ -231,7 +235,7 @@ impl Ledger {
         &mut self,
         change: Change<'_>,
         positions: Range<usize>,
-        queues: &mut impl Queues,
+        queues: &mut impl SubscriptionQueues,
         totals: &mut [Totals; GROUPS],
     ) {
         self.settle(queues, totals);
@@ -245,8 +249,8 @@ impl Ledger {
     /// Release held changes if the client has collected all that was released before.
     pub(crate) fn release(
         &mut self,
-        space: &Space,
-        queues: &mut impl Queues,
+        space: &PlcAddressSpace,
+        queues: &mut impl SubscriptionQueues,
         now: DateTime,
         totals: &mut [Totals; GROUPS],
     ) {
@@ -272,7 +276,12 @@ impl Ledger {
     }
 
     /// The library has deleted these items, with what their queues held.
-    pub(crate) fn remove(&mut self, ids: &HashSet<u32>, queues: &impl Queues, totals: &mut [Totals; GROUPS]) {
+    pub(crate) fn remove(
+        &mut self,
+        ids: &HashSet<u32>,
+        queues: &impl SubscriptionQueues,
+        totals: &mut [Totals; GROUPS],
+    ) {
         self.settle(queues, totals);
         self.waiting.retain(|new| !ids.contains(&new.id));
         for group in ALL {
@@ -306,7 +315,7 @@ impl Ledger {
         &mut self,
         ids: &HashSet<u32>,
         mode: MonitoringMode,
-        queues: &impl Queues,
+        queues: &impl SubscriptionQueues,
         totals: &mut [Totals; GROUPS],
     ) {
         self.settle(queues, totals);
@@ -325,8 +334,8 @@ impl Ledger {
     /// Apply the parameters that ModifyMonitoredItems set.
     pub(crate) fn revise(
         &mut self,
-        space: &Space,
-        queues: &impl Queues,
+        space: &PlcAddressSpace,
+        queues: &impl SubscriptionQueues,
         totals: &mut [Totals; GROUPS],
         mut revision: impl FnMut(u32) -> Option<Revision>,
     ) {

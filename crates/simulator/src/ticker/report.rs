@@ -5,23 +5,23 @@ use std::time::Instant;
 
 use super::{Ticker, Totals};
 use crate::space::Group;
-use crate::{Counts, GroupStats, GroupsStats, Stats};
+use crate::{GroupStats, SimulatorStats, StatsByGroup, ValueCounts};
 
 impl Ticker {
-    pub(super) fn report(&mut self) -> Stats {
+    pub(super) fn report(&mut self) -> SimulatorStats {
         self.settle();
-        let groups = GroupsStats {
+        let groups = StatsByGroup {
             slow: self.group(Group::Slow),
             fast: self.group(Group::Fast),
             types: self.group(Group::Types),
             fixed: self.group(Group::Fixed),
         };
-        let mut total = Counts::default();
+        let mut total = ValueCounts::default();
         for (_, group) in groups.all() {
             total.add(group.counts);
         }
         let (subscriptions, monitored_items) = self.homes.count();
-        Stats {
+        SimulatorStats {
             uptime_seconds: self.space.start().instant().elapsed().as_secs_f64(),
             seed: self.seed,
             sessions: self.homes.sessions_alive() as u64,
@@ -67,7 +67,7 @@ impl Ticker {
             late_changes: self.late_changes.get(group as usize).copied().unwrap_or(0),
             monitored_items: ledgers().map(|ledger| ledger.len(group) as u64).sum(),
             uncounted_items: ledgers().map(|ledger| ledger.uncounted(group) as u64).sum(),
-            counts: Counts {
+            counts: ValueCounts {
                 generated: nodes * counter,
                 queued,
                 published,

@@ -16,17 +16,17 @@ use opcua::types::{
     MonitoredItemCreateRequest, MonitoringMode, MonitoringParameters, NodeId, ReadValueId, ReferenceDescription,
     ReferenceTypeId, StatusCode, TimestampsToReturn, UserTokenPolicy, Variant,
 };
-use thalweg_simulator::{Options, Simulator, Stats};
+use thalweg_simulator::{Simulator, SimulatorOptions, SimulatorStats};
 
 /// Nothing here takes this long; it only turns a hang into a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A simulator on free ports, without certificates.
-pub(crate) async fn simulate(options: Options) -> Simulator {
+pub(crate) async fn simulate(options: SimulatorOptions) -> Simulator {
     let pki = tempfile::tempdir().unwrap();
     simulate_at(
         pki.path(),
-        Options {
+        SimulatorOptions {
             secure: false,
             ..options
         },
@@ -34,8 +34,8 @@ pub(crate) async fn simulate(options: Options) -> Simulator {
     .await
 }
 
-pub(crate) async fn simulate_at(pki: &Path, options: Options) -> Simulator {
-    let options = Options {
+pub(crate) async fn simulate_at(pki: &Path, options: SimulatorOptions) -> Simulator {
+    let options = SimulatorOptions {
         port: 0,
         pki_dir: pki.to_path_buf(),
         ..options
@@ -43,7 +43,7 @@ pub(crate) async fn simulate_at(pki: &Path, options: Options) -> Simulator {
     thalweg_simulator::start(options).await.unwrap()
 }
 
-pub(crate) async fn stats(simulator: &Simulator) -> Stats {
+pub(crate) async fn stats(simulator: &Simulator) -> SimulatorStats {
     simulator.stats().await.unwrap()
 }
 

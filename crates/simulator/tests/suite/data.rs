@@ -6,13 +6,13 @@ use opcua::types::{
     DataChangeFilter, DataChangeTrigger, DeadbandType, ExtensionObject, MonitoredItemModifyRequest, MonitoringMode,
     MonitoringParameters, StatusCode, TimestampsToReturn,
 };
-use thalweg_simulator::{Options, Simulator, Stats};
+use thalweg_simulator::{Simulator, SimulatorOptions, SimulatorStats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::{Client, fast_items, item, simulate, stats, until};
 
 /// Wait for a moment in which everything queued has been received, and return the figures of that moment.
-async fn agreement(simulator: &Simulator, client: &Client) -> Stats {
+async fn agreement(simulator: &Simulator, client: &Client) -> SimulatorStats {
     until("the counts to agree", || async {
         let stats = stats(simulator).await;
         (stats.total.pending == 0 && stats.total.published == client.count()).then_some(stats)
@@ -43,10 +43,10 @@ fn assert_no_holes(counters: &HashMap<u32, Vec<u32>>, step: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_items_count_without_holes_and_the_figures_agree() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_nodes: 1_000,
         fast_rate: 0.2,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -85,11 +85,11 @@ async fn a_thousand_items_count_without_holes_and_the_figures_agree() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_held_changes_from_the_moment_on_at_which_it_is_let_go() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_nodes: 10,
         fast_rate: 0.05,
         hold: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -117,10 +117,10 @@ async fn what_is_held_changes_from_the_moment_on_at_which_it_is_let_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn items_created_while_values_change_miss_nothing() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_nodes: 2_000,
         fast_rate: 0.01,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -135,9 +135,9 @@ async fn items_created_while_values_change_miss_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn read_shows_the_value_that_subscriptions_got() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.5,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -155,9 +155,9 @@ async fn read_shows_the_value_that_subscriptions_got() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_that_do_not_fit_into_a_queue_are_counted_as_lost() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.02,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -201,9 +201,9 @@ async fn values_that_do_not_fit_into_a_queue_are_counted_as_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_stops_collecting_loses_exactly_what_is_counted_and_marked() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.02,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -241,10 +241,10 @@ fn deadband(kind: DeadbandType, value: f64) -> ExtensionObject {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deadbands_thin_out_values_and_the_counts_know() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.1,
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -296,9 +296,9 @@ async fn deadbands_thin_out_values_and_the_counts_know() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_sampling_takes_every_nth_value_at_its_true_time() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.1,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -323,9 +323,9 @@ async fn slow_sampling_takes_every_nth_value_at_its_true_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn modified_items_are_counted_by_their_new_parameters() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.1,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -367,9 +367,9 @@ async fn modified_items_are_counted_by_their_new_parameters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_items_leave_the_figures_consistent() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.05,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -393,10 +393,10 @@ async fn deleted_items_leave_the_figures_consistent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_figures_are_served_as_json() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.05,
         seed: 9,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     until("a change", || async {

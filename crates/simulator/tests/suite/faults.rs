@@ -4,15 +4,15 @@ use opcua::client::IdentityToken;
 use opcua::types::{
     AttributeId, DataChangeFilter, ExtensionObject, MessageSecurityMode, StatusCode, TimestampsToReturn,
 };
-use thalweg_simulator::Options;
+use thalweg_simulator::SimulatorOptions;
 
 use crate::client::{Client, Login, fast_items, item, node, simulate, stats, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_filters_leave_items_without_filter_alone() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         refuse_filters: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -35,9 +35,9 @@ async fn refused_filters_leave_items_without_filter_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_nodes_are_shown_and_denied() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         bad_nodes: 3,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -68,10 +68,10 @@ async fn bad_nodes_are_shown_and_denied() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_connection_comes_back_to_the_same_subscription() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         fast_rate: 0.1,
         cuttable: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -94,9 +94,9 @@ async fn a_cut_connection_comes_back_to_the_same_subscription() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_dropped_again_and_again() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         drop_every: 0.5,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let _client = Client::connect(&simulator).await;
@@ -110,10 +110,10 @@ async fn connections_are_dropped_again_and_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn latency_delays_and_loses_nothing() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         latency: 30,
         fast_rate: 0.1,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -145,10 +145,10 @@ async fn latency_delays_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transferred_subscription_keeps_its_values() {
     let user = ("operator".to_owned(), "secret".to_owned());
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         user: Some(user),
         fast_rate: 0.1,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let pki = tempfile::tempdir().unwrap();

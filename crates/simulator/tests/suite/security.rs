@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use opcua::client::{ClientBuilder, IdentityToken};
 use opcua::types::{MessageSecurityMode, StatusCode};
-use thalweg_simulator::{Options, Simulator};
+use thalweg_simulator::{Simulator, SimulatorOptions};
 
 use crate::client::{Client, Login, node, simulate_at};
 
@@ -26,7 +26,7 @@ fn keys() -> &'static Keys {
 /// Only one test may make the keys.
 static MAKING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-async fn simulate(options: Options) -> Simulator {
+async fn simulate(options: SimulatorOptions) -> Simulator {
     let _making = MAKING.lock().await;
     simulate_at(keys().server.path(), options).await
 }
@@ -61,10 +61,10 @@ async fn log_in(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_policy_and_mode_is_offered_and_works_with_a_login() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         user: user(),
         auto_accept: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let pki = keys().client.path();
@@ -99,10 +99,10 @@ async fn every_policy_and_mode_is_offered_and_works_with_a_login() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_and_a_missing_login_are_refused() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         user: user(),
         auto_accept: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let pki = keys().client.path();
@@ -134,7 +134,7 @@ async fn an_unknown_client_certificate_is_rejected_until_it_is_trusted() {
     let server = tempfile::tempdir().unwrap();
     let own = keys();
     // The server's certificate is the shared one; the folders of trust are new.
-    let _first = simulate(Options::default()).await;
+    let _first = simulate(SimulatorOptions::default()).await;
     for part in ["own", "private"] {
         let from = own.server.path().join(part);
         std::fs::create_dir_all(server.path().join(part)).unwrap();
@@ -143,7 +143,7 @@ async fn an_unknown_client_certificate_is_rejected_until_it_is_trusted() {
             std::fs::copy(file.path(), server.path().join(part).join(file.file_name())).unwrap();
         }
     }
-    let simulator = simulate_at(server.path(), Options::default()).await;
+    let simulator = simulate_at(server.path(), SimulatorOptions::default()).await;
     let mode = MessageSecurityMode::SignAndEncrypt;
     let pki = own.client.path();
     assert!(
@@ -176,9 +176,9 @@ async fn an_unknown_client_certificate_is_rejected_until_it_is_trusted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_chosen_endpoints_exist() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         insecure: false,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let pki = keys().client.path();

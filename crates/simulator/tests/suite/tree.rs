@@ -1,7 +1,7 @@
 //! Browsing: the documented layout, pages, depth, and the operation limits.
 
 use opcua::types::{AttributeId, NodeClass, NodeId, ObjectId, StatusCode, Variant};
-use thalweg_simulator::{Options, ValueType};
+use thalweg_simulator::{SimulatorOptions, ValueType};
 
 use crate::client::{Client, hierarchical, node, simulate};
 
@@ -14,11 +14,11 @@ fn names(references: &[opcua::types::ReferenceDescription]) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_root_hangs_below_objects_and_holds_slow_and_fast() {
-    let options = Options {
+    let options = SimulatorOptions {
         slow_nodes: 2,
         fast_nodes: 3,
         fast_type: ValueType::Double,
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
     let simulator = simulate(options).await;
     let client = Client::connect(&simulator).await;
@@ -57,10 +57,10 @@ async fn the_root_hangs_below_objects_and_holds_slow_and_fast() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wide_folder_is_browsed_in_pages_without_loss() {
-    let options = Options {
+    let options = SimulatorOptions {
         wide: 5_000,
         max_references_per_node: 700,
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
     let simulator = simulate(options).await;
     let client = Client::connect(&simulator).await;
@@ -79,10 +79,10 @@ async fn a_wide_folder_is_browsed_in_pages_without_loss() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn depth_puts_folders_between() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         depth: 4,
         slow_nodes: 1,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -101,10 +101,10 @@ async fn depth_puts_folders_between() {
 async fn values_are_repeatable_by_seed() {
     let mut values = Vec::new();
     for seed in [5, 5, 6] {
-        let simulator = simulate(Options {
+        let simulator = simulate(SimulatorOptions {
             seed,
             slow_rate: 86_400.0,
-            ..Options::default()
+            ..SimulatorOptions::default()
         })
         .await;
         let client = Client::connect(&simulator).await;
@@ -121,13 +121,13 @@ async fn values_are_repeatable_by_seed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operation_limits_are_reported_and_enforced() {
-    let limited = Options {
+    let limited = SimulatorOptions {
         max_nodes_per_browse: 3,
         max_nodes_per_read: 4,
         max_items_per_call: 5,
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
-    for (options, expected) in [(limited, [4u32, 3, 5]), (Options::default(), [0, 0, 0])] {
+    for (options, expected) in [(limited, [4u32, 3, 5]), (SimulatorOptions::default(), [0, 0, 0])] {
         let simulator = simulate(options).await;
         let client = Client::connect(&simulator).await;
         for (id, limit) in [11_705u32, 11_710, 11_714].into_iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! The folder `Types` over the wire: every kind of value arrives, and writable nodes take values.
+//! The folder `TypedNodeTable` over the wire: every kind of value arrives, and writable nodes take values.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use opcua::types::{
     Range, ReadValueId, ReferenceTypeId, RelativePath, RelativePathElement, StatusCode, TimestampsToReturn, Variant,
     WriteValue,
 };
-use thalweg_simulator::Options;
+use thalweg_simulator::SimulatorOptions;
 
 use crate::client::{Client, item, node, simulate};
 
@@ -27,9 +27,9 @@ async fn write(client: &Client, name: &str, value: Variant) -> StatusCode {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_value_arrives_with_its_status() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -68,9 +68,9 @@ async fn every_value_arrives_with_its_status() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn index_ranges_select_elements() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -90,9 +90,9 @@ async fn index_ranges_select_elements() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writable_nodes_take_values_of_their_type_and_tell_subscribers() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -137,9 +137,9 @@ async fn writable_nodes_take_values_of_their_type_and_tell_subscribers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_of_names_leads_to_a_node() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;
@@ -174,9 +174,9 @@ async fn a_path_of_names_leads_to_a_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_structure_describes_itself() {
-    let simulator = simulate(Options {
+    let simulator = simulate(SimulatorOptions {
         types: true,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     let client = Client::connect(&simulator).await;

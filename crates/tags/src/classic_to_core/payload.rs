@@ -21,7 +21,7 @@ const META: [&str; 2] = ["meta", "metadata"];
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Classic {
+pub(super) struct ClassicPayload {
     pub time_ms: i64,
     /// Names and values in the order of the payload.
     pub tags: Vec<(Text, Value)>,
@@ -31,7 +31,7 @@ pub(super) struct Classic {
 
 /// Why a payload is no classic one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum PayloadError {
     #[error("the payload is no JSON object: {0}; it needs the form {{\"timestamp_ms\": 0, \"tag\": 1}}")]
     NoObject(String),
     #[error("the payload has no timestamp_ms; add the time of its values in milliseconds since 1970")]
@@ -46,31 +46,31 @@ pub(super) enum Unreadable {
     NamesTooLong,
 }
 
-impl Unreadable {
+impl PayloadError {
     pub fn reason(&self) -> DropReason {
         match self {
-            Unreadable::NoTime => DropReason::MissingField,
-            Unreadable::NoObject(_) | Unreadable::BadTime(_) => DropReason::InvalidPayload,
-            Unreadable::TooDeep | Unreadable::TooManyTags | Unreadable::NamesTooLong => DropReason::Limit,
+            PayloadError::NoTime => DropReason::MissingField,
+            PayloadError::NoObject(_) | PayloadError::BadTime(_) => DropReason::InvalidPayload,
+            PayloadError::TooDeep | PayloadError::TooManyTags | PayloadError::NamesTooLong => DropReason::Limit,
         }
     }
 }
 
-impl Classic {
-    pub fn read(payload: &Payload) -> Result<Classic, Unreadable> {
+impl ClassicPayload {
+    pub fn read(payload: &Payload) -> Result<ClassicPayload, PayloadError> {
         let value = match payload {
             Payload::Raw(bytes) => json::parse(bytes).map_err(|error| match error.is_too_deep() {
-                true => Unreadable::TooDeep,
-                false => Unreadable::NoObject(error.to_string()),
+                true => PayloadError::TooDeep,
+                false => PayloadError::NoObject(error.to_string()),
             })?,
             typed => payload_value(typed).into_owned(),
         };
         let Value::Object(object) = &value else {
-            return Err(Unreadable::NoObject(format!("it is of type {}", value.type_name())));
+            return Err(PayloadError::NoObject(format!("it is of type {}", value.type_name())));
         };
-        let time = object.get(TIMESTAMP_MS).ok_or(Unreadable::NoTime)?;
+        let time = object.get(TIMESTAMP_MS).ok_or(PayloadError::NoTime)?;
         let mut meta = Vec::new();
-        let mut leaves = Leaves::default();
+        let mut leaves = LeafCollector::default();
         for (key, value) in object.iter() {
             match value {
                 _ if key == TIMESTAMP_MS => {}
@@ -80,7 +80,7 @@ impl Classic {
                 value => leaves.member(key, value, 1)?,
             }
         }
-        Ok(Classic {
+        Ok(ClassicPayload {
             time_ms: milliseconds(time)?,
             tags: leaves.tags,
             meta,
@@ -89,7 +89,7 @@ impl Classic {
 }
 
 /// A whole number, however it is written: `1717083000000`, `1.717083e12`.
-fn milliseconds(time: &Value) -> Result<i64, Unreadable> {
+fn milliseconds(time: &Value) -> Result<i64, PayloadError> {
     let whole = || {
         let number = time.as_f64()?;
         (number.fract() == 0.0 && number.abs() <= EXACT_MAX).then_some(number as i64)
@@ -97,21 +97,21 @@ fn milliseconds(time: &Value) -> Result<i64, Unreadable> {
     time.as_i64().or_else(whole).ok_or_else(|| {
         let mut text = json::to_string(time);
         text.truncate(text.floor_char_boundary(100));
-        Unreadable::BadTime(text)
+        PayloadError::BadTime(text)
     })
 }
 
 #[derive(Default)]
-struct Leaves {
+struct LeafCollector {
     tags: Vec<(Text, Value)>,
     /// Keys on the way to the present place, with dots between them.
     name: String,
     names_bytes: usize,
 }
 
-impl Leaves {
+impl LeafCollector {
     /// A member of an object, which `depth` keys lead to.
-    fn member(&mut self, key: &str, value: &Value, depth: usize) -> Result<(), Unreadable> {
+    fn member(&mut self, key: &str, value: &Value, depth: usize) -> Result<(), PayloadError> {
         let before = self.name.len();
         if depth > 1 {
             self.name.push('.');
@@ -126,22 +126,22 @@ impl Leaves {
         Ok(())
     }
 
-    fn members(&mut self, object: &Object, depth: usize) -> Result<(), Unreadable> {
+    fn members(&mut self, object: &Object, depth: usize) -> Result<(), PayloadError> {
         if depth > DEPTH_MAX {
-            return Err(Unreadable::TooDeep);
+            return Err(PayloadError::TooDeep);
         }
         object
             .iter()
             .try_for_each(|(key, value)| self.member(key, value, depth))
     }
 
-    fn leaf(&mut self, value: Value) -> Result<(), Unreadable> {
+    fn leaf(&mut self, value: Value) -> Result<(), PayloadError> {
         if self.tags.len() >= TAGS_MAX {
-            return Err(Unreadable::TooManyTags);
+            return Err(PayloadError::TooManyTags);
         }
         self.names_bytes += self.name.len();
         if self.names_bytes > NAMES_BYTES_MAX {
-            return Err(Unreadable::NamesTooLong);
+            return Err(PayloadError::NamesTooLong);
         }
         self.tags.push((self.name.as_str().into(), value));
         Ok(())

@@ -1,7 +1,7 @@
 //! Scenarios: YAML and classic messages in, samples and the accounts out.
 
 use proptest::prelude::*;
-use thalweg_record::{Balance, Counts, Object, Stamps, Ticks, Value, json};
+use thalweg_record::{BalanceCounts, FlowBalance, Object, Ticks, Value, ValueQuality, json};
 
 use super::*;
 use crate::tag_processor::tests::with_config;
@@ -23,13 +23,13 @@ fn classic(payload: impl Into<Vec<u8>>) -> Message {
 /// What came of some messages.
 struct Outcome {
     samples: Vec<Message>,
-    counts: Counts,
+    counts: BalanceCounts,
     processor: ClassicToCore,
 }
 
 fn run(yaml: &str, messages: Vec<Message>) -> Outcome {
     let mut processor = processor(yaml);
-    let balance = Arc::new(Balance::default());
+    let balance = Arc::new(FlowBalance::default());
     let ack = Ack::enter(&balance, messages.len(), |_| {});
     let mut out = Vec::new();
     processor.process(Batch::new(messages, ack), &mut out);
@@ -149,9 +149,9 @@ fn entries_of_meta_and_metadata_become_metadata_of_every_sample() {
 #[test]
 fn stamps_stay_typed_and_what_was_hidden_stays_hidden() {
     let map = MetaMap::new([(key::UMH_TOPIC.into(), TOPIC_TEXT.into())], Some(7));
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: Ticks(10_000),
-        ..Stamps::NONE
+        ..ValueQuality::NONE
     };
     let mut message = classic(r#"{"timestamp_ms": 1, "a": 1}"#);
     message.meta = Metadata::stamped(Arc::new(map), stamps);
@@ -278,7 +278,7 @@ fn a_long_topic_is_not_multiplied_by_many_tags() {
 #[test]
 fn many_samples_go_on_in_several_batches() {
     let mut processor = processor("{}");
-    let balance = Arc::new(Balance::default());
+    let balance = Arc::new(FlowBalance::default());
     let messages: Vec<Message> = (0..25).map(|_| classic(wide(1000, "t"))).collect();
     let ack = Ack::enter(&balance, messages.len(), |_| {});
     let mut out = Vec::new();

@@ -16,7 +16,7 @@ pub(super) struct Point {
 
 /// What is to be done with a point, and with the one before that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PointVerdict {
     /// It goes on; a point that is held back is not worth keeping.
     Emit,
     /// It is not worth keeping.
@@ -29,9 +29,9 @@ pub(super) enum Verdict {
 
 /// An algorithm with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Settings {
+pub(super) enum AlgorithmSettings {
     Deadband(Deadband),
-    Door(Door),
+    Door(SwingingDoor),
 }
 
 /// A point goes on if it differs from the last one that went on by the threshold, or if that was so long ago.
@@ -44,7 +44,7 @@ pub(super) struct Deadband {
 
 /// A point goes on if no straight line from the last one that went on comes within the threshold of all between.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Door {
+pub(super) struct SwingingDoor {
     pub threshold: f64,
     pub max_time: Duration,
     /// Points that went on lie at least so far apart.
@@ -60,11 +60,11 @@ pub(super) struct SettingsKey {
     min_time: Duration,
 }
 
-impl Settings {
+impl AlgorithmSettings {
     pub fn key(&self) -> SettingsKey {
         let min_time = match self {
-            Settings::Deadband(_) => Duration::ZERO,
-            Settings::Door(settings) => settings.min_time,
+            AlgorithmSettings::Deadband(_) => Duration::ZERO,
+            AlgorithmSettings::Door(settings) => settings.min_time,
         };
         SettingsKey {
             name: self.name(),
@@ -77,33 +77,33 @@ impl Settings {
 
     pub fn name(&self) -> &'static str {
         match self {
-            Settings::Deadband(_) => "deadband",
-            Settings::Door(_) => "swinging_door",
+            AlgorithmSettings::Deadband(_) => "deadband",
+            AlgorithmSettings::Door(_) => "swinging_door",
         }
     }
 
     fn threshold(&self) -> f64 {
         match self {
-            Settings::Deadband(settings) => settings.threshold,
-            Settings::Door(settings) => settings.threshold,
+            AlgorithmSettings::Deadband(settings) => settings.threshold,
+            AlgorithmSettings::Door(settings) => settings.threshold,
         }
     }
 
     pub fn max_time(&self) -> Duration {
         match self {
-            Settings::Deadband(settings) => settings.max_time,
-            Settings::Door(settings) => settings.max_time,
+            AlgorithmSettings::Deadband(settings) => settings.max_time,
+            AlgorithmSettings::Door(settings) => settings.max_time,
         }
     }
 }
 
-impl fmt::Display for Settings {
+impl fmt::Display for AlgorithmSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}(threshold={:.3}", self.name(), self.threshold())?;
         if !self.max_time().is_zero() {
             write!(f, ",max_time={}", Short(self.max_time()))?;
         }
-        if let Settings::Door(settings) = self
+        if let AlgorithmSettings::Door(settings) = self
             && !settings.min_time.is_zero()
         {
             write!(f, ",min_time={}", Short(settings.min_time))?;
@@ -129,8 +129,8 @@ impl fmt::Display for Short {
 
 /// What an algorithm knows of a series.
 #[derive(Clone, Debug)]
-pub(super) struct State {
-    settings: Settings,
+pub(super) struct AlgorithmState {
+    settings: AlgorithmSettings,
     /// The point that went on last.
     base: Option<Point>,
     /// Of the door: the point that is held back.
@@ -143,9 +143,9 @@ pub(super) struct State {
 
 const OPEN: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
-impl State {
-    pub fn new(settings: Settings) -> State {
-        State {
+impl AlgorithmState {
+    pub fn new(settings: AlgorithmSettings) -> AlgorithmState {
+        AlgorithmState {
             settings,
             base: None,
             held: None,
@@ -154,15 +154,15 @@ impl State {
         }
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &AlgorithmSettings {
         &self.settings
     }
 
     /// A point that is newer than all before it.
-    pub fn point(&mut self, point: Point) -> Verdict {
+    pub fn point(&mut self, point: Point) -> PointVerdict {
         match self.settings {
-            Settings::Deadband(settings) => self.in_deadband(point, settings),
-            Settings::Door(settings) => self.in_door(point, settings),
+            AlgorithmSettings::Deadband(settings) => self.in_deadband(point, settings),
+            AlgorithmSettings::Door(settings) => self.in_door(point, settings),
         }
     }
 
@@ -179,15 +179,15 @@ impl State {
         !max_time.is_zero() && milliseconds(max_time) <= t.saturating_sub(self.emitted)
     }
 
-    fn emit(&mut self, point: Point) -> Verdict {
+    fn emit(&mut self, point: Point) -> PointVerdict {
         self.base = Some(point);
         self.emitted = point.t;
         self.held = None;
         self.slopes = OPEN;
-        Verdict::Emit
+        PointVerdict::Emit
     }
 
-    fn in_deadband(&mut self, point: Point, settings: Deadband) -> Verdict {
+    fn in_deadband(&mut self, point: Point, settings: Deadband) -> PointVerdict {
         let Some(base) = self.base else {
             return self.emit(point);
         };
@@ -197,11 +197,11 @@ impl State {
         };
         match differs || self.is_overdue(point.t, settings.max_time) {
             true => self.emit(point),
-            false => Verdict::Filter,
+            false => PointVerdict::Filter,
         }
     }
 
-    fn in_door(&mut self, point: Point, settings: Door) -> Verdict {
+    fn in_door(&mut self, point: Point, settings: SwingingDoor) -> PointVerdict {
         let Some(base) = self.base else {
             return self.emit(point);
         };
@@ -210,20 +210,20 @@ impl State {
         }
         let Some(held) = self.held else {
             self.hold(base, point, settings.threshold);
-            return Verdict::Hold;
+            return PointVerdict::Hold;
         };
         if !self.is_violated(base, held, point, settings.threshold) {
             self.hold(base, point, settings.threshold);
-            return Verdict::Hold;
+            return PointVerdict::Hold;
         }
         self.slopes = OPEN;
         self.held = Some(point);
         if !settings.min_time.is_zero() && held.t.saturating_sub(self.emitted) < milliseconds(settings.min_time) {
-            return Verdict::Hold;
+            return PointVerdict::Hold;
         }
         self.base = Some(held);
         self.emitted = held.t;
-        Verdict::EmitHeldAndHold
+        PointVerdict::EmitHeldAndHold
     }
 
     fn hold(&mut self, base: Point, point: Point, threshold: f64) {
@@ -273,40 +273,40 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn run(settings: Settings, points: &[(i64, f64)]) -> Vec<Verdict> {
-        let mut state = State::new(settings);
+    fn run(settings: AlgorithmSettings, points: &[(i64, f64)]) -> Vec<PointVerdict> {
+        let mut state = AlgorithmState::new(settings);
         let point = |&(t, v): &(i64, f64)| Point { t, v: v.into() };
         points.iter().map(|at| state.point(point(at))).collect()
     }
 
     /// The points that go on, with the one that is held back at the end.
-    fn kept(settings: Settings, points: &[(i64, f64)]) -> Vec<(i64, f64)> {
+    fn kept(settings: AlgorithmSettings, points: &[(i64, f64)]) -> Vec<(i64, f64)> {
         let mut held = None;
         let mut kept = Vec::new();
         for (verdict, &point) in run(settings, points).into_iter().zip(points) {
             match verdict {
-                Verdict::Emit => {
+                PointVerdict::Emit => {
                     held = None;
                     kept.push(point);
                 }
-                Verdict::Filter => {}
-                Verdict::Hold => held = Some(point),
-                Verdict::EmitHeldAndHold => kept.extend(held.replace(point)),
+                PointVerdict::Filter => {}
+                PointVerdict::Hold => held = Some(point),
+                PointVerdict::EmitHeldAndHold => kept.extend(held.replace(point)),
             }
         }
         kept.extend(held);
         kept
     }
 
-    fn deadband(threshold: f64, max_time: u64) -> Settings {
-        Settings::Deadband(Deadband {
+    fn deadband(threshold: f64, max_time: u64) -> AlgorithmSettings {
+        AlgorithmSettings::Deadband(Deadband {
             threshold,
             max_time: Duration::from_millis(max_time),
         })
     }
 
-    fn door(threshold: f64, min_time: u64, max_time: u64) -> Settings {
-        Settings::Door(Door {
+    fn door(threshold: f64, min_time: u64, max_time: u64) -> AlgorithmSettings {
+        AlgorithmSettings::Door(SwingingDoor {
             threshold,
             min_time: Duration::from_millis(min_time),
             max_time: Duration::from_millis(max_time),
@@ -340,7 +340,7 @@ mod tests {
     fn a_door_without_threshold_keeps_every_point_one_step_late() {
         let points = [(0, 1.0), (1000, 2.0), (2000, 2.0), (3000, 7.5)];
         assert_eq!(kept(door(0.0, 0, 0), &points), points);
-        use Verdict::{Emit, EmitHeldAndHold, Hold};
+        use PointVerdict::{Emit, EmitHeldAndHold, Hold};
         assert_eq!(
             run(door(0.0, 0, 0), &points),
             [Emit, Hold, EmitHeldAndHold, EmitHeldAndHold]
@@ -368,15 +368,15 @@ mod tests {
     #[test]
     fn integers_are_told_apart_where_doubles_are_not() {
         const FAR: i64 = 1 << 60;
-        let verdicts = |settings, values: &[i64]| -> Vec<Verdict> {
-            let mut state = State::new(settings);
+        let verdicts = |settings, values: &[i64]| -> Vec<PointVerdict> {
+            let mut state = AlgorithmState::new(settings);
             let points = values.iter().zip(0..).map(|(n, t)| Point {
                 t: 1000 * t,
                 v: (FAR + n).into(),
             });
             points.map(|point| state.point(point)).collect()
         };
-        use Verdict::{Emit, EmitHeldAndHold, Filter, Hold};
+        use PointVerdict::{Emit, EmitHeldAndHold, Filter, Hold};
         assert_eq!(verdicts(deadband(0.0, 0), &[0, 1, 1, 2]), [Emit, Emit, Filter, Emit]);
         assert_eq!(verdicts(deadband(2.5, 0), &[0, 2, 3, 0]), [Emit, Filter, Emit, Emit]);
         // Steps of one, up and down again.
@@ -463,12 +463,12 @@ mod tests {
             threshold in 0.0_f64..5.0,
             values in prop::collection::vec(-10.0_f64..10.0, 1..60),
         ) {
-            let mut state = State::new(deadband(threshold, 0));
+            let mut state = AlgorithmState::new(deadband(threshold, 0));
             let mut last = f64::NAN;
             for (t, v) in values.into_iter().enumerate() {
                 match state.point(Point { t: t as i64, v: v.into() }) {
-                    Verdict::Emit => last = v,
-                    Verdict::Filter => prop_assert!((v - last).abs() < threshold || v == last),
+                    PointVerdict::Emit => last = v,
+                    PointVerdict::Filter => prop_assert!((v - last).abs() < threshold || v == last),
                     other => prop_assert!(false, "{:?}", other),
                 }
             }

@@ -7,8 +7,8 @@ use globset::{Glob, GlobBuilder, GlobMatcher};
 use thalweg_config::{ComponentNode, Fields, Node};
 use thalweg_flow::{ParseContext, ProcessorSpec};
 
-use super::Spec;
-use super::algorithm::{Deadband, Door, Settings};
+use super::DownsamplerSpec;
+use super::algorithm::{AlgorithmSettings, Deadband, SwingingDoor};
 
 /// What becomes of a point that is older than the newest of its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,28 +29,28 @@ impl LatePolicy {
 
 /// How a series is thinned out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Choice {
-    pub settings: Settings,
+pub(super) struct SeriesPolicy {
+    pub settings: AlgorithmSettings,
     pub late: LatePolicy,
     /// Parameters of both algorithms, for messages that choose the other one.
     pub deadband: Deadband,
-    pub door: Door,
+    pub door: SwingingDoor,
 }
 
 pub(super) struct Override {
     pub pattern: GlobMatcher,
-    pub choice: Choice,
+    pub choice: SeriesPolicy,
 }
 
-pub(super) struct Config {
-    pub default: Choice,
+pub(super) struct DownsamplerConfig {
+    pub default: SeriesPolicy,
     pub overrides: Vec<Override>,
     pub allow_meta_overrides: bool,
 }
 
-impl Config {
+impl DownsamplerConfig {
     /// The choice for a topic: that of the first exception that fits it, or its last segment.
-    pub fn of(&self, topic: &str) -> Choice {
+    pub fn of(&self, topic: &str) -> SeriesPolicy {
         let name = topic.rsplit('.').next().unwrap_or(topic);
         let fits = |exception: &&Override| exception.pattern.is_match(topic) || exception.pattern.is_match(name);
         self.overrides
@@ -63,13 +63,13 @@ impl Config {
     pub fn has_door(&self) -> bool {
         let choices = self.overrides.iter().map(|exception| &exception.choice);
         let mut choices = choices.chain([&self.default]);
-        choices.any(|choice| matches!(choice.settings, Settings::Door(_)))
+        choices.any(|choice| matches!(choice.settings, AlgorithmSettings::Door(_)))
     }
 }
 
 /// Parameters as they stand in the file.
 #[derive(Default)]
-struct Given {
+struct ConfiguredParameters {
     deadband: Option<(Option<f64>, Option<Duration>)>,
     door: Option<(Option<f64>, Option<Duration>, Option<Duration>)>,
     late: Option<LatePolicy>,
@@ -78,23 +78,23 @@ struct Given {
 pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     let config = read(node, context);
     (!context.diagnostics.has_errors()).then(|| {
-        Arc::new(Spec {
+        Arc::new(DownsamplerSpec {
             config: Arc::new(config),
         }) as Arc<dyn ProcessorSpec>
     })
 }
 
-pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Config {
+pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> DownsamplerConfig {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let mut section = fields.fields("default");
     let place = section.mapping().clone();
     let given = read_given(&mut section);
     section.finish();
-    let nothing = Choice {
-        settings: Settings::Deadband(Deadband::default()),
+    let nothing = SeriesPolicy {
+        settings: AlgorithmSettings::Deadband(Deadband::default()),
         late: LatePolicy::Passthrough,
         deadband: Deadband::default(),
-        door: Door::default(),
+        door: SwingingDoor::default(),
     };
     let is_deadband = given.deadband.is_some() || given.door.is_none();
     let default = choose(&given, nothing, is_deadband, &place, context);
@@ -111,7 +111,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Conf
         let is_deadband = match (&given.door, &given.deadband) {
             (Some(_), _) => false,
             (None, Some(_)) => true,
-            (None, None) => matches!(default.settings, Settings::Deadband(_)),
+            (None, None) => matches!(default.settings, AlgorithmSettings::Deadband(_)),
         };
         let choice = choose(&given, default, is_deadband, &entry, context);
         if let Ok(glob) = compiled {
@@ -121,14 +121,14 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Conf
     }
     let allow_meta_overrides = fields.bool("allow_meta_overrides", true);
     fields.finish();
-    Config {
+    DownsamplerConfig {
         default,
         overrides,
         allow_meta_overrides,
     }
 }
 
-fn read_given(section: &mut Fields<'_>) -> Given {
+fn read_given(section: &mut Fields<'_>) -> ConfiguredParameters {
     let deadband = section.opt_fields("deadband").map(|mut fields| {
         let given = (threshold(&mut fields), fields.opt_duration("max_time"));
         fields.legacy("min_time", "has no effect: the deadband knows no least time");
@@ -144,7 +144,7 @@ fn read_given(section: &mut Fields<'_>) -> Given {
         fields.finish();
         given
     });
-    Given {
+    ConfiguredParameters {
         deadband: deadband.filter(|given| *given != (None, None)),
         door: door.filter(|given| *given != (None, None, None)),
         late: late_policy(section),
@@ -194,7 +194,13 @@ fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
 const NAMES: &[&str] = &["passthrough", "drop"];
 
 /// What is given over what holds otherwise.
-fn choose(given: &Given, otherwise: Choice, is_deadband: bool, place: &Node, context: &ParseContext<'_>) -> Choice {
+fn choose(
+    given: &ConfiguredParameters,
+    otherwise: SeriesPolicy,
+    is_deadband: bool,
+    place: &Node,
+    context: &ParseContext<'_>,
+) -> SeriesPolicy {
     let mut choice = otherwise;
     choice.late = given.late.unwrap_or(otherwise.late);
     if let Some((threshold, max_time)) = given.deadband {
@@ -204,13 +210,14 @@ fn choose(given: &Given, otherwise: Choice, is_deadband: bool, place: &Node, con
         };
     }
     if let Some((threshold, max_time, min_time)) = given.door {
-        choice.door = Door {
+        choice.door = SwingingDoor {
             threshold: threshold.unwrap_or(otherwise.door.threshold),
             max_time: max_time.unwrap_or(otherwise.door.max_time),
             min_time: min_time.unwrap_or(otherwise.door.min_time),
         };
-        let known =
-            threshold.is_some() || otherwise.door.threshold > 0.0 || matches!(otherwise.settings, Settings::Door(_));
+        let known = threshold.is_some()
+            || otherwise.door.threshold > 0.0
+            || matches!(otherwise.settings, AlgorithmSettings::Door(_));
         if !known && !is_deadband {
             context
                 .diagnostics
@@ -224,13 +231,13 @@ fn choose(given: &Given, otherwise: Choice, is_deadband: bool, place: &Node, con
         }
     }
     choice.settings = match is_deadband {
-        true => Settings::Deadband(choice.deadband),
-        false => Settings::Door(choice.door),
+        true => AlgorithmSettings::Deadband(choice.deadband),
+        false => AlgorithmSettings::Door(choice.door),
     };
     choice
 }
 
 /// Whether the least time is longer than the longest.
-pub(super) fn is_crossed(door: &Door) -> bool {
+pub(super) fn is_crossed(door: &SwingingDoor) -> bool {
     !door.max_time.is_zero() && door.min_time > door.max_time
 }

@@ -1,8 +1,8 @@
 //! Scenarios: YAML and samples in, what goes on and the accounts out.
 
-use thalweg_config::{LoadOptions, Source, load};
-use thalweg_flow::{BuildContext, FlowSpec, Input, InputSpec, ParseContext, Registry, StageContext};
-use thalweg_record::{Balance, Counts};
+use thalweg_config::{LoadOptions, SourceText, load};
+use thalweg_flow::{BuildContext, ComponentRegistry, FlowSpec, Input, InputSpec, ParseContext, StageContext};
+use thalweg_record::{BalanceCounts, FlowBalance};
 
 use super::config::read;
 use super::*;
@@ -27,7 +27,7 @@ fn number(time_ms: i64, value: f64) -> Message {
 
 struct Run {
     downsampler: Downsampler,
-    balance: Arc<Balance>,
+    balance: Arc<FlowBalance>,
 }
 
 impl Run {
@@ -62,7 +62,7 @@ impl Run {
         self.taken(out)
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> BalanceCounts {
         self.balance.snapshot()
     }
 }
@@ -423,8 +423,8 @@ fn the_door_is_refused_where_an_input_waits_for_what_it_holds_back() {
         let text = format!(
             "input: {{waiting: {{}}}}\noutput: {{drop: {{}}}}\npipeline: {{processors: [{{downsampler: {fields}}}]}}\n"
         );
-        let loaded = load(&Source::new("flow.yaml", text), &|_| None, &LoadOptions::default());
-        let mut registry = Registry::new();
+        let loaded = load(&SourceText::new("flow.yaml", text), &|_| None, &LoadOptions::default());
+        let mut registry = ComponentRegistry::new();
         crate::register(&mut registry, &Arc::default());
         registry.input("waiting", |_, _| Some(Arc::new(Waiting)));
         let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);

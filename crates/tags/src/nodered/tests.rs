@@ -1,18 +1,18 @@
 use super::*;
 use crate::tag_processor::tests::{with_config, with_settings};
 use std::sync::Arc;
-use thalweg_record::{Ack, Balance, DropReason, Value, json};
+use thalweg_record::{Ack, DropReason, FlowBalance, Value, json};
 
-fn run(code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<Balance>) {
+fn run(code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<FlowBalance>) {
     run_within("", code, messages)
 }
 
 /// With settings of the process.
-fn run_within(settings: &str, code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<Balance>) {
+fn run_within(settings: &str, code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<FlowBalance>) {
     let yaml = format!("  - nodered_js:\n      code: |\n        {code}\n");
     let spec = with_settings(settings, &yaml, parse).unwrap();
     let mut processor = spec.build(StageContext::for_tests("nodered_js")).unwrap();
-    let balance = Arc::new(Balance::default());
+    let balance = Arc::new(FlowBalance::default());
     let ack = Ack::enter(&balance, messages.len(), |_| {});
     let mut out = Vec::new();
     processor.process(Batch::new(messages, ack), &mut out);

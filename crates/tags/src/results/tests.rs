@@ -1,12 +1,12 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use thalweg_record::{Payload, Stamps, Ticks, Value};
+use thalweg_record::{Payload, Ticks, Value, ValueQuality};
 
 fn message(shared: &Arc<MetaMap>, own: &[(&str, &str)]) -> Message {
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: Ticks(0),
-        ..Stamps::NONE
+        ..ValueQuality::NONE
     };
     let mut meta = Metadata::stamped(shared.clone(), stamps);
     for (key, value) in own {
@@ -50,7 +50,7 @@ fn shown(meta: &Metadata) -> BTreeMap<String, String> {
 
 #[test]
 fn messages_of_one_tag_share_their_result() {
-    let mut results = Results::default();
+    let mut results = MetadataCache::default();
     let input = map(&[("opcua_tag_name", "x"), ("_incomingKeys", "left over")]);
     let (first, _) = results.metadata(&message(&input, &PLACE)).unwrap();
     let (second, _) = results.metadata(&message(&input, &PLACE)).unwrap();
@@ -68,7 +68,7 @@ fn messages_of_one_tag_share_their_result() {
 
 #[test]
 fn keys_that_keep_changing_stay_with_the_message() {
-    let mut results = Results::default();
+    let mut results = MetadataCache::default();
     let input = map(&[("a", "1")]);
     let mut maps = Vec::new();
     for i in 0..100 {
@@ -88,7 +88,7 @@ fn keys_that_keep_changing_stay_with_the_message() {
 
 #[test]
 fn keys_made_up_without_end_are_passed_through() {
-    let mut results = Results::default();
+    let mut results = MetadataCache::default();
     let input = map(&[("a", "1"), ("_initialMetadata", "x")]);
     for i in 0..500 {
         let key = format!("key{i}");
@@ -101,11 +101,11 @@ fn keys_made_up_without_end_are_passed_through() {
 
 #[test]
 fn tables_stay_within_their_bounds() {
-    let ten = Bounds {
+    let ten = CacheLimits {
         entries_max: 10,
-        ..Bounds::default()
+        ..CacheLimits::default()
     };
-    let mut results = Results::bounded(ten, 5);
+    let mut results = MetadataCache::bounded(ten, 5);
     for i in 0..1000 {
         let (tag, input) = (format!("t{i}"), map(&[("opcua_tag_name", "x")]));
         let message = message(&input, &[PLACE[0], PLACE[1], ("tag_name", &tag)]);
@@ -117,11 +117,11 @@ fn tables_stay_within_their_bounds() {
 
 #[test]
 fn results_of_large_maps_are_bounded_in_bytes() {
-    let bounds = Bounds {
+    let bounds = CacheLimits {
         bytes_max: 1 << 20,
-        ..Bounds::default()
+        ..CacheLimits::default()
     };
-    let mut results = Results::bounded(bounds, 5);
+    let mut results = MetadataCache::bounded(bounds, 5);
     let header = "x".repeat(50_000);
     let inputs: Vec<_> = (0..100).map(|_| map(&[("header", &header)])).collect();
     for input in &inputs {
@@ -133,7 +133,7 @@ fn results_of_large_maps_are_bounded_in_bytes() {
 
 #[test]
 fn topics_of_endless_parts_are_not_remembered() {
-    let mut results = Results::default();
+    let mut results = MetadataCache::default();
     let input = map(&[]);
     for path in ["a", &vec!["part"; 1000].join(".")] {
         let message = message(&input, &[PLACE[0], PLACE[1], PLACE[2], ("virtual_path", path)]);
@@ -145,7 +145,7 @@ fn topics_of_endless_parts_are_not_remembered() {
 
 #[test]
 fn refusals_say_why() {
-    let mut results = Results::default();
+    let mut results = MetadataCache::default();
     let input = map(&[]);
     let refused = results.metadata(&message(&input, &PLACE[..2])).unwrap_err();
     assert_eq!(refused.0, DropReason::MissingField);
@@ -182,7 +182,7 @@ proptest! {
             map(&[("a", "1"), ("location_path", "l"), ("data_contract", "_d"), ("_initialMetadata", "i")]),
             map(&[("b", "2"), ("location_path", "l"), ("data_contract", "_d"), ("tag_name", "n"), ("datatype", "string")]),
         ];
-        let mut results = Results::default();
+        let mut results = MetadataCache::default();
         for (at, changes) in steps {
             let own: Vec<(&str, &str)> = changes.iter().map(|(k, v)| (keys[*k], values[*v])).collect();
             let message = message(&maps[at], &own);

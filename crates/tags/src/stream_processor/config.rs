@@ -5,14 +5,14 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use thalweg_config::{ComponentNode, Fields, Kind, Node, nearest};
+use thalweg_config::{ComponentNode, Fields, Node, ValueKind, nearest};
 use thalweg_flow::{ParseContext, ProcessorSpec};
 use thalweg_record::{Text, Value};
-use thalweg_script::{Form, FreeName, Reach, Script, reach};
+use thalweg_script::{ExpressionDependencies, FreeVariable, Script, ScriptForm, reach};
 
-use super::values::Values;
-use super::{Expression, Plan, Spec, Trigger, Work};
-use crate::scripting::{Scripts, Source, check};
+use super::values::SourceValues;
+use super::{Expression, ExpressionBody, Plan, StreamProcessorSpec, Trigger};
+use crate::scripting::{ScriptSource, Scripts, check};
 use crate::topic;
 
 /// Names by which an expression would come to more than its sources.
@@ -49,7 +49,7 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     (!context.diagnostics.has_errors()).then(|| Arc::new(spec) as Arc<dyn ProcessorSpec>)
 }
 
-pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Spec {
+pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> StreamProcessorSpec {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let mode = required(&mut fields, "mode", "mode is required");
     if !matches!(mode.as_str(), "" | "timeseries") {
@@ -74,7 +74,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Spec
     let place = fields.pos_of("mapping");
     fields.finish();
 
-    let mut reader = Reader {
+    let mut reader = ExpressionReader {
         context,
         prefix: format!("{output_topic}._{name}_{version}"),
         aliases: sources.iter().map(|(alias, _)| alias.clone()).collect(),
@@ -105,9 +105,9 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Spec
         }
     }
     let scripts = scripts.into_iter().map(|source| source.script).collect();
-    Spec {
+    StreamProcessorSpec {
         scripts: Scripts::new(scripts, scripting, &[]).with_timeout(scripting.stream_timeout),
-        values: Arc::new(Mutex::new(Values::of(sources.len()))),
+        values: Arc::new(Mutex::new(SourceValues::of(sources.len()))),
         plan: Arc::new(plan(&sources, expressions)),
     }
 }
@@ -143,23 +143,23 @@ fn plan(sources: &[(String, String)], expressions: Vec<Expression>) -> Plan {
     Plan { topics, expressions }
 }
 
-struct Reader<'r, 'c> {
+struct ExpressionReader<'r, 'c> {
     context: &'r ParseContext<'c>,
     /// Of all topics of results.
     prefix: String,
     /// The names of the sources, in their order.
     aliases: Vec<String>,
     expressions: Vec<Expression>,
-    scripts: Vec<Source>,
+    scripts: Vec<ScriptSource>,
     /// Scripts whose names cannot be told, most of them because of mistakes that are told when all scripts are checked.
     unread: Vec<Node>,
 }
 
-impl Reader<'_, '_> {
+impl ExpressionReader<'_, '_> {
     /// Reads what stands at a path of the mapping.
     fn tree(&mut self, node: &Node, path: String) {
         match node.kind() {
-            Kind::Map => {
+            ValueKind::Map => {
                 for (name, inner) in node.as_map().into_iter().flat_map(|map| map.iter()) {
                     let path = match path.as_str() {
                         "" => name.to_string(),
@@ -186,13 +186,13 @@ impl Reader<'_, '_> {
             self.context.diagnostics.warn(node, warning);
         }
         let constant = match node.kind() {
-            Kind::Bool => node.as_bool().map(Value::Bool),
-            Kind::Int => node.as_i64().map(Value::I64).or_else(|| node.as_f64().map(Value::F64)),
-            Kind::Float => node.as_f64().filter(|number| number.is_finite()).map(Value::F64),
+            ValueKind::Bool => node.as_bool().map(Value::Bool),
+            ValueKind::Int => node.as_i64().map(Value::I64).or_else(|| node.as_f64().map(Value::F64)),
+            ValueKind::Float => node.as_f64().filter(|number| number.is_finite()).map(Value::F64),
             _ => None,
         };
         let (needs, work) = match (constant, node.as_str()) {
-            (Some(value), _) => (SmallVec::new(), Work::Constant(value)),
+            (Some(value), _) => (SmallVec::new(), ExpressionBody::Constant(value)),
             (None, Some(code)) => self.code(node, &path, code),
             (None, None) => {
                 let expected = node.expected("an expression, a number, or true or false");
@@ -207,10 +207,10 @@ impl Reader<'_, '_> {
         });
     }
 
-    fn code(&mut self, node: &Node, path: &str, code: &str) -> (SmallVec<[usize; 4]>, Work) {
-        let Reach { names, is_repeatable } = reach(code).unwrap_or_else(|| {
+    fn code(&mut self, node: &Node, path: &str, code: &str) -> (SmallVec<[usize; 4]>, ExpressionBody) {
+        let ExpressionDependencies { names, is_repeatable } = reach(code).unwrap_or_else(|| {
             self.unread.push(node.clone());
-            Reach::default()
+            ExpressionDependencies::default()
         });
         let mut variables: Vec<(Text, usize)> = Vec::new();
         let mut refused = None;
@@ -222,25 +222,25 @@ impl Reader<'_, '_> {
         }
         let needs = variables.iter().map(|(_, source)| *source).collect();
         if let Some(why) = refused {
-            return (needs, Work::Refused(why));
+            return (needs, ExpressionBody::Refused(why));
         }
         if let [(name, source)] = variables.as_slice()
             && code.trim() == name.as_str()
         {
-            return (needs, Work::Source(*source));
+            return (needs, ExpressionBody::Source(*source));
         }
         let names = variables.iter().map(|(name, _)| name.to_string());
         let script = Script {
             stage: path.to_owned(),
-            form: Form::Expression(names.collect()),
+            form: ScriptForm::Expression(names.collect()),
             code: code.to_owned(),
         };
-        self.scripts.push(Source {
+        self.scripts.push(ScriptSource {
             script,
             node: node.clone(),
             label: format!("expression of {path}: "),
         });
-        let work = Work::Script {
+        let work = ExpressionBody::Script {
             number: self.scripts.len() - 1,
             is_fixed: is_repeatable && variables.is_empty(),
             variables,
@@ -249,7 +249,7 @@ impl Reader<'_, '_> {
     }
 
     /// Looks at a name that is no source; gives why an expression with it is not run, if it is not.
-    fn foreign(&self, node: &Node, free: &FreeName) -> Option<String> {
+    fn foreign(&self, node: &Node, free: &FreeVariable) -> Option<String> {
         let (name, place) = (&free.name, node.text_pos(free.line, free.column));
         if DISABLED.contains(&name.as_str()) {
             let why = format!("'{name}' is disabled for security reasons in this sandboxed environment");

@@ -2,15 +2,17 @@
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_record::{DropReason, Message, Metadata, Object, Payload, Text, Value};
-use thalweg_script::{Call, CallFailure, Called, Failure, FailureKind, PayloadReply, Program, Returned, Stats};
+use thalweg_script::{
+    CallFailure, CallOutcome, Failure, FailureKind, PayloadReply, Program, ProgramStats, ScriptCall, ScriptOutput,
+};
 
-use super::values::Values;
-use super::{Expression, Work};
+use super::values::SourceValues;
+use super::{Expression, ExpressionBody};
 use crate::datatype::json_value;
 use crate::scripting::reason;
 
 /// Runs expressions, for one thread.
-pub(super) struct Engine {
+pub(super) struct ExpressionEngine {
     program: Option<Box<dyn Program>>,
     /// Results of expressions that give the same each time, once they were run.
     fixed: Vec<Option<Value>>,
@@ -21,13 +23,13 @@ pub(super) struct Engine {
 
 /// Why there is no result.
 #[derive(Clone)]
-pub(super) struct NoResult {
+pub(super) struct EvaluationError {
     pub reason: DropReason,
     pub text: String,
 }
 
-impl From<Failure> for NoResult {
-    fn from(failure: Failure) -> NoResult {
+impl From<Failure> for EvaluationError {
+    fn from(failure: Failure) -> EvaluationError {
         // The engine speaks of messages; the value of an expression is the payload of one.
         let of_value = match failure.kind {
             FailureKind::BadReturn | FailureKind::Limit => failure.text.strip_prefix("payload "),
@@ -37,13 +39,13 @@ impl From<Failure> for NoResult {
             .map(|rest| format!("the result {rest}"))
             .unwrap_or(failure.text);
         let reason = reason(failure.kind);
-        NoResult { reason, text }
+        EvaluationError { reason, text }
     }
 }
 
-impl Engine {
-    pub fn new(program: Option<Box<dyn Program>>, expressions: usize) -> Engine {
-        Engine {
+impl ExpressionEngine {
+    pub fn new(program: Option<Box<dyn Program>>, expressions: usize) -> ExpressionEngine {
+        ExpressionEngine {
             program,
             fixed: vec![None; expressions],
             begun: HashSet::new(),
@@ -56,24 +58,26 @@ impl Engine {
         self.calls
     }
 
-    pub fn stats(&self) -> Option<Stats> {
+    pub fn stats(&self) -> Option<ProgramStats> {
         self.program.as_ref().map(|program| program.stats())
     }
 
     /// Begins an expression whose sources are all known: with their values as they are now.
-    pub fn begin(&mut self, number: usize, expression: &Expression, values: &Values) -> Begun {
+    pub fn begin(&mut self, number: usize, expression: &Expression, values: &SourceValues) -> PendingEvaluation {
         if let Some(Some(fixed)) = self.fixed.get(number) {
-            return Begun::Done(Ok(fixed.clone()));
+            return PendingEvaluation::Done(Ok(fixed.clone()));
         }
         match &expression.work {
-            Work::Constant(value) => Begun::Done(finite(value.clone())),
-            Work::Source(source) => Begun::Done(finite(values.get(*source).cloned().unwrap_or(Value::Null))),
-            Work::Script { is_fixed: true, .. } if !self.begun.insert(number) => Begun::AsBefore,
-            Work::Script { number, variables, .. } => {
-                self.calls += 1;
-                Begun::Call(*number, message_of(variables, values))
+            ExpressionBody::Constant(value) => PendingEvaluation::Done(finite(value.clone())),
+            ExpressionBody::Source(source) => {
+                PendingEvaluation::Done(finite(values.get(*source).cloned().unwrap_or(Value::Null)))
             }
-            Work::Refused(why) => Begun::Done(Err(NoResult {
+            ExpressionBody::Script { is_fixed: true, .. } if !self.begun.insert(number) => PendingEvaluation::AsBefore,
+            ExpressionBody::Script { number, variables, .. } => {
+                self.calls += 1;
+                PendingEvaluation::Call(*number, message_of(variables, values))
+            }
+            ExpressionBody::Refused(why) => PendingEvaluation::Done(Err(EvaluationError {
                 reason: DropReason::ScriptError,
                 text: why.clone(),
             })),
@@ -81,14 +85,17 @@ impl Engine {
     }
 
     /// Runs the scripts of expressions in their order, and gives the value of each.
-    pub fn finish(&mut self, begun: &[(&Expression, usize, &Begun)]) -> Vec<Result<Value, NoResult>> {
+    pub fn finish(
+        &mut self,
+        begun: &[(&Expression, usize, &PendingEvaluation)],
+    ) -> Vec<Result<Value, EvaluationError>> {
         let calls = begun.iter().filter_map(|(_, _, begun)| match begun {
-            Begun::Call(script, message) => Some((*script, message)),
-            Begun::Done(_) | Begun::AsBefore => None,
+            PendingEvaluation::Call(script, message) => Some((*script, message)),
+            PendingEvaluation::Done(_) | PendingEvaluation::AsBefore => None,
         });
         let mut called = Vec::new();
         if let Some(program) = &mut self.program {
-            let mut calls = calls.map(|(script, message)| Call {
+            let mut calls = calls.map(|(script, message)| ScriptCall {
                 condition: None,
                 script,
                 message,
@@ -98,18 +105,18 @@ impl Engine {
         }
         let (mut called, mut failed) = (called.into_iter(), HashMap::new());
         self.begun.clear();
-        let mut value = |(expression, number, begun): &(&Expression, usize, &Begun)| match begun {
-            Begun::Done(result) => result.clone(),
-            Begun::AsBefore => match (self.fixed.get(*number), failed.get(number)) {
-                (_, Some(failure)) => Err(NoResult::clone(failure)),
+        let mut value = |(expression, number, begun): &(&Expression, usize, &PendingEvaluation)| match begun {
+            PendingEvaluation::Done(result) => result.clone(),
+            PendingEvaluation::AsBefore => match (self.fixed.get(*number), failed.get(number)) {
+                (_, Some(failure)) => Err(EvaluationError::clone(failure)),
                 (Some(Some(value)), None) => Ok(value.clone()),
                 _ => Ok(Value::Null),
             },
-            Begun::Call(_, message) => {
+            PendingEvaluation::Call(_, message) => {
                 let value = value_of(called.next(), message).inspect_err(|failure| {
                     failed.insert(*number, failure.clone());
                 })?;
-                if let (Work::Script { is_fixed: true, .. }, Some(place)) =
+                if let (ExpressionBody::Script { is_fixed: true, .. }, Some(place)) =
                     (&expression.work, self.fixed.get_mut(*number))
                 {
                     *place = Some(value.clone());
@@ -121,7 +128,12 @@ impl Engine {
     }
 
     #[cfg(test)]
-    pub fn run(&mut self, number: usize, expression: &Expression, values: &Values) -> Result<Value, NoResult> {
+    pub fn run(
+        &mut self,
+        number: usize,
+        expression: &Expression,
+        values: &SourceValues,
+    ) -> Result<Value, EvaluationError> {
         let begun = self.begin(number, expression, values);
         let mut results = self.finish(&[(expression, number, &begun)]);
         results.pop().expect("a result for each expression")
@@ -129,8 +141,8 @@ impl Engine {
 }
 
 /// An expression on its way.
-pub(super) enum Begun {
-    Done(Result<Value, NoResult>),
+pub(super) enum PendingEvaluation {
+    Done(Result<Value, EvaluationError>),
     /// It gives the same each time, and was begun for an earlier message of the batch.
     AsBefore,
     /// The script, and the sources that it sees.
@@ -138,7 +150,7 @@ pub(super) enum Begun {
 }
 
 /// The sources of an expression as members of a payload.
-fn message_of(variables: &[(Text, usize)], values: &Values) -> Message {
+fn message_of(variables: &[(Text, usize)], values: &SourceValues) -> Message {
     let mut members = Object::with_capacity(variables.len());
     for (name, source) in variables {
         if let Some(value) = values.get(*source) {
@@ -149,14 +161,14 @@ fn message_of(variables: &[(Text, usize)], values: &Values) -> Message {
 }
 
 /// What a script made of its sources; `None` where there are no scripts.
-fn value_of(called: Option<Result<Called, CallFailure>>, message: &Message) -> Result<Value, NoResult> {
+fn value_of(called: Option<Result<CallOutcome, CallFailure>>, message: &Message) -> Result<Value, EvaluationError> {
     let returned = match called {
-        Some(Ok(Called::Returned(returned))) => returned,
-        Some(Ok(Called::Skipped)) | None => Returned::Nothing,
+        Some(Ok(CallOutcome::Returned(returned))) => returned,
+        Some(Ok(CallOutcome::Skipped)) | None => ScriptOutput::Nothing,
         Some(Err(failed)) => return Err(failed.failure.into()),
     };
     let value = match returned {
-        Returned::One(reply) => match reply.payload {
+        ScriptOutput::One(reply) => match reply.payload {
             PayloadReply::New(value) => value,
             // All sources that it names, by their names: `{left, right}`.
             PayloadReply::Same | PayloadReply::Again => match &message.payload {
@@ -165,13 +177,13 @@ fn value_of(called: Option<Result<Called, CallFailure>>, message: &Message) -> R
             },
             PayloadReply::Missing => Value::Null,
         },
-        Returned::Nothing | Returned::Many(_) | Returned::Over(_) => Value::Null,
+        ScriptOutput::Nothing | ScriptOutput::Many(_) | ScriptOutput::Over(_) => Value::Null,
     };
     finite(value)
 }
 
-fn finite(value: Value) -> Result<Value, NoResult> {
-    json_value(value).ok_or_else(|| NoResult {
+fn finite(value: Value) -> Result<Value, EvaluationError> {
+    json_value(value).ok_or_else(|| EvaluationError {
         reason: DropReason::InvalidValue,
         text: "the result is NaN or infinite".to_owned(),
     })

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use thalweg_record::{ByMap, MetaMap, Metadata, Text, key};
+use thalweg_record::{MetaMap, Metadata, PerMapCache, Text, key};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maps seen so far, for one thread.
 #[derive(Default)]
 pub(super) struct ResultMetadata {
     /// By the message's map and the expression.
-    maps: ByMap<Arc<MetaMap>, usize>,
+    maps: PerMapCache<Arc<MetaMap>, usize>,
 }
 
 impl ResultMetadata {

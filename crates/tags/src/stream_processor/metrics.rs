@@ -6,7 +6,7 @@ use thalweg_flow::StageContext;
 use thalweg_telemetry::{IntCounter, IntGauge, Timing};
 
 /// The processor's own metrics, shared by its instances.
-pub(super) struct Metrics {
+pub(super) struct StreamProcessorMetrics {
     pub processed: IntCounter,
     pub errored: IntCounter,
     pub dropped: IntCounter,
@@ -20,12 +20,12 @@ pub(super) struct Metrics {
     pub active_variables: IntGauge,
 }
 
-impl Metrics {
-    pub fn new(context: &StageContext) -> Metrics {
+impl StreamProcessorMetrics {
+    pub fn new(context: &StageContext) -> StreamProcessorMetrics {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
         let timing = |name: &str, help: &str| context.component.timing(name, help);
         let gauge = |name: &str, help: &str| context.component.gauge(name, help);
-        Metrics {
+        StreamProcessorMetrics {
             processed: counter("messages_processed", "Messages of sources whose value was taken."),
             errored: counter(
                 "messages_errored",

@@ -1,6 +1,6 @@
 //! Scenarios: YAML and samples in, results and accounts out.
 
-use thalweg_record::{Balance, Counts, MetaMap, Metadata};
+use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, Metadata};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
@@ -50,10 +50,10 @@ fn right(time_ms: i64, value: i64) -> Message {
 
 /// Instances of one processor, and the account of what goes through them.
 struct Run {
-    spec: Spec,
+    spec: StreamProcessorSpec,
     instances: Vec<Box<dyn Processor>>,
     context: StageContext,
-    balance: Arc<Balance>,
+    balance: Arc<FlowBalance>,
 }
 
 impl Run {
@@ -76,7 +76,7 @@ impl Run {
         (Run::with(kept.unwrap()), warnings.unwrap_err())
     }
 
-    fn with(spec: Spec) -> Run {
+    fn with(spec: StreamProcessorSpec) -> Run {
         let context = StageContext::for_tests("stream_processor");
         Run {
             instances: vec![
@@ -108,7 +108,7 @@ impl Run {
         results
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> BalanceCounts {
         self.balance.snapshot()
     }
 
@@ -351,7 +351,7 @@ fn instances_share_the_values() {
 /// Sends `1..=COUNT` one by one. Of each result what it says of `left` and of `right`.
 fn count_up(
     mut instance: Box<dyn Processor>,
-    balance: &Arc<Balance>,
+    balance: &Arc<FlowBalance>,
     message: fn(i64, i64) -> Message,
 ) -> Vec<[i64; 2]> {
     let mut out = Vec::new();
@@ -501,9 +501,9 @@ fn a_failing_expression_loses_its_own_result_alone() {
 fn the_error_says_which_expression_and_why() {
     let error = |mapping: &str| {
         let (spec, _) = Run::warned(mapping);
-        let Spec { plan, scripts, .. } = spec.spec;
-        let mut engine = Engine::new(scripts.build(&spec.context).unwrap(), plan.expressions.len());
-        let mut values = Values::of(2);
+        let StreamProcessorSpec { plan, scripts, .. } = spec.spec;
+        let mut engine = ExpressionEngine::new(scripts.build(&spec.context).unwrap(), plan.expressions.len());
+        let mut values = SourceValues::of(2);
         values.set(&[0, 1], &Value::I64(3)).unwrap();
         let failure = engine.run(0, &plan.expressions[0], &values).unwrap_err();
         (failure.reason, failure.text)

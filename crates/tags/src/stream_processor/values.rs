@@ -6,7 +6,7 @@ use thalweg_record::Value;
 const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug)]
-pub(super) struct Values {
+pub(super) struct SourceValues {
     latest: Vec<Option<Value>>,
     bytes: usize,
     bytes_max: usize,
@@ -18,19 +18,19 @@ pub(super) struct Values {
     "the value takes {bytes} bytes, and the latest values of all sources may take {bytes_max} together, of which others \
      have {of_others}; send smaller values, or divide the sources between several processors"
 )]
-pub(super) struct TooLarge {
+pub(super) struct ValuesTooLarge {
     bytes: usize,
     of_others: usize,
     bytes_max: usize,
 }
 
-impl Values {
-    pub fn of(sources: usize) -> Values {
-        Values::within(sources, BYTES_MAX)
+impl SourceValues {
+    pub fn of(sources: usize) -> SourceValues {
+        SourceValues::within(sources, BYTES_MAX)
     }
 
-    fn within(sources: usize, bytes_max: usize) -> Values {
-        Values {
+    fn within(sources: usize, bytes_max: usize) -> SourceValues {
+        SourceValues {
             latest: vec![None; sources],
             bytes: 0,
             bytes_max,
@@ -47,13 +47,13 @@ impl Values {
     }
 
     /// Sets the value of all these sources, or of none: then they keep what they have.
-    pub fn set(&mut self, sources: &[usize], value: &Value) -> Result<(), TooLarge> {
+    pub fn set(&mut self, sources: &[usize], value: &Value) -> Result<(), ValuesTooLarge> {
         let now = sources.iter().filter_map(|source| self.get(*source));
         let of_others = self.bytes - now.map(Value::heap_bytes).sum::<usize>();
         let bytes = value.heap_bytes() * sources.len();
         if of_others + bytes > self.bytes_max {
             let bytes_max = self.bytes_max;
-            return Err(TooLarge {
+            return Err(ValuesTooLarge {
                 bytes,
                 of_others,
                 bytes_max,
@@ -80,7 +80,7 @@ mod tests {
         fn what_does_not_fit_changes_nothing_and_the_rest_is_the_latest(
             steps in prop::collection::vec((prop::sample::subsequence(vec![0usize, 1, 2, 3], 1..=4), 0usize..400), 0..60),
         ) {
-            let mut values = Values::within(4, 1000);
+            let mut values = SourceValues::within(4, 1000);
             let mut model: Vec<Option<Value>> = vec![None; 4];
             let taken = |model: &[Option<Value>]| model.iter().flatten().map(Value::heap_bytes).sum::<usize>();
             for (sources, length) in steps {

@@ -5,18 +5,18 @@ use std::sync::atomic::AtomicBool;
 
 use thalweg_config::{ComponentNode, Fields, Node};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
-use thalweg_script::{Form, Script};
+use thalweg_script::{Script, ScriptForm};
 
-use super::at_hand::AtHand;
 use super::finish::Finisher;
-use super::{Counters, Stage, Step, TagProcessor};
+use super::result_cache::ResultCache;
+use super::{PipelineStep, ScriptStage, TagProcessor, TagProcessorMetrics};
 use crate::computed;
-use crate::scripting::{ScriptMetrics, Scripts, Source, check};
+use crate::scripting::{ScriptMetrics, ScriptSource, Scripts, check};
 use crate::time::TimestampSource;
 
-pub(super) struct Spec {
+pub(super) struct TagProcessorSpec {
     scripts: Scripts,
-    steps: Arc<[Step]>,
+    steps: Arc<[PipelineStep]>,
     timestamp_source: TimestampSource,
 }
 
@@ -25,9 +25,9 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
 }
 
 /// Reads the configuration and reports every mistake in it.
-pub(super) fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Spec> {
+pub(super) fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<TagProcessorSpec> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let mut reader = Reader::default();
+    let mut reader = StepBuilder::default();
     if let Some(code) = script_text(&mut fields, "defaults") {
         reader.body("defaults", "defaults", code);
     }
@@ -66,7 +66,7 @@ pub(super) fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<S
     let list = reader.sources.into_iter().map(|source| source.script).collect();
     let scripting = &context.config.scripting;
     let scripts = Scripts::new(list, scripting, computed::KEYS).with_timeout(timeout.unwrap_or(scripting.timeout));
-    Some(Spec {
+    Some(TagProcessorSpec {
         scripts,
         steps: reader.steps.into(),
         timestamp_source,
@@ -80,34 +80,34 @@ fn script_text(fields: &mut Fields<'_>, name: &str) -> Option<Node> {
 }
 
 #[derive(Default)]
-struct Reader {
-    sources: Vec<Source>,
-    steps: Vec<Step>,
+struct StepBuilder {
+    sources: Vec<ScriptSource>,
+    steps: Vec<PipelineStep>,
 }
 
-impl Reader {
+impl StepBuilder {
     fn body(&mut self, name: &str, label: &str, code: Node) {
         let stage = self.stage(name, label, code);
-        self.steps.push(Step::Run(stage));
+        self.steps.push(PipelineStep::Run(stage));
     }
 
     fn condition(&mut self, i: usize, test: Node, then: Node) {
         let name = format!("condition-{i}-if");
-        let condition = self.add(&name, &format!("condition {i} 'if'"), test, Form::Condition);
+        let condition = self.add(&name, &format!("condition {i} 'if'"), test, ScriptForm::Condition);
         let then = self.stage(&format!("condition-{i}-then"), &format!("condition {i} 'then'"), then);
-        self.steps.push(Step::When { condition, name, then });
+        self.steps.push(PipelineStep::When { condition, name, then });
     }
 
-    fn stage(&mut self, name: &str, label: &str, code: Node) -> Stage {
-        Stage {
-            script: self.add(name, label, code, Form::Body),
+    fn stage(&mut self, name: &str, label: &str, code: Node) -> ScriptStage {
+        ScriptStage {
+            script: self.add(name, label, code, ScriptForm::Body),
             name: name.to_owned(),
             told: Arc::new(AtomicBool::new(false)),
         }
     }
 
-    fn add(&mut self, name: &str, label: &str, node: Node, form: Form) -> usize {
-        self.sources.push(Source {
+    fn add(&mut self, name: &str, label: &str, node: Node, form: ScriptForm) -> usize {
+        self.sources.push(ScriptSource {
             script: Script {
                 stage: name.to_owned(),
                 form,
@@ -120,16 +120,16 @@ impl Reader {
     }
 }
 
-impl ProcessorSpec for Spec {
+impl ProcessorSpec for TagProcessorSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(self.processor(context)?))
     }
 }
 
-impl Spec {
+impl TagProcessorSpec {
     pub(super) fn processor(&self, context: StageContext) -> Result<TagProcessor, BuildError> {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
-        let counters = Counters {
+        let counters = TagProcessorMetrics {
             processed: counter("messages_processed", "Messages that left with a topic."),
             errored: counter(
                 "messages_errored",
@@ -143,7 +143,7 @@ impl Spec {
             program,
             steps: self.steps.clone(),
             finisher: Finisher::new(self.timestamp_source),
-            at_hand: AtHand::default(),
+            at_hand: ResultCache::default(),
             counters,
             failed: Vec::new(),
             items: Vec::new(),

@@ -6,14 +6,14 @@ use thalweg_script::payload_value;
 
 use crate::computed::is_computed;
 use crate::datatype::{Provenance, convert};
-use crate::results::{Hints, Refused, Results, missing_fields};
+use crate::results::{DropCause, MetadataCache, SampleHints, missing_fields};
 use crate::time::{TimestampSource, now_ms, sample_time, time_of_value};
 
 /// Of a message's payload and metadata, error texts show this much.
 const SHOWN_BYTES_MAX: usize = 4096;
 
 pub(super) struct Finisher {
-    results: Results,
+    results: MetadataCache,
     timestamp_source: TimestampSource,
     /// The time of the present batch, once it was asked for: its messages arrived together.
     now: Option<i64>,
@@ -22,7 +22,7 @@ pub(super) struct Finisher {
 impl Finisher {
     pub fn new(timestamp_source: TimestampSource) -> Finisher {
         Finisher {
-            results: Results::default(),
+            results: MetadataCache::default(),
             timestamp_source,
             now: None,
         }
@@ -33,7 +33,7 @@ impl Finisher {
         self.now = None;
     }
 
-    pub fn results(&mut self) -> &mut Results {
+    pub fn results(&mut self) -> &mut MetadataCache {
         &mut self.results
     }
 
@@ -42,7 +42,7 @@ impl Finisher {
         message: &Message,
         provenance: Provenance,
         context: &StageContext,
-    ) -> Result<Message, Refused> {
+    ) -> Result<Message, DropCause> {
         let (meta, hints) = self.results.metadata(message).map_err(|refused| match refused {
             (DropReason::MissingField, _) => (DropReason::MissingField, missing_text(message)),
             other => other,
@@ -60,10 +60,10 @@ impl Finisher {
         &mut self,
         payload: &Payload,
         meta: &Metadata,
-        hints: Hints,
+        hints: SampleHints,
         provenance: Provenance,
         context: &StageContext,
-    ) -> Result<Payload, Refused> {
+    ) -> Result<Payload, DropCause> {
         let value = payload_value(payload);
         let value = convert(&value, hints.datatype, provenance).map_err(|why| (DropReason::InvalidValue, why))?;
         let time = match hints.timed {

@@ -3,9 +3,9 @@
 use super::config::read;
 use super::*;
 use std::sync::Arc;
-use thalweg_config::{LoadOptions, Source, load};
-use thalweg_flow::{ParseContext, Registry};
-use thalweg_record::{Balance, Counts, Marks, MetaMap, Stamps, Ticks, Value, key};
+use thalweg_config::{LoadOptions, SourceText, load};
+use thalweg_flow::{ComponentRegistry, ParseContext};
+use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, QualityDetails, Ticks, Value, ValueQuality, key};
 
 /// Loads a flow whose one processor is written in `yaml` (indented by two), and gives the processor or the mistakes.
 pub(crate) fn with_config<T>(
@@ -24,9 +24,9 @@ pub(crate) fn with_settings<T>(
     let text = format!(
         "{settings}input: {{generate: {{mapping: root = 1}}}}\npipeline:\n  processors:\n{yaml}\noutput: {{drop: {{}}}}\n"
     );
-    let source = Source::new("flow.yaml", text);
+    let source = SourceText::new("flow.yaml", text);
     let loaded = load(&source, &|_| None, &LoadOptions::default());
-    let mut registry = Registry::new();
+    let mut registry = ComponentRegistry::new();
     crate::register(&mut registry, &Arc::default());
     let processor = loaded
         .config
@@ -62,11 +62,11 @@ fn block(name: &str, code: &str) -> String {
 struct Outcome {
     results: Vec<Message>,
     failed: Vec<(DropReason, String)>,
-    counts: Counts,
+    counts: BalanceCounts,
 }
 
 fn run(processor: &mut TagProcessor, messages: Vec<Message>) -> Outcome {
-    let balance = Arc::new(Balance::default());
+    let balance = Arc::new(FlowBalance::default());
     let mut ack = Ack::enter(&balance, messages.len(), |_| {});
     let results = processor.results(messages, &mut ack);
     let failed: Vec<_> = processor.failed.drain(..).map(|f| (f.reason, f.error)).collect();
@@ -91,7 +91,7 @@ fn opcua(value: Value) -> Message {
         ("opcua_attr_nodeid", "ns=3;s=x"),
     ];
     let map = MetaMap::new(entries.map(|(k, v)| (k.into(), v.into())), Some(1));
-    let stamps = Stamps {
+    let stamps = ValueQuality {
         source_time: Ticks::from_unix_millis(1000),
         server_time: Ticks::from_unix_millis(2000),
         status: 0,
@@ -146,8 +146,8 @@ fn an_opcua_value_gets_topic_value_and_time() {
     assert_eq!((out.counts.entered, out.counts.out), (2, 2));
 }
 
-fn behind_a_gap(from: i64) -> Marks {
-    Marks::new(
+fn behind_a_gap(from: i64) -> QualityDetails {
+    QualityDetails::new(
         Some("0x480".into()),
         Some((Ticks::from_unix_millis(from), Ticks::from_unix_millis(1000))),
     )
@@ -477,7 +477,7 @@ fn scripts_see_what_the_message_came_with() {
 #[test]
 fn a_failed_message_keeps_the_bytes_it_came_with() {
     let mut processor = defaults("throw new Error('x')");
-    let balance = Arc::new(Balance::default());
+    let balance = Arc::new(FlowBalance::default());
     let mut ack = Ack::enter(&balance, 1, |_| {});
     processor.results(vec![raw("{ \"a\": 1 }", &[])], &mut ack);
     let failed = processor.failed.pop().unwrap();
@@ -506,7 +506,7 @@ fn the_batch_leaves_as_one_and_counters_count() {
     let mut processor = defaults(&format!(
         "if (msg.payload == 0) return null; if (msg.payload == 1) throw 1; {PLACE} return [msg, msg];"
     ));
-    let balance = Arc::new(Balance::default());
+    let balance = Arc::new(FlowBalance::default());
     let batch = Batch::new(
         (0..4).map(|n| raw(&n.to_string(), &[])).collect(),
         Ack::enter(&balance, 4, |_| {}),
@@ -601,7 +601,7 @@ fn same_at_hand(yaml: &str, tags: &[u64]) {
                 2 => Value::Bool(true),
                 _ => Value::I64(n as i64 % 11),
             };
-            let stamps = Stamps {
+            let stamps = ValueQuality {
                 source_time: Ticks::from_unix_millis(n as i64),
                 server_time: Ticks::MISSING,
                 status: 0,

@@ -11,7 +11,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use thalweg_record::{Message, Metadata, Payload, Value};
 use thalweg_script::{number_seen, text_form};
 
-use super::event::{Content, Event, id_text};
+use super::event::{EventContent, TopicEvent, id_text};
 use crate::topic;
 
 const BRIDGED_BY: &str = "bridged_by";
@@ -28,11 +28,11 @@ pub(super) struct TopicEntry {
     #[prost(string, tag = "1")]
     pub id: String,
     #[prost(message, optional, tag = "2")]
-    pub topic: Option<Topic>,
+    pub topic: Option<BundleTopic>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Topic {
+pub(super) struct BundleTopic {
     #[prost(string, tag = "1")]
     pub level0: String,
     #[prost(string, repeated, tag = "2")]
@@ -49,27 +49,27 @@ pub(super) struct Topic {
 
 /// An event.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Entry {
+pub(super) struct BundleEvent {
     /// The key of its topic in the map.
     #[prost(string, tag = "1")]
     pub id: String,
-    #[prost(enumeration = "Format", tag = "2")]
+    #[prost(enumeration = "PayloadFormat", tag = "2")]
     pub format: i32,
     #[prost(message, optional, tag = "5")]
-    pub raw: Option<Raw>,
+    pub raw: Option<RawMessage>,
     #[prost(string, optional, tag = "6")]
     pub bridged_by: Option<String>,
     #[prost(uint64, tag = "7")]
     pub produced_at_ms: u64,
     #[prost(message, optional, tag = "10")]
-    pub series: Option<Series>,
+    pub series: Option<SeriesPayload>,
     #[prost(message, optional, tag = "11")]
-    pub relational: Option<Relational>,
+    pub relational: Option<RelationalPayload>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Format {
+pub(super) enum PayloadFormat {
     Unspecified = 0,
     Series = 1,
     Relational = 2,
@@ -77,7 +77,7 @@ pub(super) enum Format {
 
 /// The message as it came.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Raw {
+pub(super) struct RawMessage {
     #[prost(btree_map = "string, string", tag = "1")]
     pub headers: BTreeMap<String, String>,
     #[prost(bytes = "bytes", tag = "2")]
@@ -86,8 +86,8 @@ pub(super) struct Raw {
 
 /// One of the three values is there, in a message of its own, so that 0, false and the empty text are on the wire, too.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Series {
-    #[prost(enumeration = "Scalar", tag = "1")]
+pub(super) struct SeriesPayload {
+    #[prost(enumeration = "ScalarType", tag = "1")]
     pub scalar: i32,
     #[prost(message, optional, tag = "2")]
     pub number: Option<f64>,
@@ -101,7 +101,7 @@ pub(super) struct Series {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Scalar {
+pub(super) enum ScalarType {
     Unspecified = 0,
     Number = 1,
     Text = 2,
@@ -109,13 +109,13 @@ pub(super) enum Scalar {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Relational {
+pub(super) struct RelationalPayload {
     #[prost(bytes = "bytes", tag = "1")]
     pub json: Bytes,
 }
 
 /// The payload of the message that carries a bundle.
-pub(super) fn text(topics: &[Arc<Event>], events: &[Arc<Event>], now_ms: i64) -> String {
+pub(super) fn text(topics: &[Arc<TopicEvent>], events: &[Arc<TopicEvent>], now_ms: i64) -> String {
     let bytes = encode(topics, events);
     let mut text = String::with_capacity(bytes.len() * 2 + 80);
     text.push_str("STARTSTARTSTART\n");
@@ -133,7 +133,7 @@ fn hex_digit(digit: u8) -> char {
     char::from(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })
 }
 
-fn encode(topics: &[Arc<Event>], events: &[Arc<Event>]) -> Vec<u8> {
+fn encode(topics: &[Arc<TopicEvent>], events: &[Arc<TopicEvent>]) -> Vec<u8> {
     let mut bundle = Vec::new();
     let entries = || {
         topics
@@ -161,8 +161,8 @@ fn put(field: u32, message: &impl prost::Message, out: &mut Vec<u8>) {
 }
 
 /// The entry of a topic, as a field of the map.
-fn topic_entry(newest: &Event) -> Vec<u8> {
-    let topic = topic::parts(&newest.topic).ok().map(|(place, name)| Topic {
+fn topic_entry(newest: &TopicEvent) -> Vec<u8> {
+    let topic = topic::parts(&newest.topic).ok().map(|(place, name)| BundleTopic {
         level0: place.level0().to_owned(),
         sublevels: place.sublevels().map(str::to_owned).collect(),
         contract: place.contract.to_owned(),
@@ -176,20 +176,20 @@ fn topic_entry(newest: &Event) -> Vec<u8> {
     out
 }
 
-fn entry(event: &Event) -> Entry {
+fn entry(event: &TopicEvent) -> BundleEvent {
     let message = &event.message;
     let payload = payload_bytes(message);
     let (format, series, relational) = match &event.content {
-        Content::Series { value, time_ms } => (Format::Series, Some(series(value, *time_ms)), None),
-        Content::Relational => {
+        EventContent::Series { value, time_ms } => (PayloadFormat::Series, Some(series(value, *time_ms)), None),
+        EventContent::Relational => {
             let json = payload.clone();
-            (Format::Relational, None, Some(Relational { json }))
+            (PayloadFormat::Relational, None, Some(RelationalPayload { json }))
         }
     };
-    Entry {
+    BundleEvent {
         id: id_text(event.id),
         format: format.into(),
-        raw: Some(Raw {
+        raw: Some(RawMessage {
             headers: texts(&message.meta),
             payload,
         }),
@@ -200,7 +200,7 @@ fn entry(event: &Event) -> Entry {
     }
 }
 
-fn series(value: &Value, timestamp_ms: i64) -> Series {
+fn series(value: &Value, timestamp_ms: i64) -> SeriesPayload {
     // A double whose digits are those of the payload, also where it was a single-precision number.
     let number = number_seen(value);
     let truth = match value {
@@ -208,11 +208,11 @@ fn series(value: &Value, timestamp_ms: i64) -> Series {
         _ => None,
     };
     let scalar = match (number, truth) {
-        (Some(_), _) => Scalar::Number,
-        (_, Some(_)) => Scalar::Truth,
-        (None, None) => Scalar::Text,
+        (Some(_), _) => ScalarType::Number,
+        (_, Some(_)) => ScalarType::Truth,
+        (None, None) => ScalarType::Text,
     };
-    Series {
+    SeriesPayload {
         scalar: scalar.into(),
         number,
         text: text_form(value).map(Into::into),

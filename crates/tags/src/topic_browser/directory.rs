@@ -14,8 +14,8 @@ use thalweg_flow::Component;
 use thalweg_record::{Object, Text, Value, json};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
-use super::Shared;
-use super::event::{Event, id_text};
+use super::BrowserState;
+use super::event::{TopicEvent, id_text};
 use crate::topic;
 
 const TOPICS: &str = "/api/v1/topics";
@@ -26,21 +26,21 @@ const LIMIT_MAX: usize = 10_000;
 /// All `topic_browser`s of the process. The assembly makes one and serves it; its route shows those that come later, too.
 #[derive(Default)]
 pub struct TopicDirectory {
-    browsers: Browsers,
+    browsers: BrowserList,
 }
 
-type Browsers = Arc<RwLock<Vec<Listed>>>;
+type BrowserList = Arc<RwLock<Vec<BrowserEntry>>>;
 
-struct Listed {
+struct BrowserEntry {
     /// Its flow if the file has several, and its label or its path in the configuration.
     processor: String,
     /// Topics of a flow that has ended are gone with it.
-    shared: Weak<Shared>,
+    shared: Weak<BrowserState>,
 }
 
 impl TopicDirectory {
     /// Takes the place of an earlier run of the same processor.
-    pub(super) fn add(&self, component: &Component, shared: &Arc<Shared>) {
+    pub(super) fn add(&self, component: &Component, shared: &Arc<BrowserState>) {
         let title = component.title();
         let processor = match &component.id.flow {
             Some(flow) => format!("{flow}/{title}"),
@@ -48,14 +48,14 @@ impl TopicDirectory {
         };
         let mut browsers = self.browsers.write();
         browsers.retain(|known| known.processor != processor);
-        browsers.push(Listed {
+        browsers.push(BrowserEntry {
             processor,
             shared: Arc::downgrade(shared),
         });
     }
 
     /// The page as JSON. Not by way of another type of values, since numbers keep every digit in this one.
-    pub(super) fn page(&self, page: &Page) -> String {
+    pub(super) fn page(&self, page: &PageQuery) -> String {
         let (offset, limit) = (page.offset.unwrap_or(0), page.limit.unwrap_or(LIMIT).min(LIMIT_MAX));
         let (mut total, mut items) = (0, Vec::new());
         for listed in self.browsers.read().iter() {
@@ -80,7 +80,7 @@ impl TopicDirectory {
 
 /// What a request may ask for.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Page {
+pub(super) struct PageQuery {
     /// One processor by its label or path; all if not given.
     pub processor: Option<String>,
     pub offset: Option<usize>,
@@ -89,8 +89,8 @@ pub(super) struct Page {
 
 /// Those at `count` places from `first` on, in the order of their names. The others are only told apart from them, since of very many
 /// topics a page shows few.
-fn sorted_part(topics: &mut [Arc<Event>], first: usize, count: usize) -> &[Arc<Event>] {
-    let by_name = |a: &Arc<Event>, b: &Arc<Event>| a.topic.cmp(&b.topic);
+fn sorted_part(topics: &mut [Arc<TopicEvent>], first: usize, count: usize) -> &[Arc<TopicEvent>] {
+    let by_name = |a: &Arc<TopicEvent>, b: &Arc<TopicEvent>| a.topic.cmp(&b.topic);
     let mut part = topics;
     if first > 0 {
         if first >= part.len() {
@@ -107,7 +107,7 @@ fn sorted_part(topics: &mut [Arc<Event>], first: usize, count: usize) -> &[Arc<E
     part
 }
 
-fn topic_view(processor: &str, newest: &Event) -> Value {
+fn topic_view(processor: &str, newest: &TopicEvent) -> Value {
     let text = |text: &str| Value::text(text);
     let mut members = vec![
         ("processor", text(processor)),
@@ -164,7 +164,7 @@ impl HttpRoutes for TopicDirectory {
 }
 
 /// Very many topics take longer to look through than a task of the runtime may take.
-pub(super) async fn topics(State(directory): State<Arc<TopicDirectory>>, Query(page): Query<Page>) -> Response {
+pub(super) async fn topics(State(directory): State<Arc<TopicDirectory>>, Query(page): Query<PageQuery>) -> Response {
     match tokio::task::spawn_blocking(move || directory.page(&page)).await {
         Ok(page) => ([(CONTENT_TYPE, "application/json")], page).into_response(),
         // It ended by a fault, or the process does.
@@ -177,14 +177,14 @@ mod tests {
     use proptest::prelude::*;
     use thalweg_record::{Message, Payload};
 
-    use super::super::event::Content;
+    use super::super::event::EventContent;
     use super::*;
 
     #[test]
     fn a_topic_does_not_keep_what_its_newest_message_came_in() {
         let batch = bytes::Bytes::from(vec![b'1'; 1000]);
         let message = Message::new(Payload::Raw(batch.slice(..1)), Default::default());
-        let event = Event::new(message, "topic".into(), 0, Content::Relational, 0);
+        let event = TopicEvent::new(message, "topic".into(), 0, EventContent::Relational, 0);
         assert!(batch.is_unique() && matches!(&event.message.payload, Payload::Raw(bytes) if bytes == "1"));
     }
 
@@ -197,9 +197,9 @@ mod tests {
         ) {
             let event = |name: &String| {
                 let message = Message::new(Payload::Value(Value::Null), Default::default());
-                Arc::new(Event::new(message, name.as_str().into(), 0, Content::Relational, 0))
+                Arc::new(TopicEvent::new(message, name.as_str().into(), 0, EventContent::Relational, 0))
             };
-            let mut topics: Vec<Arc<Event>> = names.iter().map(event).collect();
+            let mut topics: Vec<Arc<TopicEvent>> = names.iter().map(event).collect();
             let part: Vec<String> = sorted_part(&mut topics, first, count)
                 .iter()
                 .map(|event| event.topic.to_string())

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use prost::Message as _;
-use thalweg_record::{Balance, Counts, MetaMap, Metadata, Outcome, Payload, Value, json};
+use thalweg_record::{AckResult, BalanceCounts, FlowBalance, MetaMap, Metadata, Payload, Value, json};
 use thalweg_telemetry::HttpRoutes as _;
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
-use super::bundle::{Entry, Format, Relational, Scalar, Topic};
-use super::directory::Page;
+use super::bundle::{BundleEvent, BundleTopic, PayloadFormat, RelationalPayload, ScalarType};
+use super::directory::PageQuery;
 use super::event::id_text;
 use super::*;
 use crate::tag_processor::tests::with_config;
@@ -28,13 +28,13 @@ struct Bundle {
 #[derive(Clone, PartialEq, prost::Message)]
 struct Topics {
     #[prost(btree_map = "string, message", tag = "1")]
-    entries: BTreeMap<String, Topic>,
+    entries: BTreeMap<String, BundleTopic>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Events {
     #[prost(message, repeated, tag = "1")]
-    entries: Vec<Entry>,
+    entries: Vec<BundleEvent>,
 }
 
 /// The bytes of a bundle, out of its text.
@@ -54,27 +54,27 @@ fn bytes_of(text: &[u8]) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(digits).collect()
 }
 
-fn decoded(message: &Message) -> (BTreeMap<String, Topic>, Vec<Entry>) {
+fn decoded(message: &Message) -> (BTreeMap<String, BundleTopic>, Vec<BundleEvent>) {
     let bundle = Bundle::decode(bytes_of(&message.bytes()).as_slice()).unwrap();
     (bundle.topics.unwrap().entries, bundle.events.unwrap().entries)
 }
 
-fn limits(yaml: &str) -> Limits {
+fn limits(yaml: &str) -> BrowserLimits {
     let yaml = format!("  - topic_browser: {yaml}\n");
     with_config(&yaml, |node, context| read(node, context)).unwrap()
 }
 
 /// Instances of one processor, in one flow.
 struct Run {
-    spec: Spec,
+    spec: TopicBrowserSpec,
     browsers: Vec<TopicBrowser>,
-    balance: Arc<Balance>,
-    outcomes: Arc<Mutex<Vec<Outcome>>>,
+    balance: Arc<FlowBalance>,
+    outcomes: Arc<Mutex<Vec<AckResult>>>,
 }
 
 impl Run {
     fn on_threads(yaml: &str, threads: usize) -> Run {
-        let spec = Spec {
+        let spec = TopicBrowserSpec {
             limits: limits(yaml),
             directory: Arc::default(),
             shared: Mutex::default(),
@@ -122,11 +122,11 @@ impl Run {
         self.flush_on(0)
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> BalanceCounts {
         self.balance.snapshot()
     }
 
-    fn counters(&self) -> &Counters {
+    fn counters(&self) -> &TopicBrowserMetrics {
         &self.browsers[0].shared.counters
     }
 }
@@ -150,14 +150,14 @@ fn sample(name: &str, value: impl Into<Value>, time_ms: i64) -> Message {
     message
 }
 
-fn names(topics: &BTreeMap<String, Topic>) -> Vec<&str> {
+fn names(topics: &BTreeMap<String, BundleTopic>) -> Vec<&str> {
     let mut names: Vec<&str> = topics.values().map(|topic| topic.name.as_str()).collect();
     names.sort_unstable();
     names
 }
 
 /// Times of the samples among events.
-fn times(events: &[Entry]) -> Vec<i64> {
+fn times(events: &[BundleEvent]) -> Vec<i64> {
     events
         .iter()
         .map(|event| event.series.as_ref().unwrap().timestamp_ms)
@@ -236,7 +236,7 @@ fn scalars_are_series_and_other_objects_are_relational() {
     let (_, events) = decoded(&delivered(run.flush()));
     let scalar = |at: usize| {
         let series = events[at].series.clone().unwrap();
-        assert_eq!(events[at].format(), Format::Series);
+        assert_eq!(events[at].format(), PayloadFormat::Series);
         (
             series.scalar(),
             series.number,
@@ -245,9 +245,9 @@ fn scalars_are_series_and_other_objects_are_relational() {
             series.timestamp_ms,
         )
     };
-    assert_eq!(scalar(0), (Scalar::Number, Some(0.0), None, None, 1));
-    assert_eq!(scalar(1), (Scalar::Truth, None, Some(false), None, -2));
-    assert_eq!(scalar(2), (Scalar::Text, None, None, Some(String::new()), 3));
+    assert_eq!(scalar(0), (ScalarType::Number, Some(0.0), None, None, 1));
+    assert_eq!(scalar(1), (ScalarType::Truth, None, Some(false), None, -2));
+    assert_eq!(scalar(2), (ScalarType::Text, None, None, Some(String::new()), 3));
     assert_eq!(
         scalar(3).1,
         Some(9_007_199_254_740_992.0),
@@ -260,10 +260,13 @@ fn scalars_are_series_and_other_objects_are_relational() {
     assert_eq!(&payload[..], br#"{"value":0.1,"timestamp_ms":4}"#);
     assert_eq!(scalar(5).3.as_deref(), Some("on"));
     for event in &events[6..] {
-        assert_eq!((event.format(), event.series.is_none()), (Format::Relational, true));
+        assert_eq!(
+            (event.format(), event.series.is_none()),
+            (PayloadFormat::Relational, true)
+        );
     }
     let json = order.as_bytes().into();
-    assert_eq!(events[6].relational, Some(Relational { json }));
+    assert_eq!(events[6].relational, Some(RelationalPayload { json }));
 }
 
 #[test]
@@ -280,13 +283,13 @@ fn a_source_hears_of_an_event_when_its_bundle_was_delivered() {
         (1, 2)
     );
     out.pop().unwrap().ack.delivered();
-    assert_eq!(*run.outcomes.lock(), [Outcome::Acked, Outcome::Acked]);
+    assert_eq!(*run.outcomes.lock(), [AckResult::Acked, AckResult::Acked]);
     assert_eq!((run.counts().out, run.counts().in_flight), (1, 0));
     run.batch(vec![sample("a", 2.0, 2)]);
     drop(run.flush());
     assert_eq!(
         run.outcomes.lock().last(),
-        Some(&Outcome::Nacked),
+        Some(&AckResult::Nacked),
         "a bundle that is lost loses its events"
     );
 }
@@ -300,7 +303,7 @@ fn newer_events_replace_older_ones_which_are_done_with_then() {
     run.batch(vec![sample("a", 1.0, 3)]);
     assert_eq!(
         *run.outcomes.lock(),
-        [Outcome::Acked],
+        [AckResult::Acked],
         "nobody waits for the first one any more"
     );
     run.batch((4..10).map(|time| sample("a", 1.0, time)).collect());
@@ -456,12 +459,12 @@ fn events_leave_early_when_their_metadata_takes_too_much() {
 
 #[test]
 fn ids_of_topics_are_remembered_within_bounds() {
-    let mut few = Ids::new(2);
+    let mut few = TopicIdCache::new(2);
     for n in 0..10 {
         few.of(&topic(&format!("t{n}")).into()).unwrap();
         assert!(few.known.len() <= 2);
     }
-    let mut long = Ids::new(1 << 20);
+    let mut long = TopicIdCache::new(1 << 20);
     let name = "x".repeat(1 << 20);
     for n in 0..100 {
         long.of(&topic(&format!("{name}{n}")).into()).unwrap();
@@ -499,7 +502,7 @@ fn events_that_no_thread_will_emit_are_given_up() {
     run.batch(vec![sample("a", 1.0, 1), sample("b", 1.0, 1)]);
     let not_emitted = run.counters().not_emitted.clone();
     run.browsers.clear();
-    assert_eq!(*run.outcomes.lock(), [Outcome::Nacked]);
+    assert_eq!(*run.outcomes.lock(), [AckResult::Nacked]);
     let counts = run.counts();
     assert_eq!((counts.dropped(DropReason::Shutdown), counts.in_flight), (2, 0));
     assert_eq!(not_emitted.get(), 2);
@@ -518,10 +521,10 @@ fn topics_are_shown_page_by_page() {
     run.batch(vec![sample("b", Value::U64(u64::MAX), 1), sample("a", "x", 2), deep]);
     let directory = &run.spec.directory;
     let page = |offset, limit| {
-        let page = directory.page(&Page {
+        let page = directory.page(&PageQuery {
             offset,
             limit,
-            ..Page::default()
+            ..PageQuery::default()
         });
         checked_json(page)
     };
@@ -548,9 +551,9 @@ fn topics_are_shown_page_by_page() {
     }
     assert_eq!(page(Some(3), None), r#"{"total":3,"offset":3,"limit":100,"items":[]}"#);
     assert!(page(None, Some(1_000_000)).contains(r#""limit":10000,"#));
-    let other = Page {
+    let other = PageQuery {
         processor: Some("other".to_owned()),
-        ..Page::default()
+        ..PageQuery::default()
     };
     assert!(directory.page(&other).starts_with(r#"{"total":0,"#));
     let declared: Vec<String> = directory.endpoints().into_iter().map(|(path, _)| path).collect();
@@ -559,7 +562,7 @@ fn topics_are_shown_page_by_page() {
     let directory = run.spec.directory.clone();
     drop(run);
     assert!(
-        directory.page(&Page::default()).starts_with(r#"{"total":0,"#),
+        directory.page(&PageQuery::default()).starts_with(r#"{"total":0,"#),
         "a flow that has ended has none"
     );
 }
@@ -580,7 +583,7 @@ fn pages_are_made_beside_the_runtime() {
     });
     is_locked.recv().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let answer = directory::topics(State(run.spec.directory.clone()), Query(Page::default()));
+    let answer = directory::topics(State(run.spec.directory.clone()), Query(PageQuery::default()));
     let answered = runtime.spawn(answer);
     let is_answered = runtime.block_on(async {
         tokio::task::yield_now().await;
@@ -617,7 +620,7 @@ fn mistakes_are_told_at_their_place() {
         let errors = with_config(&yaml, |node, context| read(node, context)).err().unwrap();
         assert!(errors.iter().any(|text| text.contains(error)), "{yaml}: {errors:?}");
     }
-    let defaults = Limits {
+    let defaults = BrowserLimits {
         topics_max: 50_000,
         events_per_topic_max: 1,
         events_max: 10_000,
@@ -664,8 +667,8 @@ proptest! {
                 let (name, value, _, _) = &sent[series.timestamp_ms as usize];
                 prop_assert_eq!(&topics[&event.id].name, &format!("t{name}"));
                 let got = match series.scalar() {
-                    Scalar::Number => Value::F64(series.number.unwrap()),
-                    Scalar::Truth => Value::Bool(series.truth.unwrap()),
+                    ScalarType::Number => Value::F64(series.number.unwrap()),
+                    ScalarType::Truth => Value::Bool(series.truth.unwrap()),
                     _ => Value::from(series.text.as_deref().unwrap()),
                 };
                 prop_assert_eq!(&got, value);

@@ -11,18 +11,18 @@ fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> Request<()> {
     request.body(()).expect("a valid request")
 }
 
-fn origins() -> Origins {
-    Origins {
+fn origins() -> OriginPolicy {
+    OriginPolicy {
         allowed: vec!["https://grafana.example".to_owned()],
         own_name: Some("plant.example".to_owned()),
-        names: Names::Any,
-        links: Links::new(["/", "/ping", "/console/"]),
-        acting: ActingReads::new(["/takes/{queue}/events", "/sql", "/subscribe"].map(str::to_owned)),
+        names: HostNames::Any,
+        links: LinkablePaths::new(["/", "/ping", "/console/"]),
+        acting: ActingPaths::new(["/takes/{queue}/events", "/sql", "/subscribe"].map(str::to_owned)),
         tokens_in_address: vec!["/subscribe".to_owned()],
     }
 }
 
-fn is_answered(origins: &Origins, method: &str, path: &str, headers: &[(&str, &str)]) -> bool {
+fn is_answered(origins: &OriginPolicy, method: &str, path: &str, headers: &[(&str, &str)]) -> bool {
     origins.judge(&request(method, path, headers), false).is_ok()
 }
 
@@ -181,7 +181,7 @@ fn what_acts_when_it_is_read_is_opened_by_no_link_bookmark_or_address_bar() {
             for path in acting {
                 for method in ["GET", "HEAD"] {
                     let judged = origins().judge(&request(method, path, &opened), false);
-                    assert_eq!(judged, Err(Foreign::Opened), "{method} {path} {site} {said:?}");
+                    assert_eq!(judged, Err(OriginRefusal::Opened), "{method} {path} {site} {said:?}");
                 }
                 // A script of the own page, and whoever has proof that no page sent it.
                 let asked = [
@@ -235,7 +235,7 @@ fn a_browser_that_says_nothing_is_answered_only_with_what_no_page_can_add() {
     assert!(!silent("localhost:4195", &[("referer", "http://localhost:9999/")]));
     let encrypted = request("GET", "/acts", &[("host", "192.0.2.7"), CHROME]);
     for is_encrypted in [false, true] {
-        assert_eq!(origins().judge(&encrypted, is_encrypted), Err(Foreign::Silent));
+        assert_eq!(origins().judge(&encrypted, is_encrypted), Err(OriginRefusal::Silent));
     }
     assert!(is_answered(
         &origins(),
@@ -279,7 +279,7 @@ fn a_token_that_no_page_can_add_proves_that_none_did() {
 
 #[test]
 fn without_a_login_only_names_that_nobody_else_can_have_are_answered() {
-    let own = Origins::of_own_machine("plant.example:4195");
+    let own = OriginPolicy::of_own_machine("plant.example:4195");
     let cases = [
         ("localhost:4195", true),
         ("LOCALHOST", true),
@@ -306,7 +306,7 @@ fn without_a_login_only_names_that_nobody_else_can_have_are_answered() {
 #[test]
 fn a_request_names_one_host() {
     let judge = |headers: &[(&str, &str)]| origins().judge(&request("GET", "/ping", headers), false);
-    let is_wrong = |headers: &[(&str, &str)]| matches!(judge(headers), Err(Foreign::Host(_)));
+    let is_wrong = |headers: &[(&str, &str)]| matches!(judge(headers), Err(OriginRefusal::Host(_)));
     assert!(is_wrong(&[]));
     assert!(is_wrong(&[("host", "localhost"), ("host", "localhost")]));
     assert!(is_wrong(&[("host", "localhost"), ("host", "evil.example")]));
@@ -314,7 +314,7 @@ fn a_request_names_one_host() {
     assert_eq!(judge(&[("host", "")]), Ok(()), "a client that knows no name");
     let absolute = |host: &str| origins().judge(&request("GET", "http://localhost:1/ping", &[("host", host)]), false);
     assert_eq!(absolute("LOCALHOST:1"), Ok(()));
-    assert!(matches!(absolute("evil.example"), Err(Foreign::Host(_))));
+    assert!(matches!(absolute("evil.example"), Err(OriginRefusal::Host(_))));
     let old = |hosts: &[(&str, &str)]| {
         let mut old = request("GET", "/ping", hosts);
         *old.version_mut() = Version::HTTP_10;

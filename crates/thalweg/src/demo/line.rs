@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use thalweg_telemetry::{BalanceStatus, FlowStatus, StatusBoard, cpu_time, resident_bytes};
 
-pub struct Line {
+pub struct StatusLine {
     last: Option<(Instant, Duration, u64)>,
 }
 
-impl Line {
-    pub fn new() -> Line {
-        Line { last: None }
+impl StatusLine {
+    pub fn new() -> StatusLine {
+        StatusLine { last: None }
     }
 
     pub fn render(&mut self, board: &StatusBoard) -> String {

@@ -10,11 +10,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use thalweg_assemble::{Checked, Process, Stopped};
-use thalweg_config::{LoadOptions, Source};
+use thalweg_assemble::{CheckedConfig, Process, ShutdownReport};
+use thalweg_config::{LoadOptions, SourceText};
 use thalweg_telemetry::logging;
 
-use self::line::Line;
+use self::line::StatusLine;
 use self::plant::Plant;
 use crate::cli::DemoOptions;
 use crate::out;
@@ -31,7 +31,7 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     let checked = configuration(options, &plant)?;
     let mut log = checked.logging();
     log.level = logging::level("WARN").unwrap_or(log.level);
-    log.target = logging::Target::Stderr;
+    log.target = logging::LogTarget::Stderr;
     // Its plant is a child of this process on this machine, and not encrypted on purpose.
     log.only_errors_of = &["thalweg_opcua::connect"];
     logging::start(log);
@@ -56,7 +56,7 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     Ok(crate::run::exit_code(&stopped))
 }
 
-fn configuration(options: &DemoOptions, plant: &Plant) -> anyhow::Result<Checked> {
+fn configuration(options: &DemoOptions, plant: &Plant) -> anyhow::Result<CheckedConfig> {
     let environment = |name: &str| (name == "ENDPOINT").then(|| plant.endpoint.clone());
     let set = [
         ("data_dir", options.data_dir.display().to_string()),
@@ -65,8 +65,8 @@ fn configuration(options: &DemoOptions, plant: &Plant) -> anyhow::Result<Checked
     let set = set
         .map(|(path, value)| (path.to_owned(), serde_json::Value::from(value).to_string()))
         .to_vec();
-    let checked = Checked::text(
-        &Source::new("demo.yaml", FLOW),
+    let checked = CheckedConfig::text(
+        &SourceText::new("demo.yaml", FLOW),
         &environment,
         &LoadOptions { set, chilled: false },
     );
@@ -142,7 +142,7 @@ fn quoted(path: &Path) -> String {
 async fn watch(process: &Process, signals: Signals, duration: Option<Duration>) {
     let terminal = std::io::stdout().is_terminal();
     let start = Instant::now();
-    let mut line = Line::new();
+    let mut line = StatusLine::new();
     let mut timer = tokio::time::interval(Duration::from_secs(1));
     let stop = signals.stop();
     tokio::pin!(stop);
@@ -174,7 +174,7 @@ async fn watch(process: &Process, signals: Signals, duration: Option<Duration>) 
     say("stopping   draining and committing");
 }
 
-fn summary(stopped: &Stopped, options: &DemoOptions) {
+fn summary(stopped: &ShutdownReport, options: &DemoOptions) {
     for report in &stopped.flows {
         let counts = &report.counts;
         let sign = if counts.adds_up() {

@@ -8,21 +8,21 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::args::Append;
-use super::client::{Client, object};
+use super::args::EventsAppend;
+use super::client::{EventsClient, object};
 use crate::out;
 
 /// What an append takes at most, with room for what is between its messages.
 const INPUT_MAX: u64 = 100 << 20;
 
-pub fn run(options: &Append) -> Result<()> {
+pub fn run(options: &EventsAppend) -> Result<()> {
     let call = call(options)?;
-    let answer = Client::new(&options.server)?.call(&call)?;
+    let answer = EventsClient::new(&options.server)?.call(&call)?;
     out::line(answer)?;
     Ok(())
 }
 
-fn call(options: &Append) -> Result<String> {
+fn call(options: &EventsAppend) -> Result<String> {
     let stream = json!(options.stream);
     let mut settings = serde_json::Map::new();
     if let Some(version) = &options.expected_version {
@@ -83,11 +83,11 @@ fn messages(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::args::Server;
+    use crate::events::args::EventsEndpoint;
 
-    fn options() -> Append {
-        Append {
-            server: Server {
+    fn options() -> EventsAppend {
+        EventsAppend {
+            server: EventsEndpoint {
                 url: String::new(),
                 token: None,
                 token_file: None,

@@ -21,17 +21,17 @@ pub enum EventsCommand {
     /// Serve the store over HTTP; also without this word
     Serve(Box<ServeOptions>),
     /// Append a message to a stream, or messages of a file
-    Append(Append),
+    Append(EventsAppend),
     /// Print messages, those that are stored and those that come
-    Tail(Tail),
+    Tail(EventsTail),
     /// Print all streams of the namespace, one JSON document per line
-    Streams(Streams),
+    Streams(EventsStreams),
     /// Print all categories of the namespace, one JSON document per line
-    Categories(Server),
+    Categories(EventsEndpoint),
     /// Write all messages of the namespace into a file that `import` reads
-    Export(Export),
+    Export(EventsExport),
     /// Store messages of a file in the places that they say
-    Import(Import),
+    Import(EventsImport),
     /// Write everything of the server, as of one instant, into a file
     #[command(after_help = "\
 Exit codes:
@@ -39,7 +39,7 @@ Exit codes:
   1   it could not be made
   2   wrong usage
   65  something is damaged")]
-    Backup(Backup),
+    Backup(EventsBackup),
     /// Make a folder for `serve` of a backup
     #[command(after_help = "\
 Exit codes:
@@ -47,7 +47,7 @@ Exit codes:
   1   it could not be done; the folder has no data
   2   wrong usage
   65  the backup is damaged, or not whole; the folder has no data")]
-    Restore(Restore),
+    Restore(EventsRestore),
     /// Read everything and name what is damaged
     #[command(after_help = "\
 Exit codes:
@@ -55,9 +55,9 @@ Exit codes:
   1   it could not be found out
   2   wrong usage
   65  something is damaged")]
-    Verify(Verify),
+    Verify(EventsVerify),
     /// Free the space of messages that no reader sees any more
-    Scavenge(Scavenge),
+    Scavenge(EventsScavenge),
     /// Print the version
     Version,
     /// Print this help, or that of a command
@@ -69,7 +69,7 @@ Exit codes:
 
 /// Which server, and who asks.
 #[derive(Args)]
-pub struct Server {
+pub struct EventsEndpoint {
     /// Address of the server
     #[arg(
         long,
@@ -96,9 +96,9 @@ pub struct Server {
 
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("what").args(["kind", "input"]).required(true))]
-pub struct Append {
+pub struct EventsAppend {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// The stream, such as order-42
     pub stream: String,
     /// Type of the message
@@ -123,9 +123,9 @@ pub struct Append {
 
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("of").args(["stream", "category", "all"]).required(true))]
-pub struct Tail {
+pub struct EventsTail {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// Messages of a stream
     #[arg(long, value_name = "STREAM")]
     pub stream: Option<String>,
@@ -137,7 +137,7 @@ pub struct Tail {
     pub all: bool,
     /// Where to begin: start, end, or a position: of a stream its own, else a global one
     #[arg(long, value_name = "start|end|N", default_value = "start", value_parser = from)]
-    pub from: From,
+    pub from: TailStart,
     /// Only these types
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub types: Vec<String>,
@@ -145,25 +145,25 @@ pub struct Tail {
 
 /// A place to begin at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum TailStart {
     Start,
     End,
     At(u64),
 }
 
 #[derive(Args)]
-pub struct Streams {
+pub struct EventsStreams {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// Only those whose names begin so
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub prefix: String,
 }
 
 #[derive(Args)]
-pub struct Export {
+pub struct EventsExport {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// Only these categories, one behind the other
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = category)]
     pub categories: Vec<String>,
@@ -182,9 +182,9 @@ pub struct Export {
 }
 
 #[derive(Args)]
-pub struct Import {
+pub struct EventsImport {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// The file; without it, or with -, the standard input
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
@@ -200,16 +200,16 @@ pub struct Import {
 }
 
 #[derive(Args)]
-pub struct Backup {
+pub struct EventsBackup {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// The file, which is there only when it is whole; - is the standard output
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
 }
 
 #[derive(Args)]
-pub struct Restore {
+pub struct EventsRestore {
     /// The file that `backup` has made; - is the standard input
     #[arg(long, value_name = "FILE")]
     pub input: PathBuf,
@@ -219,18 +219,18 @@ pub struct Restore {
 }
 
 #[derive(Args)]
-pub struct Verify {
+pub struct EventsVerify {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// Of a folder that no process holds, in place of a server
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
-pub struct Scavenge {
+pub struct EventsScavenge {
     #[command(flatten)]
-    pub server: Server,
+    pub server: EventsEndpoint,
     /// Write all that is stored anew, and return when the bytes of what is deleted are in no file of the store
     #[arg(long)]
     pub erase: bool,
@@ -278,14 +278,14 @@ pub struct ServeOptions {
     pub test_mode: bool,
     /// debug, info, warn or error
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "THALWEG_EVENTS_LOG_LEVEL")]
-    pub log_level: Level,
+    pub log_level: LogLevel,
     #[arg(
         long,
         value_name = "FORMAT",
         default_value = "console",
         env = "THALWEG_EVENTS_LOG_FORMAT"
     )]
-    pub log_format: Format,
+    pub log_format: LogFormat,
     /// What an acknowledged write has survived: fsync all, interval and os a kill -9, memory nothing
     #[arg(
         long,
@@ -293,14 +293,14 @@ pub struct ServeOptions {
         default_value = "fsync",
         env = "THALWEG_EVENTS_DURABILITY"
     )]
-    pub durability: Durability,
+    pub durability: DurabilityMode,
     /// With --durability interval, how old what is not synced may become
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = thalweg_config::parse_duration,
           env = "THALWEG_EVENTS_SYNC_INTERVAL")]
     pub sync_interval: Duration,
     /// What becomes of damage: strict refuses to start, skip gives the damaged messages up
     #[arg(long, value_name = "HOW", default_value = "strict", env = "THALWEG_EVENTS_RECOVER")]
-    pub recover: Recover,
+    pub recover: RecoverMode,
     /// After a failed write or sync: exit with code 74, or stay and only read
     #[arg(long, value_name = "HOW", default_value = "exit", env = "THALWEG_EVENTS_ON_POISON")]
     pub on_poison: OnPoison,
@@ -351,7 +351,7 @@ pub struct ServeOptions {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Level {
+pub enum LogLevel {
     Debug,
     Info,
     Warn,
@@ -359,13 +359,13 @@ pub enum Level {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum LogFormat {
     Console,
     Json,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Durability {
+pub enum DurabilityMode {
     Fsync,
     Interval,
     Os,
@@ -382,7 +382,7 @@ pub enum DbType {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Recover {
+pub enum RecoverMode {
     Strict,
     Skip,
 }
@@ -422,12 +422,12 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-fn from(text: &str) -> Result<From, String> {
+fn from(text: &str) -> Result<TailStart, String> {
     match text {
-        "start" => Ok(From::Start),
-        "end" => Ok(From::End),
+        "start" => Ok(TailStart::Start),
+        "end" => Ok(TailStart::End),
         number => match number.parse() {
-            Ok(at) => Ok(From::At(at)),
+            Ok(at) => Ok(TailStart::At(at)),
             Err(_) => Err("it is start, end or a position from 0 on".to_owned()),
         },
     }

@@ -6,23 +6,23 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use thalweg_events::backup::{BackupError, BackupReader, Counts, Part};
+use thalweg_events::backup::{BackupCounts, BackupError, BackupPart, BackupReader};
 
-use super::args::{Backup, Restore};
-use super::client::Client;
-use super::files::Output;
-use super::progress::Progress;
+use super::args::{EventsBackup, EventsRestore};
+use super::client::EventsClient;
+use super::files::AtomicFile;
+use super::progress::ByteProgress;
 use crate::out;
 
 const BUFFER: usize = 1 << 18;
 
-pub fn backup(options: &Backup) -> Result<()> {
-    let mut answer = Client::patient(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
+pub fn backup(options: &EventsBackup) -> Result<()> {
+    let mut answer = EventsClient::patient(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
     let source = answer.body_mut().with_config().limit(u64::MAX).reader();
     let copied = match is_standard(&options.output) {
         true => copy(source, &mut io::stdout().lock())?,
         false => {
-            let mut file = Output::create(&options.output)?;
+            let mut file = AtomicFile::create(&options.output)?;
             let copied = copy(source, &mut file)?;
             file.finish()?;
             copied
@@ -41,21 +41,21 @@ fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-fn told(counts: &Counts) -> String {
+fn told(counts: &BackupCounts) -> String {
     format!("{} namespaces, {} messages", counts.namespaces, counts.messages)
 }
 
 /// To its end, which is the backup's. Returns what it has, and its bytes.
-fn copy(source: impl Read, into: &mut impl Write) -> Result<(Counts, u64)> {
-    let mut progress = Progress::new("backed up");
-    let copied = Copied {
+fn copy(source: impl Read, into: &mut impl Write) -> Result<(BackupCounts, u64)> {
+    let mut progress = ByteProgress::new("backed up");
+    let copied = TeeReader {
         source,
         into: &mut *into,
     };
     let mut backup = BackupReader::new(BufReader::with_capacity(BUFFER, copied)).map_err(cut_off)?;
     loop {
         match backup.next_part().map_err(cut_off)? {
-            Some(Part::End(counts)) => {
+            Some(BackupPart::End(counts)) => {
                 let bytes = backup.bytes();
                 drop(backup);
                 into.flush().context("cannot write the backup")?;
@@ -79,12 +79,12 @@ fn cut_off(error: BackupError) -> anyhow::Error {
 }
 
 /// Reads what it writes.
-struct Copied<'a, R, W> {
+struct TeeReader<'a, R, W> {
     source: R,
     into: &'a mut W,
 }
 
-impl<R: Read, W: Write> Read for Copied<'_, R, W> {
+impl<R: Read, W: Write> Read for TeeReader<'_, R, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match self.source.read(buffer) {
             // Chunks without the last one.
@@ -98,7 +98,7 @@ impl<R: Read, W: Write> Read for Copied<'_, R, W> {
     }
 }
 
-pub fn restore(options: &Restore) -> Result<()> {
+pub fn restore(options: &EventsRestore) -> Result<()> {
     let shown = options.input.display().to_string();
     let source: Box<dyn Read + Send> = match is_standard(&options.input) {
         true => Box::new(io::stdin()),
@@ -106,7 +106,7 @@ pub fn restore(options: &Restore) -> Result<()> {
     };
     let source = BufReader::with_capacity(BUFFER, source);
     let runtime = crate::runtime()?;
-    let mut progress = Progress::new("read");
+    let mut progress = ByteProgress::new("read");
     let restored = runtime.block_on(thalweg_assemble::restore_events(
         &options.data_dir,
         source,

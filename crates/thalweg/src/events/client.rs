@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use ureq::http::Response;
 use ureq::{AsSendBody, Body};
 
-use super::args::Server;
-use super::elements::Elements;
-use crate::http::{self, Http, Target};
+use super::args::EventsEndpoint;
+use super::json_array::JsonArrayReader;
+use crate::http::{self, HttpClient, HttpTarget};
 
 /// Of what is read as a whole: more than any single answer has.
 const ANSWER_MAX: u64 = 64 << 20;
@@ -19,34 +19,34 @@ const ANSWER_MAX: u64 = 64 << 20;
 /// Longer than a server needs for any call but those that go through all that is stored.
 const ANSWER_BEGINS: Duration = Duration::from_secs(120);
 
-pub struct Client(Http);
+pub struct EventsClient(HttpClient);
 
-impl Client {
+impl EventsClient {
     /// One whose answers begin soon, and take as long as they take.
-    pub fn new(server: &Server) -> Result<Client> {
-        Client::with(server, None, Some(ANSWER_BEGINS))
+    pub fn new(server: &EventsEndpoint) -> Result<EventsClient> {
+        EventsClient::with(server, None, Some(ANSWER_BEGINS))
     }
 
     /// One whose requests take as long as they take.
-    pub fn patient(server: &Server) -> Result<Client> {
-        Client::with(server, None, None)
+    pub fn patient(server: &EventsEndpoint) -> Result<EventsClient> {
+        EventsClient::with(server, None, None)
     }
 
     /// One whose requests end after a time, with whatever their answers have been so far.
-    pub fn with_timeout(server: &Server, timeout: Duration) -> Result<Client> {
-        Client::with(server, Some(timeout), None)
+    pub fn with_timeout(server: &EventsEndpoint, timeout: Duration) -> Result<EventsClient> {
+        EventsClient::with(server, Some(timeout), None)
     }
 
-    fn with(server: &Server, timeout: Option<Duration>, answer: Option<Duration>) -> Result<Client> {
+    fn with(server: &EventsEndpoint, timeout: Option<Duration>, answer: Option<Duration>) -> Result<EventsClient> {
         let token = http::token(server.token.as_ref(), server.token_file.as_ref())?;
-        let target = Target {
+        let target = HttpTarget {
             url: &server.url,
             token: token.as_deref().filter(|token| !token.is_empty()),
             ca_file: server.ca_file.as_deref(),
             timeout,
             answer,
         };
-        Http::new(target).map(Client)
+        HttpClient::new(target).map(EventsClient)
     }
 
     /// The text of the result.
@@ -66,9 +66,9 @@ impl Client {
     }
 
     /// The elements of the result, as they come.
-    pub fn elements(&self, call: &Value) -> Result<Elements<impl Read + use<>>> {
+    pub fn elements(&self, call: &Value) -> Result<JsonArrayReader<impl Read + use<>>> {
         let body = self.rpc(&call.to_string())?.into_body();
-        Ok(Elements::new(body.into_with_config().limit(u64::MAX).reader()))
+        Ok(JsonArrayReader::new(body.into_with_config().limit(u64::MAX).reader()))
     }
 
     fn rpc(&self, call: &str) -> Result<Response<Body>> {
@@ -89,7 +89,7 @@ impl Client {
             return Ok(response);
         }
         let text = response.body_mut().with_config().limit(ANSWER_MAX).read_to_string();
-        Err(Refused {
+        Err(ServerRefusal {
             status: status.as_u16(),
             text: refusal(&text.unwrap_or_default(), status.as_u16()),
         }
@@ -100,7 +100,7 @@ impl Client {
 /// The server has understood and does not do it.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Refused {
+pub struct ServerRefusal {
     pub status: u16,
     text: String,
 }

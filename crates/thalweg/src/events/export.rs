@@ -9,10 +9,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
-use super::args::Export;
-use super::client::Client;
-use super::files::Output;
-use super::record::Row;
+use super::args::EventsExport;
+use super::client::EventsClient;
+use super::files::AtomicFile;
+use super::record::MessageRow;
 use crate::out;
 
 /// Messages of one request. A server may give fewer, so only a page without any is the end.
@@ -21,11 +21,11 @@ const PAGE: u64 = 1000;
 const LONG_PAGE: u64 = 10_000;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-pub fn run(options: &Export) -> Result<()> {
-    let mut export = Exported::new(options)?;
+pub fn run(options: &EventsExport) -> Result<()> {
+    let mut export = Exporter::new(options)?;
     let written = match &options.output {
         Some(path) => {
-            let mut file = BufWriter::with_capacity(1 << 18, Output::create(path)?);
+            let mut file = BufWriter::with_capacity(1 << 18, AtomicFile::create(path)?);
             export.all(options, &mut file)?;
             let file = file.into_inner().map_err(|error| error.into_error());
             file.with_context(|| format!("cannot write {}", path.display()))?
@@ -53,13 +53,13 @@ fn is_closed(error: &anyhow::Error) -> bool {
 }
 
 /// Global position of the newest message; 0 without any.
-pub fn newest(client: &Client) -> Result<u64> {
+pub fn newest(client: &EventsClient) -> Result<u64> {
     // Two, so that a server that does not know `direction` shows itself: it gives the oldest two.
     let call = json!(["category.get", "", {"direction": "backward", "batchSize": 2}]);
     let mut page = client.elements(&call)?;
     let mut first_two = Vec::with_capacity(2);
     while let Some(text) = page.next()? {
-        first_two.push(Row::parse(&text)?.global);
+        first_two.push(MessageRow::parse(&text)?.global);
         if first_two.len() == 2 {
             break;
         }
@@ -75,12 +75,12 @@ pub fn newest(client: &Client) -> Result<u64> {
 /// Shows all messages of a category from a global position on, up to `last`, page by page. Returns the last position that was
 /// shown, or the one before `from`. Ends at a page without a message; a server whose pages do not go on is an error.
 fn walk(
-    client: &Client,
+    client: &EventsClient,
     category: &str,
     from: u64,
     last: u64,
     page_size: u64,
-    show: &mut dyn FnMut(&Row) -> Result<()>,
+    show: &mut dyn FnMut(&MessageRow) -> Result<()>,
 ) -> Result<u64> {
     let mut next = from;
     while next <= last {
@@ -88,7 +88,7 @@ fn walk(
         let mut page = client.elements(&call)?;
         let asked_from = next;
         while let Some(text) = page.next()? {
-            let row = Row::parse(&text)?;
+            let row = MessageRow::parse(&text)?;
             ensure!(
                 row.global >= next,
                 "the server was asked for messages from position {asked_from} on and gives position {} where {next} or a later \
@@ -107,8 +107,8 @@ fn walk(
     Ok(next.min(last.saturating_add(1)) - 1)
 }
 
-struct Exported {
-    client: Client,
+struct Exporter {
+    client: EventsClient,
     /// What is stored later is not exported, so that there is an end.
     last: u64,
     count: u64,
@@ -116,10 +116,10 @@ struct Exported {
     on_terminal: bool,
 }
 
-impl Exported {
-    fn new(options: &Export) -> Result<Exported> {
-        let client = Client::new(&options.server)?;
-        Ok(Exported {
+impl Exporter {
+    fn new(options: &EventsExport) -> Result<Exporter> {
+        let client = EventsClient::new(&options.server)?;
+        Ok(Exporter {
             last: newest(&client)?,
             client,
             count: 0,
@@ -128,7 +128,7 @@ impl Exported {
         })
     }
 
-    fn all(&mut self, options: &Export, out: &mut impl Write) -> Result<()> {
+    fn all(&mut self, options: &EventsExport, out: &mut impl Write) -> Result<()> {
         if !options.gzip {
             return self.categories(options, out);
         }
@@ -140,7 +140,7 @@ impl Exported {
         Ok(())
     }
 
-    fn categories(&mut self, options: &Export, out: &mut impl Write) -> Result<()> {
+    fn categories(&mut self, options: &EventsExport, out: &mut impl Write) -> Result<()> {
         if options.categories.is_empty() {
             let shown = self.category("", options, out)?;
             return self.is_complete(shown);
@@ -156,7 +156,7 @@ impl Exported {
     }
 
     /// An empty name is that of all.
-    fn category(&mut self, category: &str, options: &Export, out: &mut impl Write) -> Result<u64> {
+    fn category(&mut self, category: &str, options: &EventsExport, out: &mut impl Write) -> Result<u64> {
         let (count, told, on_terminal) = (&mut self.count, &mut self.told, self.on_terminal);
         walk(&self.client, category, 1, self.last, PAGE, &mut |row| {
             if within(row.time, options) {
@@ -179,7 +179,7 @@ impl Exported {
         }
         let call = json!(["category.get", "", {"position": self.last, "batchSize": 1}]);
         let is_there = match self.client.elements(&call)?.next()? {
-            Some(text) => Row::parse(&text)?.global == self.last,
+            Some(text) => MessageRow::parse(&text)?.global == self.last,
             None => false,
         };
         if is_there || newest(&self.client)? == self.last {
@@ -192,7 +192,7 @@ impl Exported {
     }
 }
 
-fn within(time: i64, options: &Export) -> bool {
+fn within(time: i64, options: &EventsExport) -> bool {
     options.since.is_none_or(|since| time >= since) && options.until.is_none_or(|until| time < until)
 }
 

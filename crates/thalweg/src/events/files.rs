@@ -21,16 +21,16 @@ pub fn input(path: Option<&Path>) -> Result<Box<dyn Read>> {
 /// Files of one name that are written at once, with those that killed processes have left.
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// A file that is being written under another name. Dropped before [`Output::finish`], it goes.
-pub struct Output {
+/// A file that is being written under another name. Dropped before [`AtomicFile::finish`], it goes.
+pub struct AtomicFile {
     file: File,
     /// `None` once it has its name.
     partial: Option<PathBuf>,
     path: PathBuf,
 }
 
-impl Output {
-    pub fn create(path: &Path) -> Result<Output> {
+impl AtomicFile {
+    pub fn create(path: &Path) -> Result<AtomicFile> {
         let name = path.file_name().unwrap_or_default();
         anyhow::ensure!(!name.is_empty(), "{} is no name of a file", path.display());
         // A process of another container may have the same id, and write beside this one.
@@ -46,7 +46,7 @@ impl Output {
                 _ => break,
             }
         }
-        Ok(Output {
+        Ok(AtomicFile {
             file: made.with_context(|| format!("cannot write {}", partial.display()))?,
             partial: Some(partial),
             path: path.to_owned(),
@@ -68,7 +68,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
     }
@@ -78,7 +78,7 @@ impl Write for Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(partial) = &self.partial {
             let _ = std::fs::remove_file(partial);
@@ -96,12 +96,12 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("out");
         let names = || std::fs::read_dir(&folder).unwrap().count();
-        let mut given_up = Output::create(&path).unwrap();
+        let mut given_up = AtomicFile::create(&path).unwrap();
         given_up.write_all(b"half").unwrap();
         assert!(!path.exists());
         drop(given_up);
         assert_eq!(names(), 0);
-        let mut whole = Output::create(&path).unwrap();
+        let mut whole = AtomicFile::create(&path).unwrap();
         whole.write_all(b"whole").unwrap();
         whole.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), names()), (b"whole".to_vec(), 1));
@@ -114,7 +114,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("thalweg-two-files-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("out");
-        let mut outputs = [Output::create(&path).unwrap(), Output::create(&path).unwrap()];
+        let mut outputs = [AtomicFile::create(&path).unwrap(), AtomicFile::create(&path).unwrap()];
         for word in ["first ", "half"] {
             for output in &mut outputs {
                 output.write_all(word.as_bytes()).unwrap();

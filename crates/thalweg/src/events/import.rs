@@ -10,8 +10,8 @@ use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 use ureq::SendBody;
 
-use super::args::Import;
-use super::client::Client;
+use super::args::EventsImport;
+use super::client::EventsClient;
 use super::files;
 use crate::out;
 
@@ -19,7 +19,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const USAGE: u8 = 2;
 const BUFFER: usize = 1 << 18;
 
-pub fn run(options: &Import) -> Result<ExitCode> {
+pub fn run(options: &EventsImport) -> Result<ExitCode> {
     let from_stdin = options.input.as_ref().is_none_or(|path| path.as_os_str() == "-");
     if options.force && !options.yes {
         if from_stdin {
@@ -33,7 +33,7 @@ pub fn run(options: &Import) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     }
-    let client = Client::patient(&options.server)?;
+    let client = EventsClient::patient(&options.server)?;
     // An import of nothing: whether the server takes one is found out before a file is sent to it, or anything is removed.
     outcome(&client, "/import", SendBody::none())?;
     let input = files::input(options.input.as_deref())?;
@@ -48,7 +48,7 @@ pub fn run(options: &Import) -> Result<ExitCode> {
         true => "/import?force=true",
         false => "/import",
     };
-    let mut counted = Counted {
+    let mut counted = CountingReader {
         source,
         lines: 0,
         records: 0,
@@ -101,7 +101,7 @@ fn is_meant() -> Result<bool> {
 }
 
 /// The last event of an import.
-fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
+fn outcome(client: &EventsClient, path: &str, body: SendBody<'_>) -> Result<Value> {
     let headers = [("content-type", "application/x-ndjson")];
     let mut answer = client.ask("POST", path, &headers, body)?;
     let events = BufReader::new(answer.body_mut().with_config().limit(u64::MAX).reader());
@@ -140,7 +140,7 @@ fn is_all(records: u64, done: &Value) -> Result<()> {
 }
 
 /// Tells how far it is, since the server's own reports are read only when all was sent.
-struct Counted {
+struct CountingReader {
     source: BufReader<Box<dyn Read>>,
     lines: u64,
     /// Lines that are not blank.
@@ -152,7 +152,7 @@ struct Counted {
     failed: Option<io::Error>,
 }
 
-impl Counted {
+impl CountingReader {
     fn count(&mut self, bytes: &[u8]) {
         for byte in bytes {
             match byte {
@@ -171,7 +171,7 @@ impl Counted {
     }
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = match self.source.read(into) {
             Ok(count) => count,

@@ -4,27 +4,27 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::args::{Server, Streams};
-use super::client::Client;
+use super::args::{EventsEndpoint, EventsStreams};
+use super::client::EventsClient;
 use crate::out;
 
 /// Streams of one request, which is as many as the server gives.
 const PAGE: usize = 1000;
 
 #[derive(Deserialize)]
-struct Named {
+struct ListedStream {
     stream: String,
 }
 
-pub fn streams(options: &Streams) -> Result<()> {
-    let client = Client::new(&options.server)?;
+pub fn streams(options: &EventsStreams) -> Result<()> {
+    let client = EventsClient::new(&options.server)?;
     let mut cursor = String::new();
     loop {
         let call = json!(["ns.streams", {"prefix": options.prefix, "cursor": cursor, "limit": PAGE}]);
         let mut page = client.elements(&call)?;
         let mut is_empty = true;
         while let Some(text) = page.next()? {
-            let named: Named = serde_json::from_str(&text).context("the answer has a stream without a name")?;
+            let named: ListedStream = serde_json::from_str(&text).context("the answer has a stream without a name")?;
             ensure!(
                 is_empty && cursor.is_empty() || named.stream > cursor,
                 "the server gives stream {} behind {cursor}: it does not go on from a cursor, so there is no end",
@@ -42,8 +42,8 @@ pub fn streams(options: &Streams) -> Result<()> {
     }
 }
 
-pub fn categories(server: &Server) -> Result<()> {
-    let mut all = Client::new(server)?.elements(&json!(["ns.categories"]))?;
+pub fn categories(server: &EventsEndpoint) -> Result<()> {
+    let mut all = EventsClient::new(server)?.elements(&json!(["ns.categories"]))?;
     while let Some(text) = all.next()? {
         if !out::line(text)? {
             break;

@@ -7,18 +7,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::args::{Scavenge, Verify};
-use super::client::Client;
-use super::progress::Progress;
+use super::args::{EventsScavenge, EventsVerify};
+use super::client::EventsClient;
+use super::progress::ByteProgress;
 use crate::out;
 
 /// Something is damaged.
 const DAMAGED: u8 = 65;
 
-pub fn verify(options: &Verify) -> Result<ExitCode> {
+pub fn verify(options: &EventsVerify) -> Result<ExitCode> {
     let found = match &options.data_dir {
         Some(folder) => of_folder(folder)?,
-        None => Client::patient(&options.server)?.value(&json!(["sys.verify"]))?,
+        None => EventsClient::patient(&options.server)?.value(&json!(["sys.verify"]))?,
     };
     out::line(&found)?;
     let faults = found["faults"].as_array().map_or(&[][..], Vec::as_slice);
@@ -40,7 +40,7 @@ pub fn verify(options: &Verify) -> Result<ExitCode> {
 /// In the form of the server's answer.
 fn of_folder(folder: &Path) -> Result<Value> {
     let runtime = crate::runtime()?;
-    let mut progress = Progress::new("verified");
+    let mut progress = ByteProgress::new("verified");
     let verified = runtime.block_on(thalweg_assemble::verify_events(folder, move |verified| {
         progress.tell(verified.bytes);
     }))?;
@@ -52,12 +52,12 @@ fn of_folder(folder: &Path) -> Result<Value> {
     Ok(json!({"messages": verified.messages, "bytes": verified.bytes, "faults": faults}))
 }
 
-pub fn scavenge(options: &Scavenge) -> Result<()> {
+pub fn scavenge(options: &EventsScavenge) -> Result<()> {
     let call = match options.erase {
         true => "[\"sys.scavenge\",{\"erase\":true}]",
         false => "[\"sys.scavenge\"]",
     };
-    let freed = Client::patient(&options.server)?.call(call)?;
+    let freed = EventsClient::patient(&options.server)?.call(call)?;
     out::line(freed)?;
     Ok(())
 }

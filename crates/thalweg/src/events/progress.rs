@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// The line ends when it is dropped.
-pub struct Progress {
+pub struct ByteProgress {
     done: &'static str,
     told: Instant,
     on_terminal: bool,
     begun: bool,
 }
 
-impl Progress {
+impl ByteProgress {
     /// `done` is what happened to the bytes.
-    pub fn new(done: &'static str) -> Progress {
-        Progress {
+    pub fn new(done: &'static str) -> ByteProgress {
+        ByteProgress {
             done,
             told: Instant::now(),
             on_terminal: io::stderr().is_terminal(),
@@ -33,7 +33,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ByteProgress {
     fn drop(&mut self) {
         if self.begun {
             let _ = writeln!(io::stderr());

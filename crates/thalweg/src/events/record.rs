@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 /// Parts of a text that was read.
 #[derive(Debug)]
-pub struct Row<'a> {
+pub struct MessageRow<'a> {
     id: &'a RawValue,
     stream: &'a RawValue,
     kind: &'a RawValue,
@@ -19,14 +19,14 @@ pub struct Row<'a> {
     written_time: &'a RawValue,
 }
 
-impl<'a> Row<'a> {
+impl<'a> MessageRow<'a> {
     /// Of `[id, stream, type, position, globalPosition, data, metadata, time]`.
-    pub fn parse(text: &'a str) -> Result<Row<'a>> {
+    pub fn parse(text: &'a str) -> Result<MessageRow<'a>> {
         let wrong = || format!("the answer has a message that is none: {}", shortened(text));
         let parts: [&RawValue; 8] = serde_json::from_str(text).with_context(wrong)?;
         let [id, stream, kind, position, global, data, metadata, time] = parts;
         let written: String = serde_json::from_str(time.get()).with_context(wrong)?;
-        Ok(Row {
+        Ok(MessageRow {
             id,
             stream,
             kind,
@@ -41,7 +41,7 @@ impl<'a> Row<'a> {
 
     /// Without an end of line.
     pub fn record(&self) -> String {
-        let Row {
+        let MessageRow {
             id,
             stream,
             kind,
@@ -70,7 +70,7 @@ mod tests {
     fn a_record_has_the_very_text_of_the_message() {
         let row = r#"["0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819","order-7","Cr\u00e9ated",0,47,{"b":1.10,"a":12345678901234567890,"a":2},null,"2026-01-15T10:00:00.5Z"]"#;
         let expected = r#"{"id":"0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819","stream":"order-7","type":"Cr\u00e9ated","pos":0,"gpos":47,"data":{"b":1.10,"a":12345678901234567890,"a":2},"meta":null,"time":"2026-01-15T10:00:00.5Z"}"#;
-        let parsed = Row::parse(row).unwrap();
+        let parsed = MessageRow::parse(row).unwrap();
         assert_eq!(parsed.record(), expected);
         assert_eq!((parsed.global, parsed.time), (47, 1_768_471_200_500_000));
     }
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn what_is_no_message_is_told() {
         for text in ["[]", "null", "[1,2,3,4,5,6,7,8]", r#"["a","b","c",0,1,{},null]"#, ""] {
-            assert!(Row::parse(text).is_err(), "{text}");
+            assert!(MessageRow::parse(text).is_err(), "{text}");
         }
     }
 }

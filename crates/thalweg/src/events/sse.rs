@@ -7,23 +7,23 @@ use std::io::{self, BufRead};
 const LINE_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct SseEvent {
     /// `message` if it does not say.
     pub kind: String,
     pub id: Option<String>,
     pub data: String,
 }
 
-pub struct Events<R>(R);
+pub struct SseReader<R>(R);
 
-impl<R: BufRead> Events<R> {
-    pub fn new(source: R) -> Events<R> {
-        Events(source)
+impl<R: BufRead> SseReader<R> {
+    pub fn new(source: R) -> SseReader<R> {
+        SseReader(source)
     }
 
     /// `None` at the end of the body. Comments are passed over.
-    pub fn next(&mut self) -> io::Result<Option<Event>> {
-        let mut event = Event::default();
+    pub fn next(&mut self) -> io::Result<Option<SseEvent>> {
+        let mut event = SseEvent::default();
         let mut line = String::new();
         loop {
             line.clear();
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn only_whole_events_count() {
         let text = ": ready\n\nevent: message\nid: 7\ndata: {\"a\":1}\n\n: hb\n\ndata:b\r\n\r\nevent: message\nid: 8\ndata: cut";
-        let mut events = Events::new(text.as_bytes());
+        let mut events = SseReader::new(text.as_bytes());
         let first = events.next().unwrap().unwrap();
         assert_eq!(
             (first.kind.as_str(), first.id.as_deref(), first.data.as_str()),
@@ -80,7 +80,7 @@ mod tests {
             ("message", None, "b")
         );
         assert_eq!(events.next().unwrap(), None);
-        let mut cut = Events::new("id: 8\ndata: x\n".as_bytes());
+        let mut cut = SseReader::new("id: 8\ndata: x\n".as_bytes());
         assert_eq!(cut.next().unwrap(), None);
     }
 }

@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::args::{From, Tail};
-use super::client::{Client, Refused, encoded};
+use super::args::{EventsTail, TailStart};
+use super::client::{EventsClient, ServerRefusal, encoded};
 use super::export::newest;
-use super::record::Row;
-use super::sse::{Event, Events};
+use super::record::MessageRow;
+use super::sse::{SseEvent, SseReader};
 use crate::out;
 
 /// A connection is left for a new one after so long: a server that is gone without a word is noticed then.
@@ -21,7 +21,7 @@ const RENEW: Duration = Duration::from_secs(300);
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-pub fn run(options: &Tail) -> Result<ExitCode> {
+pub fn run(options: &EventsTail) -> Result<ExitCode> {
     let runtime = crate::runtime()?;
     let _entered = runtime.enter();
     let interrupted = stopped()?;
@@ -54,16 +54,16 @@ fn stopped() -> Result<impl Future<Output = ()>> {
 }
 
 /// Returns when nobody reads any more.
-fn follow(options: &Tail) -> Result<()> {
-    let client = Client::new(&options.server)?;
-    let subscriber = Client::with_timeout(&options.server, RENEW)?;
+fn follow(options: &EventsTail) -> Result<()> {
+    let client = EventsClient::new(&options.server)?;
+    let subscriber = EventsClient::with_timeout(&options.server, RENEW)?;
     let query = query(options, start(options, &client)?);
     let (mut last, mut pause, mut connected) = (None::<u64>, PAUSE_MIN, false);
     loop {
         let ended = listen(&subscriber, &query, &mut last, &mut connected);
         match ended {
-            Ok(End::NobodyReads) => return Ok(()),
-            Ok(End::Renew) => pause = PAUSE_MIN,
+            Ok(TailEnd::NobodyReads) => return Ok(()),
+            Ok(TailEnd::Renew) => pause = PAUSE_MIN,
             // A wrong token or an unknown namespace will be so the next time, too, and so is a wrong address at the start.
             Err(error) if is_final(&error) || !connected => return Err(error),
             Err(error) => {
@@ -75,30 +75,30 @@ fn follow(options: &Tail) -> Result<()> {
     }
 }
 
-enum End {
+enum TailEnd {
     NobodyReads,
     Renew,
 }
 
 fn is_final(error: &anyhow::Error) -> bool {
-    let refused = error.downcast_ref::<Refused>();
+    let refused = error.downcast_ref::<ServerRefusal>();
     refused.is_some_and(|refused| (400..500).contains(&refused.status))
 }
 
 /// Where a first connection begins. The end is looked up once, so that what comes before a second connection is not missed.
-fn start(options: &Tail, client: &Client) -> Result<u64> {
+fn start(options: &EventsTail, client: &EventsClient) -> Result<u64> {
     match (options.from, &options.stream) {
-        (From::Start, _) => Ok(0),
-        (From::At(at), _) => Ok(at),
-        (From::End, Some(stream)) => {
+        (TailStart::Start, _) => Ok(0),
+        (TailStart::At(at), _) => Ok(at),
+        (TailStart::End, Some(stream)) => {
             let version: Option<u64> = client.value(&json!(["stream.version", stream]))?;
             Ok(version.map_or(0, |version| version + 1))
         }
-        (From::End, None) => Ok(newest(client)? + 1),
+        (TailStart::End, None) => Ok(newest(client)? + 1),
     }
 }
 
-fn query(options: &Tail, position: u64) -> String {
+fn query(options: &EventsTail, position: u64) -> String {
     let of = match (&options.stream, &options.category) {
         (Some(stream), _) => format!("stream={}", encoded(stream)),
         (None, Some(category)) => format!("category={}", encoded(category)),
@@ -112,28 +112,28 @@ fn query(options: &Tail, position: u64) -> String {
 }
 
 /// One connection, to its end.
-fn listen(client: &Client, query: &str, last: &mut Option<u64>, connected: &mut bool) -> Result<End> {
+fn listen(client: &EventsClient, query: &str, last: &mut Option<u64>, connected: &mut bool) -> Result<TailEnd> {
     let behind = last.map(|last| last.to_string());
     let mut headers = vec![("accept", "text/event-stream")];
     headers.extend(behind.as_deref().map(|last| ("last-event-id", last)));
     let mut answer = client.ask("GET", query, &headers, ())?;
     *connected = true;
     let body = answer.body_mut().with_config().limit(u64::MAX).reader();
-    let mut events = Events::new(BufReader::with_capacity(1 << 16, body));
+    let mut events = SseReader::new(BufReader::with_capacity(1 << 16, body));
     // An error is the connection's, whose time was over or which broke; either way the next one goes on.
     while let Ok(Some(event)) = events.next() {
         if !print(&event, last)? {
-            return Ok(End::NobodyReads);
+            return Ok(TailEnd::NobodyReads);
         }
     }
-    Ok(End::Renew)
+    Ok(TailEnd::Renew)
 }
 
 /// `false`: nobody reads any more.
-fn print(event: &Event, last: &mut Option<u64>) -> Result<bool> {
+fn print(event: &SseEvent, last: &mut Option<u64>) -> Result<bool> {
     match event.kind.as_str() {
         "message" => {
-            let row = Row::parse(&event.data)?;
+            let row = MessageRow::parse(&event.data)?;
             let read_on = out::line(row.record())?;
             *last = Some(row.global);
             Ok(read_on)
@@ -152,11 +152,11 @@ fn print(event: &Event, last: &mut Option<u64>) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::args::Server;
+    use crate::events::args::EventsEndpoint;
 
-    fn options() -> Tail {
-        Tail {
-            server: Server {
+    fn options() -> EventsTail {
+        EventsTail {
+            server: EventsEndpoint {
                 url: String::new(),
                 token: None,
                 token_file: None,
@@ -165,7 +165,7 @@ mod tests {
             stream: None,
             category: None,
             all: true,
-            from: From::Start,
+            from: TailStart::Start,
             types: Vec::new(),
         }
     }
@@ -176,7 +176,7 @@ mod tests {
             query(&options(), 7),
             "/subscribe?all=true&catchup=true&position=7&data=true"
         );
-        let of_stream = Tail {
+        let of_stream = EventsTail {
             stream: Some("a-1+b".to_owned()),
             types: vec!["A B".to_owned(), "C".to_owned()],
             ..options()
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn the_next_connection_goes_on_behind_the_last_message() {
         let data = r#"["i","s-1","t",0,12,{},null,"2026-01-15T10:00:00Z"]"#;
-        let event = Event {
+        let event = SseEvent {
             kind: "message".to_owned(),
             id: Some("12".to_owned()),
             data: data.to_owned(),

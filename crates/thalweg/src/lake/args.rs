@@ -27,11 +27,11 @@ Exit codes:
     /// What was done to a table, commit by commit, the newest last
     History(HistoryOptions),
     /// Merge small files now, also those of hours that are not over
-    Compact(UpkeepOptions),
+    Compact(MaintainOptions),
     /// Let rows go now that are older than lake.retention keeps them
-    Retain(UpkeepOptions),
+    Retain(MaintainOptions),
     /// Delete files now that left their tables, and such as nobody needs, once they are older than lake.vacuum.retain
-    Vacuum(UpkeepOptions),
+    Vacuum(MaintainOptions),
     /// Check that tables are what their logs say; changes nothing
     #[command(after_help = "\
 Exit codes:
@@ -43,7 +43,7 @@ Exit codes:
 
 /// Which lake.
 #[derive(Args, Clone)]
-pub struct Place {
+pub struct LakeLocationOptions {
     /// Where the lake is kept [default: ./thalweg-data, or what the configuration says]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -52,29 +52,31 @@ pub struct Place {
     pub lake: Option<String>,
 }
 
-impl Place {
+impl LakeLocationOptions {
     pub fn data_dir(&self) -> PathBuf {
         self.data_dir.clone().unwrap_or_else(|| PathBuf::from("./thalweg-data"))
     }
 
-    pub fn open(&self) -> anyhow::Result<thalweg_assemble::LakePlace> {
-        thalweg_assemble::LakePlace::new(&self.data_dir(), self.lake.as_deref())
+    pub fn open(&self) -> anyhow::Result<thalweg_assemble::LakeLocation> {
+        thalweg_assemble::LakeLocation::new(&self.data_dir(), self.lake.as_deref())
     }
 
     /// As a configuration says it, if the command line does not.
     pub fn open_with(
         &self,
-        checked: Option<&thalweg_assemble::Checked>,
-    ) -> anyhow::Result<thalweg_assemble::LakePlace> {
+        checked: Option<&thalweg_assemble::CheckedConfig>,
+    ) -> anyhow::Result<thalweg_assemble::LakeLocation> {
         match checked {
-            Some(checked) if self.lake.is_none() => thalweg_assemble::LakePlace::configured(checked, &self.data_dir()),
+            Some(checked) if self.lake.is_none() => {
+                thalweg_assemble::LakeLocation::configured(checked, &self.data_dir())
+            }
             _ => self.open(),
         }
     }
 
     /// The data folder as a configuration says it, if the command line does not.
-    pub fn or(&self, configured: Option<&PathBuf>) -> Place {
-        Place {
+    pub fn or(&self, configured: Option<&PathBuf>) -> LakeLocationOptions {
+        LakeLocationOptions {
             data_dir: self.data_dir.clone().or_else(|| configured.cloned()),
             lake: self.lake.clone(),
         }
@@ -83,7 +85,7 @@ impl Place {
 
 /// Who asks the process that holds the folder.
 #[derive(Args, Clone, Default)]
-pub struct Who {
+pub struct ProcessAccess {
     /// Where the process answers [default: what it has written down in the data folder]
     #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "lake"])]
     pub url: Option<String>,
@@ -101,9 +103,9 @@ pub struct Who {
 #[derive(Args)]
 pub struct StatusOptions {
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     #[command(flatten)]
-    pub who: Who,
+    pub who: ProcessAccess,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -112,7 +114,7 @@ pub struct StatusOptions {
 #[derive(Args)]
 pub struct TablesOptions {
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -125,7 +127,7 @@ pub struct FilesOptions {
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub date: Option<String>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     /// Print one JSON document per file
     #[arg(long)]
     pub json: bool,
@@ -138,14 +140,14 @@ pub struct HistoryOptions {
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: u64,
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     /// Print one JSON document per commit
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
-pub struct UpkeepOptions {
+pub struct MaintainOptions {
     /// Only this table
     pub table: Option<String>,
     /// Only the files of this day: 2026-11-21
@@ -155,12 +157,12 @@ pub struct UpkeepOptions {
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     /// How tables are kept: the section lake of this configuration, where no process holds the folder
     #[arg(short = 'c', long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
-    pub who: Who,
+    pub who: ProcessAccess,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -174,7 +176,7 @@ pub struct VerifyOptions {
     #[arg(long)]
     pub deep: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -190,7 +192,7 @@ pub struct IngestOptions {
     pub signal: Option<SignalName>,
     /// The form of files, whatever their names [default: by the name, else by the first bytes]
     #[arg(long, value_name = "KIND", value_enum)]
-    pub kind: Option<KindName>,
+    pub kind: Option<FileKindName>,
     /// The table for rows that are no OTLP [default: logs]
     #[arg(long, value_name = "TABLE")]
     pub table: Option<String>,
@@ -213,7 +215,7 @@ pub struct IngestOptions {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub place: LakeLocationOptions,
     /// Take limits and columns from this configuration: its sections ingest and lake
     #[arg(short = 'c', long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -227,7 +229,7 @@ pub enum SignalName {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KindName {
+pub enum FileKindName {
     Binpb,
     Json,
     Csv,

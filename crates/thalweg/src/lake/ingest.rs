@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thalweg_assemble::bulk::{self, FileError, Kind, Report, Signal, Source, Wanted, Watched};
-use thalweg_assemble::{Checked, download};
+use thalweg_assemble::bulk::{self, BulkError, BulkFormat, BulkProgress, BulkReport, BulkRequest, BulkSource, Signal};
+use thalweg_assemble::{CheckedConfig, download};
 
-use super::args::{IngestOptions, KindName, SignalName};
-use super::bar::{Bar, size_text};
-use crate::cli::FileOptions;
+use super::args::{FileKindName, IngestOptions, SignalName};
+use super::progress_bar::{ProgressBar, size_text};
+use crate::cli::ConfigFileOptions;
 use crate::{check, out};
 
 const USAGE: u8 = 2;
@@ -36,25 +36,25 @@ pub fn run(options: &IngestOptions) -> anyhow::Result<ExitCode> {
     let place = options.place.or(configured).open_with(checked.as_ref())?;
     let runtime = crate::runtime()?;
     let mut bulk = bulk::open(&place, checked.as_ref(), wanted, &runtime)?;
-    let mut told = Told::default();
+    let mut told = IngestSummary::default();
     let begun = Instant::now();
     for path in &options.files {
         let name = path.display().to_string();
         let mut copy = None;
         let source = match name.as_str() {
-            "-" => Ok(Source::Stream(Box::new(std::io::stdin()))),
+            "-" => Ok(BulkSource::Stream(Box::new(std::io::stdin()))),
             url if url.contains("://") => runtime.block_on(download(url)).map(|copied| {
                 let path = copied.path().to_owned();
                 copy = Some(copied);
-                Source::File(path)
+                BulkSource::File(path)
             }),
-            _ => Ok(Source::File(path.clone())),
+            _ => Ok(BulkSource::File(path.clone())),
         };
-        let watched = Watched::default();
-        let bar = Bar::begin(&name, &watched);
+        let watched = BulkProgress::default();
+        let bar = ProgressBar::begin(&name, &watched);
         let ingested = match source {
             Ok(source) => bulk.ingest(&name, source, &watched),
-            Err(error) => Err(FileError::Read(std::io::Error::other(error.to_string()))),
+            Err(error) => Err(BulkError::Read(std::io::Error::other(error.to_string()))),
         };
         drop((bar, copy));
         let goes_on = told.file(&name, ingested, options);
@@ -66,18 +66,18 @@ pub fn run(options: &IngestOptions) -> anyhow::Result<ExitCode> {
     told.end(begun.elapsed(), options)
 }
 
-fn wanted(options: &IngestOptions) -> anyhow::Result<Wanted> {
+fn wanted(options: &IngestOptions) -> anyhow::Result<BulkRequest> {
     let stdin = options.files.iter().filter(|path| path.as_os_str() == "-").count();
     anyhow::ensure!(stdin <= 1, "the standard input can be read once; name - once");
     if let Some(format) = &options.time_format {
         bulk::check_format(format).map_err(|why| anyhow::anyhow!("--time-format {format:?}: {why}"))?;
     }
-    Ok(Wanted {
+    Ok(BulkRequest {
         kind: options.kind.map(|kind| match kind {
-            KindName::Binpb => Kind::Otlp,
-            KindName::Json => Kind::Json,
-            KindName::Csv => Kind::Csv,
-            KindName::Parquet => Kind::Parquet,
+            FileKindName::Binpb => BulkFormat::Otlp,
+            FileKindName::Json => BulkFormat::Json,
+            FileKindName::Csv => BulkFormat::Csv,
+            FileKindName::Parquet => BulkFormat::Parquet,
         }),
         signal: options.signal.map(|signal| match signal {
             SignalName::Logs => Signal::Logs,
@@ -94,8 +94,8 @@ fn wanted(options: &IngestOptions) -> anyhow::Result<Wanted> {
 }
 
 /// The configuration, without errors; what is to be said about it is said.
-fn checked(path: &Path) -> anyhow::Result<Option<Checked>> {
-    check::load_without_listeners(&FileOptions {
+fn checked(path: &Path) -> anyhow::Result<Option<CheckedConfig>> {
+    check::load_without_listeners(&ConfigFileOptions {
         file: Some(path.to_owned()),
         config: None,
         set: Vec::new(),
@@ -105,7 +105,7 @@ fn checked(path: &Path) -> anyhow::Result<Option<Checked>> {
 
 /// What became of the files so far.
 #[derive(Default)]
-struct Told {
+struct IngestSummary {
     rows: u64,
     rejected: u64,
     bytes: u64,
@@ -115,9 +115,9 @@ struct Told {
     files: Vec<Value>,
 }
 
-impl Told {
+impl IngestSummary {
     /// `false`: no other file can be stored either.
-    fn file(&mut self, name: &str, ingested: Result<Report, FileError>, options: &IngestOptions) -> bool {
+    fn file(&mut self, name: &str, ingested: Result<BulkReport, BulkError>, options: &IngestOptions) -> bool {
         match ingested {
             Ok(report) => {
                 self.rows += report.rows();
@@ -170,7 +170,7 @@ impl Told {
     }
 }
 
-fn sentence(report: &Report, is_dry: bool) -> String {
+fn sentence(report: &BulkReport, is_dry: bool) -> String {
     if report.is_known() {
         return "the tables have it already, nothing was changed; --again adds it once more".to_owned();
     }
@@ -208,7 +208,7 @@ fn sentence(report: &Report, is_dry: bool) -> String {
     text
 }
 
-fn as_json(name: &str, report: &Report) -> Value {
+fn as_json(name: &str, report: &BulkReport) -> Value {
     let table = |table: &bulk::TableReport| {
         json!({
             "rows": table.rows,

@@ -7,22 +7,22 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use thalweg_assemble::{DataDir, refusal};
 
-use super::args::{Place, Who};
-use crate::http::{Http, Target, token};
+use super::args::{LakeLocationOptions, ProcessAccess};
+use crate::http::{HttpClient, HttpTarget, token};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub enum Process {
+pub enum HolderProcess {
     /// Over HTTP.
-    Answers(Asked),
+    Answers(ProcessClient),
     /// It has no listener.
     Silent(u64),
 }
 
 /// Whoever holds the folder at the moment, or answers at the address that is given; `None`: nobody.
-pub fn holder(place: &Place, who: &Who) -> Option<Process> {
+pub fn holder(place: &LakeLocationOptions, who: &ProcessAccess) -> Option<HolderProcess> {
     if let Some(url) = &who.url {
-        return Some(Process::Answers(Asked {
+        return Some(HolderProcess::Answers(ProcessClient {
             url: url.clone(),
             who: who.clone(),
         }));
@@ -33,25 +33,25 @@ pub fn holder(place: &Place, who: &Who) -> Option<Process> {
     }
     let holder = DataDir::holder(&place.data_dir())?;
     Some(match holder.url() {
-        None => Process::Silent(holder.process),
-        Some(url) => Process::Answers(Asked { url, who: who.clone() }),
+        None => HolderProcess::Silent(holder.process),
+        Some(url) => HolderProcess::Answers(ProcessClient { url, who: who.clone() }),
     })
 }
 
 /// A process that can be asked.
-pub struct Asked {
+pub struct ProcessClient {
     url: String,
-    who: Who,
+    who: ProcessAccess,
 }
 
-impl Asked {
+impl ProcessClient {
     pub fn base(&self) -> &str {
         &self.url
     }
 
-    fn http(&self, timeout: Option<Duration>) -> Result<Http> {
+    fn http(&self, timeout: Option<Duration>) -> Result<HttpClient> {
         let token = token(self.who.token.as_ref(), self.who.token_file.as_ref())?;
-        Http::new(Target {
+        HttpClient::new(HttpTarget {
             url: &self.url,
             token: token.as_deref(),
             ca_file: self.who.ca_file.as_deref(),

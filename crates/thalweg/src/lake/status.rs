@@ -2,15 +2,15 @@
 //! what they can.
 
 use anyhow::Result;
-use thalweg_assemble::upkeep::{HolderStatus, LakeStatus, STATUS_PATH, TableState, status_alone};
+use thalweg_assemble::maintenance::{HolderStatus, LakeStatus, STATUS_PATH, TableState, status_alone};
 
 use super::args::StatusOptions;
-use super::process::{Process, holder};
-use crate::{aligned, out};
+use super::process::{HolderProcess, holder};
+use crate::{out, text_table};
 
 pub fn run(options: &StatusOptions) -> Result<()> {
     let status = match holder(&options.place, &options.who) {
-        Some(Process::Answers(http)) => {
+        Some(HolderProcess::Answers(http)) => {
             let text = http.get(STATUS_PATH)?;
             let mut status: LakeStatus = serde_json::from_str(&text)?;
             if let Some(holder) = &mut status.holder {
@@ -61,13 +61,13 @@ fn text(status: &LakeStatus) -> String {
         "last commit",
     ];
     let rows: Vec<Vec<String>> = status.tables.iter().map(table).collect();
-    text.push_str(&aligned::table(&titles, &rows));
+    text.push_str(&text_table::table(&titles, &rows));
     text.push('\n');
     let rows: Vec<Vec<String>> = status.tables.iter().flat_map(partitions).collect();
     if !rows.is_empty() {
         let titles = ["table", "queue", "partition", "position", "end", "backlog", "bytes"];
         text.push('\n');
-        text.push_str(&aligned::table(&titles, &rows));
+        text.push_str(&text_table::table(&titles, &rows));
         text.push('\n');
     }
     for table in &status.tables {
@@ -81,26 +81,26 @@ fn text(status: &LakeStatus) -> String {
 fn table(table: &TableState) -> Vec<String> {
     vec![
         table.table.clone(),
-        aligned::or_dash(table.version),
+        text_table::or_dash(table.version),
         table.rows.to_string(),
         table.files.to_string(),
-        aligned::bytes(table.bytes),
-        aligned::or_dash(table.buffered_rows),
-        aligned::or_dash(table.commit_lag_seconds.map(|lag| format!("{lag:.1} s"))),
-        aligned::or_dash(table.last_commit.as_deref()),
+        text_table::bytes(table.bytes),
+        text_table::or_dash(table.buffered_rows),
+        text_table::or_dash(table.commit_lag_seconds.map(|lag| format!("{lag:.1} s"))),
+        text_table::or_dash(table.last_commit.as_deref()),
     ]
 }
 
 fn partitions(table: &TableState) -> Vec<Vec<String>> {
-    let of = |state: &thalweg_assemble::upkeep::PartitionState| {
+    let of = |state: &thalweg_assemble::maintenance::PartitionState| {
         vec![
             table.table.clone(),
             state.queue.clone(),
             state.partition.to_string(),
             state.position.to_string(),
-            aligned::or_dash(state.end),
-            aligned::or_dash(state.backlog),
-            aligned::or_dash(state.backlog_bytes.map(aligned::bytes)),
+            text_table::or_dash(state.end),
+            text_table::or_dash(state.backlog),
+            text_table::or_dash(state.backlog_bytes.map(text_table::bytes)),
         ]
     };
     table.partitions.iter().map(of).collect()
@@ -108,7 +108,7 @@ fn partitions(table: &TableState) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_assemble::upkeep::PartitionState;
+    use thalweg_assemble::maintenance::PartitionState;
 
     use super::*;
 

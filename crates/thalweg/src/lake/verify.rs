@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::json;
-use thalweg_lake::inspect::{self, Lake, VERIFY_THREAD, Verified, VerifyOptions as Wanted};
+use thalweg_lake::inspect::{self, Lake, VERIFY_THREAD, VerifyReport};
 
 use super::args::VerifyOptions;
-use crate::{aligned, out};
+use crate::{out, text_table};
 
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -20,8 +20,8 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode> {
     quietly();
     let mut all = Vec::new();
     for name in lake.chosen(options.table.as_deref())? {
-        let mut progress = Progress::new(&name);
-        let wanted = Wanted { deep: options.deep };
+        let mut progress = VerifyProgress::new(&name);
+        let wanted = inspect::VerifyOptions { deep: options.deep };
         let verified = runtime.block_on(async {
             // Files are read where blocking does no harm.
             let (lake, name) = (lake.clone(), name.clone());
@@ -64,7 +64,7 @@ fn quietly() {
     }));
 }
 
-fn tell(verified: &Verified, deep: bool) -> Result<()> {
+fn tell(verified: &VerifyReport, deep: bool) -> Result<()> {
     for finding in &verified.findings {
         out::line(finding)?;
     }
@@ -72,10 +72,10 @@ fn tell(verified: &Verified, deep: bool) -> Result<()> {
         &verified.table,
         verified.files,
         verified.rows,
-        aligned::bytes(verified.bytes),
+        text_table::bytes(verified.bytes),
     );
     let how = if deep { ", all pages read" } else { "" };
-    let version = aligned::or_dash(verified.version);
+    let version = text_table::or_dash(verified.version);
     out::complain(format_args!(
         "{table}: version {version}, {files} files, {rows} rows, {bytes}{how}"
     ));
@@ -83,15 +83,15 @@ fn tell(verified: &Verified, deep: bool) -> Result<()> {
 }
 
 /// On one line, for who looks at a terminal. The line is gone when it is dropped.
-struct Progress {
+struct VerifyProgress {
     table: String,
     told: Instant,
     on_terminal: bool,
 }
 
-impl Progress {
-    fn new(table: &str) -> Progress {
-        Progress {
+impl VerifyProgress {
+    fn new(table: &str) -> VerifyProgress {
+        VerifyProgress {
             table: table.to_owned(),
             told: Instant::now(),
             on_terminal: std::io::stderr().is_terminal(),
@@ -102,14 +102,14 @@ impl Progress {
         if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
             let percent = done.saturating_mul(100) / all.max(1);
-            let (table, all) = (&self.table, aligned::bytes(all));
+            let (table, all) = (&self.table, text_table::bytes(all));
             // Who cannot read it misses nothing.
             let _ = write!(std::io::stderr(), "\r\x1b[K{table}: {percent} % of {all}");
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for VerifyProgress {
     fn drop(&mut self) {
         if self.on_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use thalweg_log::format::frame::{Flags, FrameHeader};
+use thalweg_log::format::frame::{FrameFlags, FrameHeader};
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{CheckReport, Dumped, Finding, FindingKind, Lost, Newer};
+use thalweg_log::{CheckReport, DumpLine, Finding, FindingKind, LostRange, NewerVersion};
 use thalweg_record::Ticks;
 
 /// Values are cut at so many characters.
@@ -120,7 +120,7 @@ fn let_go(report: &CheckReport) -> String {
     })
 }
 
-fn records(Lost { partition, from, to }: &Lost) -> String {
+fn records(LostRange { partition, from, to }: &LostRange) -> String {
     format!("records {from} to {} of partition {partition}", to.saturating_sub(1))
 }
 
@@ -132,8 +132,9 @@ pub fn report_json(report: &CheckReport) -> Value {
             "let_go": row.let_go,
         })
     });
-    let spans = |spans: &[Lost]| {
-        let each = |span: &Lost| json!({"partition": span.partition.to_string(), "from": span.from, "to": span.to});
+    let spans = |spans: &[LostRange]| {
+        let each =
+            |span: &LostRange| json!({"partition": span.partition.to_string(), "from": span.from, "to": span.to});
         spans.iter().map(each).collect::<Vec<_>>()
     };
     json!({
@@ -164,13 +165,13 @@ fn finding_json(finding: &Finding) -> Value {
     json
 }
 
-fn newer_json(newer: Newer) -> Value {
+fn newer_json(newer: NewerVersion) -> Value {
     json!({"what": newer.what.name(), "found": newer.found, "reads_up_to": newer.known()})
 }
 
-pub fn line(line: &Dumped<'_>) -> String {
+pub fn line(line: &DumpLine<'_>) -> String {
     match line {
-        Dumped::Block {
+        DumpLine::Block {
             file,
             position,
             sequence,
@@ -182,9 +183,9 @@ pub fn line(line: &Dumped<'_>) -> String {
             "block {sequence}  {}  synced {synced}  {file}:{position}  {frames} frames  {bytes} B",
             time_of(*time)
         ),
-        Dumped::Newer { file, position, found } => format!("newer  {file}:{position}  {found}"),
-        Dumped::Damage { file, position, bytes } => format!("damaged  {file}:{position}  {bytes} B"),
-        Dumped::Frame {
+        DumpLine::Newer { file, position, found } => format!("newer  {file}:{position}  {found}"),
+        DumpLine::Damage { file, position, bytes } => format!("damaged  {file}:{position}  {bytes} B"),
+        DumpLine::Frame {
             file,
             position,
             header,
@@ -200,7 +201,7 @@ pub fn line(line: &Dumped<'_>) -> String {
             flags_of(header).join(","),
             if *sound { "" } else { "  DAMAGED" }
         ),
-        Dumped::Record { offset, record } => {
+        DumpLine::Record { offset, record } => {
             let key = record
                 .key
                 .map(|key| format!("  key {}", shown(key)))
@@ -215,9 +216,9 @@ pub fn line(line: &Dumped<'_>) -> String {
     }
 }
 
-pub fn line_json(line: &Dumped<'_>) -> Value {
+pub fn line_json(line: &DumpLine<'_>) -> Value {
     match line {
-        Dumped::Block {
+        DumpLine::Block {
             file,
             position,
             sequence,
@@ -229,13 +230,13 @@ pub fn line_json(line: &Dumped<'_>) -> Value {
             "block": sequence, "time": time_of(*time), "synced": synced, "file": file, "position": position,
             "frames": frames, "bytes": bytes,
         }),
-        Dumped::Newer { file, position, found } => {
+        DumpLine::Newer { file, position, found } => {
             json!({"newer": newer_json(*found), "file": file, "position": position})
         }
-        Dumped::Damage { file, position, bytes } => {
+        DumpLine::Damage { file, position, bytes } => {
             json!({"damaged": true, "file": file, "position": position, "bytes": bytes})
         }
-        Dumped::Frame {
+        DumpLine::Frame {
             file,
             position,
             header,
@@ -245,7 +246,7 @@ pub fn line_json(line: &Dumped<'_>) -> Value {
             "next": header.next(), "records": header.records, "bytes": header.body_len, "flags": flags_of(header),
             "epoch": header.epoch, "file": file, "position": position, "damaged": !sound,
         }),
-        Dumped::Record { offset, record } => record_json(*offset, record),
+        DumpLine::Record { offset, record } => record_json(*offset, record),
     }
 }
 
@@ -268,14 +269,14 @@ fn kind_of(header: &FrameHeader) -> String {
 
 fn flags_of(header: &FrameHeader) -> Vec<&'static str> {
     let all = [
-        (Flags::LZ4, "lz4"),
-        (Flags::ZSTD, "zstd"),
-        (Flags::KEYS, "keys"),
-        (Flags::PROPERTIES, "properties"),
-        (Flags::TTL, "ttl"),
-        (Flags::NOT_BEFORE, "not-before"),
-        (Flags::TARGETED, "targeted"),
-        (Flags::OFFSET_DELTAS, "offset-deltas"),
+        (FrameFlags::LZ4, "lz4"),
+        (FrameFlags::ZSTD, "zstd"),
+        (FrameFlags::KEYS, "keys"),
+        (FrameFlags::PROPERTIES, "properties"),
+        (FrameFlags::TTL, "ttl"),
+        (FrameFlags::NOT_BEFORE, "not-before"),
+        (FrameFlags::TARGETED, "targeted"),
+        (FrameFlags::OFFSET_DELTAS, "offset-deltas"),
     ];
     let set = all.into_iter().filter(|(flag, _)| header.flags.has(*flag));
     set.map(|(_, name)| name).collect()
@@ -346,7 +347,7 @@ mod tests {
     #[test]
     fn what_a_checkpoint_lets_go_of_is_shown_beside_what_is_lost() {
         let partition = PartitionId::new(3, 0);
-        let span = |from, to| Lost { partition, from, to };
+        let span = |from, to| LostRange { partition, from, to };
         let row = CheckedPartition {
             id: partition,
             durability: Durability::Fsync,

@@ -7,14 +7,14 @@ use clap::{Args, Subcommand};
 #[derive(Args)]
 pub struct QueueOptions {
     #[command(flatten)]
-    pub server: Server,
+    pub server: QueueEndpoint,
     #[command(subcommand)]
     pub command: QueueCommand,
 }
 
 /// Which process, and who asks.
 #[derive(Args)]
-pub struct Server {
+pub struct QueueEndpoint {
     /// Address of the running process
     #[arg(
         long,
@@ -53,32 +53,32 @@ pub struct Server {
 #[derive(Subcommand)]
 pub enum QueueCommand {
     /// Make a queue
-    Create(Create),
+    Create(QueueCreate),
     /// List all queues
     List,
     /// Show a queue, its settings and its groups
-    Show(Name),
+    Show(QueueName),
     /// Produce messages: arguments, a file, or lines of the standard input
-    Produce(Produce),
+    Produce(QueueProduce),
     /// Take messages and print them
-    Consume(Consume),
+    Consume(QueueConsume),
     /// Dead letters: list, show, resend, purge
     #[command(subcommand)]
-    Dlq(Dlq),
+    Dlq(DlqCommand),
     /// Drop all messages of a queue
-    Purge(Name),
+    Purge(QueueName),
     /// Refuse producers, consumers or both, until --resume
-    Pause(Pause),
+    Pause(QueuePause),
 }
 
 #[derive(Args)]
-pub struct Name {
+pub struct QueueName {
     /// The queue
     pub name: String,
 }
 
 #[derive(Args)]
-pub struct Create {
+pub struct QueueCreate {
     /// The queue
     pub name: String,
     #[arg(long, value_name = "N")]
@@ -89,7 +89,7 @@ pub struct Create {
 }
 
 #[derive(Args)]
-pub struct Produce {
+pub struct QueueProduce {
     /// The queue
     pub name: String,
     /// Payloads, one message each; without any, messages are read from --file or the standard input
@@ -118,7 +118,7 @@ pub struct Produce {
 }
 
 #[derive(Args)]
-pub struct Consume {
+pub struct QueueConsume {
     /// The queue
     pub name: String,
     /// The group; one that is not there is made
@@ -142,7 +142,7 @@ pub struct Consume {
 }
 
 #[derive(Subcommand)]
-pub enum Dlq {
+pub enum DlqCommand {
     /// List dead letters, oldest first
     List(DlqList),
     /// Show one dead letter
@@ -158,7 +158,7 @@ pub struct DlqList {
     /// The queue in which they died
     pub name: String,
     #[command(flatten)]
-    pub filter: Filter,
+    pub filter: DlqFilter,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: u64,
@@ -192,12 +192,12 @@ pub struct DlqSelect {
     #[arg(long, conflicts_with = "ids")]
     pub all: bool,
     #[command(flatten)]
-    pub filter: Filter,
+    pub filter: DlqFilter,
 }
 
 /// Which dead letters; what is not given matches all.
 #[derive(Args)]
-pub struct Filter {
+pub struct DlqFilter {
     /// That died in this group
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
@@ -217,7 +217,7 @@ pub struct Filter {
     pub property: Option<String>,
 }
 
-impl Filter {
+impl DlqFilter {
     pub fn fields(&self) -> Vec<(&'static str, &str)> {
         let fields = [
             ("group", &self.group),
@@ -235,7 +235,7 @@ impl Filter {
 }
 
 #[derive(Args)]
-pub struct Pause {
+pub struct QueuePause {
     /// The queue
     pub name: String,
     /// Producers only

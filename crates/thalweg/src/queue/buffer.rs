@@ -32,7 +32,7 @@ pub fn messages(queue: &str, stats: &Value, get: impl Fn(&str) -> Result<Value>)
             // Handed on since the figures were taken.
             continue;
         };
-        let (Some(oldest), Some(newest)) = (Label::of(&oldest["messages"][0]), Label::of(newest)) else {
+        let (Some(oldest), Some(newest)) = (ParcelLabel::of(&oldest["messages"][0]), ParcelLabel::of(newest)) else {
             return Ok(None);
         };
         messages += (newest.before + newest.messages).saturating_sub(oldest.before);
@@ -41,16 +41,16 @@ pub fn messages(queue: &str, stats: &Value, get: impl Fn(&str) -> Result<Value>)
 }
 
 /// What a parcel says of itself.
-struct Label {
+struct ParcelLabel {
     messages: u64,
     /// In its partition before it.
     before: u64,
 }
 
-impl Label {
-    fn of(parcel: &Value) -> Option<Label> {
+impl ParcelLabel {
+    fn of(parcel: &Value) -> Option<ParcelLabel> {
         let number = |name: &str| parcel["properties"][name].as_str()?.parse().ok();
-        Some(Label {
+        Some(ParcelLabel {
             messages: number("messages")?,
             before: number("before")?,
         })

@@ -5,27 +5,27 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::args::Server;
-use crate::http::{self, Http, Target};
+use super::args::QueueEndpoint;
+use crate::http::{self, HttpClient, HttpTarget};
 
 /// Longer than any claim waits.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Below this are all paths.
 const API: &str = "/api/v1";
 
-pub struct Client(Http);
+pub struct QueueClient(HttpClient);
 
-impl Client {
-    pub fn new(server: &Server) -> Result<Client> {
+impl QueueClient {
+    pub fn new(server: &QueueEndpoint) -> Result<QueueClient> {
         let token = http::token(server.token.as_ref(), server.token_file.as_ref())?;
-        let target = Target {
+        let target = HttpTarget {
             url: &server.url,
             token: token.as_deref(),
             ca_file: server.ca_file.as_deref(),
             timeout: Some(TIMEOUT),
             answer: None,
         };
-        Http::new(target).map(Client)
+        HttpClient::new(target).map(QueueClient)
     }
 
     pub fn get(&self, path: &str) -> Result<Value> {

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::args::Consume;
-use super::client::{Client, segment};
+use super::args::QueueConsume;
+use super::client::{QueueClient, segment};
 use super::of;
 use crate::out;
 
@@ -16,7 +16,7 @@ const CLAIM: u64 = 100;
 /// How long a claim waits with `--follow`; then comes the next.
 const WAIT: &str = "30s";
 
-pub fn run(client: &Client, options: &Consume, as_json: bool) -> Result<()> {
+pub fn run(client: &QueueClient, options: &QueueConsume, as_json: bool) -> Result<()> {
     let group = of(&options.name, &format!("/groups/{}", segment(&options.group)));
     let mut left = options.max.unwrap_or(u64::MAX);
     while left > 0 {
@@ -49,22 +49,22 @@ pub fn run(client: &Client, options: &Consume, as_json: bool) -> Result<()> {
 }
 
 /// Messages as they were written: numbers in payloads keep all their digits.
-type Message = Box<RawValue>;
+type RawMessage = Box<RawValue>;
 
-fn messages(claimed: &str) -> Result<Vec<Message>> {
+fn messages(claimed: &str) -> Result<Vec<RawMessage>> {
     if claimed.is_empty() {
         return Ok(Vec::new());
     }
-    let mut claimed: BTreeMap<String, Vec<Message>> =
+    let mut claimed: BTreeMap<String, Vec<RawMessage>> =
         serde_json::from_str(claimed).context("the answer is no claim")?;
     Ok(claimed.remove("messages").unwrap_or_default())
 }
 
-fn members(message: &Message) -> Result<BTreeMap<String, Message>> {
+fn members(message: &RawMessage) -> Result<BTreeMap<String, RawMessage>> {
     serde_json::from_str(message.get()).context("the answer has a message that is no object")
 }
 
-fn receipt(message: &Message) -> Result<Value> {
+fn receipt(message: &RawMessage) -> Result<Value> {
     let members = members(message)?;
     let receipt = members
         .get("receipt")
@@ -72,12 +72,12 @@ fn receipt(message: &Message) -> Result<Value> {
     Ok(serde_json::from_str(receipt.get())?)
 }
 
-fn settle(client: &Client, group: &str, done: &[Message], back: &[Message]) -> Result<()> {
+fn settle(client: &QueueClient, group: &str, done: &[RawMessage], back: &[RawMessage]) -> Result<()> {
     if done.is_empty() && back.is_empty() {
         return Ok(());
     }
     let ack: Vec<Value> = done.iter().map(receipt).collect::<Result<_>>()?;
-    let nack = |message: &Message| Ok(json!({"r": receipt(message)?, "delay": 0}));
+    let nack = |message: &RawMessage| Ok(json!({"r": receipt(message)?, "delay": 0}));
     let nack: Vec<Value> = back.iter().map(nack).collect::<Result<_>>()?;
     let settled = client.post(&format!("{group}/settle"), &json!({"ack": ack, "nack": nack}))?;
     for failed in settled["failed"].as_array().into_iter().flatten() {
@@ -92,7 +92,7 @@ fn settle(client: &Client, group: &str, done: &[Message], back: &[Message]) -> R
 }
 
 /// What a person wants to see: the payload; base64 is marked, since it is not what was sent.
-fn payload(message: &BTreeMap<String, Message>) -> String {
+fn payload(message: &BTreeMap<String, RawMessage>) -> String {
     let text = |name: &str| -> Option<String> { serde_json::from_str(message.get(name)?.get()).ok() };
     let json = || message.get("json").map(|json| json.get().to_owned());
     let base64 = || text("base64").map(|base64| format!("base64:{base64}"));

@@ -5,8 +5,8 @@ use std::io::{IsTerminal as _, Write as _};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::args::{Dlq, DlqList, DlqSelect, Filter};
-use super::client::{Client, segment};
+use super::args::{DlqCommand, DlqFilter, DlqList, DlqSelect};
+use super::client::{QueueClient, segment};
 use super::{of, print, tell};
 use crate::out;
 
@@ -14,13 +14,13 @@ const PAGE: u64 = 1000;
 /// Sent again or thrown away by one request.
 const PART: usize = 1000;
 
-pub fn run(client: &Client, command: &Dlq, as_json: bool) -> Result<()> {
+pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<()> {
     match command {
-        Dlq::List(list) => {
+        DlqCommand::List(list) => {
             let letters = json!({"messages": letters(client, list)?});
             tell(as_json, &letters, || print::letters(&letters))
         }
-        Dlq::Show(show) => {
+        DlqCommand::Show(show) => {
             let (queue, _) = show
                 .id
                 .split_once(':')
@@ -28,7 +28,7 @@ pub fn run(client: &Client, command: &Dlq, as_json: bool) -> Result<()> {
             let letter = client.get(&of(queue, &format!("/messages/{}", segment(&show.id))))?;
             tell(as_json, &letter, || format!("{letter:#}"))
         }
-        Dlq::Resend(resend) => {
+        DlqCommand::Resend(resend) => {
             let mut body = Map::new();
             for (name, value) in [("to", &resend.to), ("delay", &resend.delay)] {
                 if let Some(value) = value {
@@ -40,7 +40,7 @@ pub fn run(client: &Client, command: &Dlq, as_json: bool) -> Result<()> {
                 format!("{resent} messages sent again")
             })
         }
-        Dlq::Purge(select) => {
+        DlqCommand::Purge(select) => {
             let purged = in_parts(client, select, "purge", &Map::new())?;
             tell(as_json, &json!({"purged": purged}), || {
                 format!("{purged} dead letters thrown away")
@@ -51,7 +51,7 @@ pub fn run(client: &Client, command: &Dlq, as_json: bool) -> Result<()> {
 
 /// Many letters take many commits, so they go in parts, and a person who waits sees how far it is. What dies meanwhile is not
 /// among them: a letter that is sent again may die again at once.
-fn in_parts(client: &Client, select: &DlqSelect, action: &str, more: &Map<String, Value>) -> Result<u64> {
+fn in_parts(client: &QueueClient, select: &DlqSelect, action: &str, more: &Map<String, Value>) -> Result<u64> {
     let path = of(&select.name, &format!("/dlq:{action}"));
     let ids = ids(client, select)?;
     let shown = ids.len() > PART && std::io::stderr().is_terminal();
@@ -76,7 +76,7 @@ fn in_parts(client: &Client, select: &DlqSelect, action: &str, more: &Map<String
     Ok(done)
 }
 
-fn letters(client: &Client, list: &DlqList) -> Result<Vec<Value>> {
+fn letters(client: &QueueClient, list: &DlqList) -> Result<Vec<Value>> {
     let mut letters = Vec::new();
     each_page(client, &list.name, &list.filter, list.limit, |page| {
         letters.extend_from_slice(page)
@@ -85,7 +85,13 @@ fn letters(client: &Client, list: &DlqList) -> Result<Vec<Value>> {
 }
 
 /// At most so many letters that match, oldest first, page by page.
-fn each_page(client: &Client, queue: &str, filter: &Filter, most: u64, mut page: impl FnMut(&[Value])) -> Result<()> {
+fn each_page(
+    client: &QueueClient,
+    queue: &str,
+    filter: &DlqFilter,
+    most: u64,
+    mut page: impl FnMut(&[Value]),
+) -> Result<()> {
     let fields = filter.fields();
     let filter: String = fields
         .iter()
@@ -107,7 +113,7 @@ fn each_page(client: &Client, queue: &str, filter: &Filter, most: u64, mut page:
 }
 
 /// Those that are named, those that match, or all by name: nothing is taken for want of a word.
-fn ids(client: &Client, select: &DlqSelect) -> Result<Vec<String>> {
+fn ids(client: &QueueClient, select: &DlqSelect) -> Result<Vec<String>> {
     let filter = select.filter.fields();
     match (select.ids.is_empty(), filter.is_empty(), select.all) {
         (false, true, _) => Ok(select.ids.clone()),

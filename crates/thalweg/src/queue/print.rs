@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::buffer::is_buffer;
-use crate::aligned::table;
+use crate::text_table::table;
 
 fn text(value: &Value) -> String {
     match value {

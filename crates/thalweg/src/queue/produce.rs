@@ -8,16 +8,16 @@ use std::io::{BufRead, BufReader, IsTerminal as _, Write as _};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::args::Produce;
-use super::client::Client;
+use super::args::QueueProduce;
+use super::client::QueueClient;
 use super::of;
 use crate::out;
 
 const BATCH_LINES: usize = 10_000;
 const BATCH_BYTES: usize = 4 << 20;
 
-pub fn run(client: &Client, options: &Produce, as_json: bool) -> Result<()> {
-    let mut batch = Batch {
+pub fn run(client: &QueueClient, options: &QueueProduce, as_json: bool) -> Result<()> {
+    let mut batch = ProduceBatch {
         client,
         path: of(&options.name, "/messages:batch"),
         lines: String::new(),
@@ -44,7 +44,7 @@ pub fn run(client: &Client, options: &Produce, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn read(options: &Produce, batch: &mut Batch<'_>) -> Result<()> {
+fn read(options: &QueueProduce, batch: &mut ProduceBatch<'_>) -> Result<()> {
     let input: Box<dyn BufRead> = match &options.file {
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -64,7 +64,7 @@ fn read(options: &Produce, batch: &mut Batch<'_>) -> Result<()> {
 }
 
 /// A line of JSON, with what the command line says in places where it says nothing.
-fn with_options(options: &Produce, line: &str, n: usize) -> Result<String> {
+fn with_options(options: &QueueProduce, line: &str, n: usize) -> Result<String> {
     let fields = fields(options);
     if fields.is_empty() {
         // To the letter: the process reads it, and names what is wrong.
@@ -81,7 +81,7 @@ fn with_options(options: &Produce, line: &str, n: usize) -> Result<String> {
     Ok(value.to_string())
 }
 
-fn message(options: &Produce, payload: &str) -> Value {
+fn message(options: &QueueProduce, payload: &str) -> Value {
     let mut message = json!({"text": payload});
     for (name, value) in fields(options) {
         message[name] = value;
@@ -89,7 +89,7 @@ fn message(options: &Produce, payload: &str) -> Value {
     message
 }
 
-fn fields(options: &Produce) -> Vec<(&'static str, Value)> {
+fn fields(options: &QueueProduce) -> Vec<(&'static str, Value)> {
     let texts = [
         ("key", &options.key),
         ("delay", &options.delay),
@@ -109,8 +109,8 @@ fn fields(options: &Produce) -> Vec<(&'static str, Value)> {
 }
 
 /// Lines on their way.
-struct Batch<'c> {
-    client: &'c Client,
+struct ProduceBatch<'c> {
+    client: &'c QueueClient,
     path: String,
     lines: String,
     count: usize,
@@ -119,7 +119,7 @@ struct Batch<'c> {
     progress: bool,
 }
 
-impl Batch<'_> {
+impl ProduceBatch<'_> {
     fn add(&mut self, line: &str) -> Result<()> {
         if self.count == BATCH_LINES || (self.count > 0 && self.lines.len() + line.len() > BATCH_BYTES) {
             self.send()?;
@@ -157,8 +157,8 @@ impl Batch<'_> {
 mod tests {
     use super::*;
 
-    fn options(key: Option<&str>) -> Produce {
-        Produce {
+    fn options(key: Option<&str>) -> QueueProduce {
+        QueueProduce {
             name: "q".to_owned(),
             payloads: Vec::new(),
             file: None,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use thalweg_assemble::sql::{Format, Session, is_broken_pipe, write};
+use thalweg_assemble::sql::{SqlOutputFormat, SqlSession, is_broken_pipe, write};
 use thalweg_kit::files;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,7 +29,7 @@ Statements end with a semicolon and may have several lines. Ctrl-C ends a query,
   \\q            leave";
 
 /// Reads statements and answers them until there are no more.
-pub fn run(runtime: &Runtime, session: Session, format: Format) -> Result<()> {
+pub fn run(runtime: &Runtime, session: SqlSession, format: SqlOutputFormat) -> Result<()> {
     let interrupt = {
         let _within = runtime.enter();
         signal(SignalKind::interrupt()).context("cannot handle signals")?
@@ -41,14 +41,14 @@ pub fn run(runtime: &Runtime, session: Session, format: Format) -> Result<()> {
         timing: false,
         interrupt,
     };
-    let mut lines = Lines::open()?;
+    let mut lines = PromptEditor::open()?;
     out::complain(format_args!(
         "Asking {}. \\? shows what can be done here.",
         shell.session.whom()?
     ));
     let mut waiting = String::new();
     while let Some(line) = lines.next(if waiting.is_empty() { PROMPT } else { MORE })? {
-        let Line::Text(line) = line else {
+        let PromptLine::Text(line) = line else {
             waiting.clear();
             continue;
         };
@@ -75,8 +75,8 @@ pub fn run(runtime: &Runtime, session: Session, format: Format) -> Result<()> {
 
 struct Shell<'r> {
     runtime: &'r Runtime,
-    session: Session,
-    format: Format,
+    session: SqlSession,
+    format: SqlOutputFormat,
     timing: bool,
     interrupt: Signal,
 }
@@ -139,7 +139,7 @@ impl Shell<'_> {
         });
         match answered {
             None => out::complain("\nthe query was ended"),
-            Some(Ok(rows)) if format == Format::Table => {
+            Some(Ok(rows)) if format == SqlOutputFormat::Table => {
                 out::line(format_args!("({rows} {})", if rows == 1 { "row" } else { "rows" }))?;
             }
             Some(Ok(_)) => {}
@@ -154,47 +154,52 @@ impl Shell<'_> {
     }
 }
 
-fn named(name: &str) -> Option<Format> {
-    let known = [Format::Table, Format::Csv, Format::Json, Format::Ndjson];
+fn named(name: &str) -> Option<SqlOutputFormat> {
+    let known = [
+        SqlOutputFormat::Table,
+        SqlOutputFormat::Csv,
+        SqlOutputFormat::Json,
+        SqlOutputFormat::Ndjson,
+    ];
     known.into_iter().find(|format| name_of(*format) == name)
 }
 
-fn name_of(format: Format) -> &'static str {
+fn name_of(format: SqlOutputFormat) -> &'static str {
     match format {
-        Format::Table => "table",
-        Format::Csv => "csv",
-        Format::Json => "json",
-        Format::Ndjson => "ndjson",
-        Format::Arrow => "arrow",
+        SqlOutputFormat::Table => "table",
+        SqlOutputFormat::Csv => "csv",
+        SqlOutputFormat::Json => "json",
+        SqlOutputFormat::Ndjson => "ndjson",
+        SqlOutputFormat::Arrow => "arrow",
     }
 }
 
 /// What a shell starts with.
-pub fn format(given: Option<SqlFormat>) -> Result<Format> {
+pub fn format(given: Option<SqlFormat>) -> Result<SqlOutputFormat> {
     Ok(match given {
-        None | Some(SqlFormat::Table) => Format::Table,
-        Some(SqlFormat::Csv) => Format::Csv,
-        Some(SqlFormat::Json) => Format::Json,
-        Some(SqlFormat::Ndjson) => Format::Ndjson,
+        None | Some(SqlFormat::Table) => SqlOutputFormat::Table,
+        Some(SqlFormat::Csv) => SqlOutputFormat::Csv,
+        Some(SqlFormat::Json) => SqlOutputFormat::Json,
+        Some(SqlFormat::Ndjson) => SqlOutputFormat::Ndjson,
         Some(SqlFormat::Arrow) => anyhow::bail!("an Arrow stream is not for a terminal"),
     })
 }
 
 /// What somebody types, and what was typed before.
-struct Lines {
+struct PromptEditor {
     editor: DefaultEditor,
     /// `None`: there is no place for it.
     history: Option<PathBuf>,
 }
 
-enum Line {
+enum PromptLine {
     Text(String),
     /// Ctrl-C: what was typed so far is given up.
     GivenUp,
 }
 
-impl Lines {
-    fn open() -> Result<Lines> {
+impl PromptEditor {
+    fn open() -> Result<PromptEditor> {
         let config = Config::builder()
             .max_history_size(HISTORY_MAX)
             .and_then(|config| config.history_ignore_dups(true))
@@ -206,14 +211,14 @@ impl Lines {
             // There is none before the first time; one that cannot be read is begun anew.
             let _ = editor.load_history(history);
         }
-        Ok(Lines { editor, history })
+        Ok(PromptEditor { editor, history })
     }
 
     /// `None`: there is no more.
-    fn next(&mut self, prompt: &str) -> Result<Option<Line>> {
+    fn next(&mut self, prompt: &str) -> Result<Option<PromptLine>> {
         match self.editor.readline(prompt) {
-            Ok(line) => Ok(Some(Line::Text(line))),
-            Err(ReadlineError::Interrupted) => Ok(Some(Line::GivenUp)),
+            Ok(line) => Ok(Some(PromptLine::Text(line))),
+            Err(ReadlineError::Interrupted) => Ok(Some(PromptLine::GivenUp)),
             Err(ReadlineError::Eof) => Ok(None),
             Err(error) => Err(error).context("the terminal cannot be read"),
         }

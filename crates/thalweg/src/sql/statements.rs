@@ -3,37 +3,37 @@
 /// The statements that are whole, without their semicolons, and what follows them.
 pub fn split(text: &str) -> (Vec<String>, String) {
     let mut statements = Vec::new();
-    let (mut begin, mut within) = (0, Within::Code);
+    let (mut begin, mut within) = (0, LexerState::Code);
     let mut characters = text.char_indices().peekable();
     while let Some((at, character)) = characters.next() {
         let next = characters.peek().map(|(_, next)| *next);
         within = match (within, character, next) {
-            (Within::Code, ';', _) => {
+            (LexerState::Code, ';', _) => {
                 let statement = text.get(begin..at).unwrap_or_default().trim();
                 if !statement.is_empty() {
                     statements.push(statement.to_owned());
                 }
                 begin = at + 1;
-                Within::Code
+                LexerState::Code
             }
-            (Within::Code, '\'' | '"', _) => Within::Quotes(character),
-            (Within::Code, '-', Some('-')) => Within::Line,
-            (Within::Code, '/', Some('*')) => {
+            (LexerState::Code, '\'' | '"', _) => LexerState::Quotes(character),
+            (LexerState::Code, '-', Some('-')) => LexerState::Line,
+            (LexerState::Code, '/', Some('*')) => {
                 characters.next();
-                Within::Block(1)
+                LexerState::Block(1)
             }
             // Two quotes stand for one: the text ends and begins again.
-            (Within::Quotes(quote), found, _) if found == quote => Within::Code,
-            (Within::Line, '\n', _) => Within::Code,
-            (Within::Block(depth), '/', Some('*')) => {
+            (LexerState::Quotes(quote), found, _) if found == quote => LexerState::Code,
+            (LexerState::Line, '\n', _) => LexerState::Code,
+            (LexerState::Block(depth), '/', Some('*')) => {
                 characters.next();
-                Within::Block(depth + 1)
+                LexerState::Block(depth + 1)
             }
-            (Within::Block(depth), '*', Some('/')) => {
+            (LexerState::Block(depth), '*', Some('/')) => {
                 characters.next();
                 match depth {
-                    1 => Within::Code,
-                    depth => Within::Block(depth - 1),
+                    1 => LexerState::Code,
+                    depth => LexerState::Block(depth - 1),
                 }
             }
             (within, _, _) => within,
@@ -44,7 +44,7 @@ pub fn split(text: &str) -> (Vec<String>, String) {
 }
 
 #[derive(Clone, Copy)]
-enum Within {
+enum LexerState {
     Code,
     Quotes(char),
     /// A comment to the end of the line.

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_config::{LoadOptions, Source, load};
+use thalweg_config::{LoadOptions, SourceText, load};
 use thalweg_log::format::record::Properties;
 use thalweg_queue::{NewMessage, Queue};
 use thalweg_telemetry::BalanceStatus;
 
-use super::place::Label;
-use crate::{Checked, Components, Process};
+use super::backing_queue::ParcelLabel;
+use crate::{CheckedConfig, Components, Process};
 
 /// A process whose one flow has a buffer, and the buffer's queue.
 async fn start(folder: &std::path::Path, flow: &str) -> (Process, Arc<Queue>) {
@@ -23,8 +23,8 @@ async fn start_with(folder: &std::path::Path, options: &str, flow: &str) -> (Pro
     );
     let components = Components::new();
     let store = components.store.clone();
-    let loaded = load(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
-    let checked = Checked::check_with(loaded, components);
+    let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
+    let checked = CheckedConfig::check_with(loaded, components);
     assert_eq!(checked.diagnostics.to_string(), "");
     let process = Process::start(checked, "").await.unwrap();
     let queue = eventually(|| store.queues()?.get("buffer.default").ok()).await;
@@ -54,7 +54,7 @@ fn dropped(process: &Process, reason: &str) -> u64 {
 
 fn parcel(messages: u64, before: u64, bytes: &'static [u8]) -> NewMessage {
     NewMessage {
-        properties: Label { messages, before }.properties(),
+        properties: ParcelLabel { messages, before }.properties(),
         ..NewMessage::of(bytes)
     }
 }

@@ -3,11 +3,13 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc as channel;
 
 use serde_json::{Value, json};
-use thalweg_log::disk::Folder;
+use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{ClaimWant, DeadFilter, DeadSelect, MessageId, NewMessage, Queues, QueuesOptions, SystemClock};
+use thalweg_queue::{
+    ClaimRequest, DeadLetterFilter, DeadLetterSelection, MessageId, NewMessage, Queues, QueuesOptions, SystemClock,
+};
 
 use super::*;
 
@@ -76,7 +78,7 @@ impl Place {
             spare: 1,
             ..LogOptions::default()
         };
-        let disk = Arc::new(Folder::open(folder.path()).unwrap());
+        let disk = Arc::new(FolderDisk::open(folder.path()).unwrap());
         let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
         let options = QueuesOptions {
             durability: Durability::Os,
@@ -123,16 +125,16 @@ async fn die(queue: &Arc<Queue>, texts: &[&str]) {
     let messages = texts.iter().map(|text| NewMessage::of((*text).to_owned())).collect();
     queue.produce_all(messages).await.unwrap();
     let group = queue.group("g").unwrap();
-    let want = ClaimWant {
+    let want = ClaimRequest {
         max: 10_000,
-        ..ClaimWant::default()
+        ..ClaimRequest::default()
     };
     let claimed = queue.claim(&group, "c", MemberKind::Http, want).await.unwrap();
     let verdicts = claimed
         .iter()
         .map(|delivery| {
             let reason = Some("no such pump".into());
-            (queue.receipt(delivery), thalweg_queue::Verdict::Reject { reason })
+            (queue.receipt(delivery), thalweg_queue::SettleAction::Reject { reason })
         })
         .collect();
     let settled = queue.settle(&group, verdicts, true).await.unwrap();
@@ -201,7 +203,11 @@ async fn an_address_that_is_absent_or_leads_elsewhere_is_given_up_and_the_queue_
             "{}",
             queue.name()
         );
-        let letters = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap().letters;
+        let letters = queue
+            .dead_page(&DeadLetterFilter::default(), None, 10)
+            .await
+            .unwrap()
+            .letters;
         assert_eq!(letters.len(), 1, "the letter stays");
     }
     // Three times the same request and none to another path.
@@ -245,7 +251,10 @@ async fn a_letter_that_is_gone_before_its_turn_is_not_posted_and_a_removed_queue
         partition: 0,
         offset: 1,
     };
-    assert_eq!(queue.purge_dead(&DeadSelect::Ids(vec![second])).await.unwrap(), 1);
+    assert_eq!(
+        queue.purge_dead(&DeadLetterSelection::Ids(vec![second])).await.unwrap(),
+        1
+    );
     drop(go_on);
     assert_eq!(place.posted("q").await, (1, 0));
     let meters = &place.webhooks.meters;

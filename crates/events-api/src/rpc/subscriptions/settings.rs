@@ -1,11 +1,13 @@
 //! The settings of a subscription as clients write them.
 
-use thalweg_events::json::{Json, Kind};
-use thalweg_events::subscription::{Change, Settings, Source, Strategy, TYPES_MAX};
-use thalweg_events::{Namespace, Start};
+use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::subscription::{
+    DeliveryStrategy, SettingsChange, SubscriptionSettings, SubscriptionSource, TYPES_MAX,
+};
+use thalweg_events::{Namespace, StartPosition};
 
 use super::within;
-use crate::args::{Options, TYPE_BYTES_MAX, name_within, stream_within};
+use crate::args::{CallOptions, TYPE_BYTES_MAX, name_within, stream_within};
 use crate::problem::{Problem, Result};
 
 pub(super) const MICROS_PER_MS: i64 = 1000;
@@ -16,33 +18,33 @@ const MAX_ATTEMPTS: (i64, i64, i64) = (5, 1, 1000);
 const MAX_IN_FLIGHT: (i64, i64, i64) = (100, 1, 10_000);
 
 /// Where it begins may depend on what there is.
-pub(super) struct Wanted {
-    settings: Settings,
-    start: Start,
+pub(super) struct NewSubscription {
+    settings: SubscriptionSettings,
+    start: StartPosition,
 }
 
-impl Wanted {
-    pub fn settings(self, namespace: &dyn Namespace) -> Settings {
-        Settings {
+impl NewSubscription {
+    pub fn settings(self, namespace: &dyn Namespace) -> SubscriptionSettings {
+        SubscriptionSettings {
             from: self.start.global(namespace),
             ..self.settings
         }
     }
 }
 
-pub(super) fn read(options: Options<'_>) -> Result<Wanted> {
+pub(super) fn read(options: CallOptions<'_>) -> Result<NewSubscription> {
     let source = source(options)?;
-    let start = start(options)?.unwrap_or(Start::Start);
+    let start = start(options)?.unwrap_or(StartPosition::Start);
     let change = changed(options)?;
     let of_source = match &source {
-        Source::Category(category) => name_within(category, 1024, "options.category"),
-        Source::Stream(stream) => stream_within(stream),
-        Source::All => Ok(()),
+        SubscriptionSource::Category(category) => name_within(category, 1024, "options.category"),
+        SubscriptionSource::Stream(stream) => stream_within(stream),
+        SubscriptionSource::All => Ok(()),
     };
     of_source?;
-    Ok(Wanted {
+    Ok(NewSubscription {
         start,
-        settings: Settings {
+        settings: SubscriptionSettings {
             source,
             from: 1,
             strategy: change.strategy.unwrap_or_default(),
@@ -55,7 +57,7 @@ pub(super) fn read(options: Options<'_>) -> Result<Wanted> {
     })
 }
 
-pub(super) fn change(options: Options<'_>) -> Result<Change> {
+pub(super) fn change(options: CallOptions<'_>) -> Result<SettingsChange> {
     for fixed in ["category", "stream", "all", "from"] {
         if options.get(fixed).is_some() {
             let cure = match fixed {
@@ -68,7 +70,7 @@ pub(super) fn change(options: Options<'_>) -> Result<Change> {
     changed(options)
 }
 
-fn source(options: Options<'_>) -> Result<Source> {
+fn source(options: CallOptions<'_>) -> Result<SubscriptionSource> {
     let category = options.string("category")?;
     let stream = options.string("stream")?;
     if stream.as_deref() == Some("") {
@@ -76,13 +78,13 @@ fn source(options: Options<'_>) -> Result<Source> {
     }
     let all = match options.get("all") {
         None => false,
-        Some(json) if json.kind() == Kind::Bool => json.bool().unwrap_or(false),
+        Some(json) if json.kind() == JsonKind::Bool => json.bool().unwrap_or(false),
         Some(_) => return Err(Problem::invalid("options.all must be true or false")),
     };
     match (category, stream, all) {
-        (Some(category), None, false) => Ok(Source::Category(category.into_owned())),
-        (None, Some(stream), false) => Ok(Source::Stream(stream.into_owned())),
-        (None, None, true) => Ok(Source::All),
+        (Some(category), None, false) => Ok(SubscriptionSource::Category(category.into_owned())),
+        (None, Some(stream), false) => Ok(SubscriptionSource::Stream(stream.into_owned())),
+        (None, None, true) => Ok(SubscriptionSource::All),
         (None, None, false) => Err(Problem::invalid("options must have one of category, stream and all")),
         _ => Err(Problem::invalid(
             "options must have only one of category, stream and all",
@@ -91,14 +93,14 @@ fn source(options: Options<'_>) -> Result<Source> {
 }
 
 /// `None` if it is not said.
-pub(super) fn start(options: Options<'_>) -> Result<Option<Start>> {
+pub(super) fn start(options: CallOptions<'_>) -> Result<Option<StartPosition>> {
     let Some(json) = options.get("from") else {
         return Ok(None);
     };
     match (json.integer(), json.string().as_deref()) {
-        (Some(global), _) => Ok(Some(Start::At(global.clamp(1, PLACE_MAX).unsigned_abs()))),
-        (None, Some("start")) => Ok(Some(Start::Start)),
-        (None, Some("end")) => Ok(Some(Start::End)),
+        (Some(global), _) => Ok(Some(StartPosition::At(global.clamp(1, PLACE_MAX).unsigned_abs()))),
+        (None, Some("start")) => Ok(Some(StartPosition::Start)),
+        (None, Some("end")) => Ok(Some(StartPosition::End)),
         _ => Err(Problem::invalid("options.from must be start, end or a number")),
     }
 }
@@ -106,11 +108,11 @@ pub(super) fn start(options: Options<'_>) -> Result<Option<Start>> {
 /// All positions are below.
 const PLACE_MAX: i64 = 1 << 53;
 
-fn changed(options: Options<'_>) -> Result<Change> {
+fn changed(options: CallOptions<'_>) -> Result<SettingsChange> {
     let strategy = match options.get("strategy").map(Json::string) {
         None => None,
-        Some(Some(name)) if name == strategy_name(Strategy::ByStream) => Some(Strategy::ByStream),
-        Some(Some(name)) if name == strategy_name(Strategy::RoundRobin) => Some(Strategy::RoundRobin),
+        Some(Some(name)) if name == strategy_name(DeliveryStrategy::ByStream) => Some(DeliveryStrategy::ByStream),
+        Some(Some(name)) if name == strategy_name(DeliveryStrategy::RoundRobin) => Some(DeliveryStrategy::RoundRobin),
         Some(_) => return Err(Problem::invalid("options.strategy must be byStream or roundRobin")),
     };
     let limited = |name: &str, (default, least, most): (i64, i64, i64)| {
@@ -133,7 +135,7 @@ fn changed(options: Options<'_>) -> Result<Change> {
     if let Some(correlation) = &correlation {
         name_within(correlation, 1024, "options.correlation")?;
     }
-    Ok(Change {
+    Ok(SettingsChange {
         strategy,
         ack_timeout: ack_timeout.map(|ms| ms * MICROS_PER_MS),
         max_attempts: max_attempts.and_then(|count| u32::try_from(count).ok()),
@@ -144,9 +146,9 @@ fn changed(options: Options<'_>) -> Result<Change> {
     })
 }
 
-pub(super) fn strategy_name(strategy: Strategy) -> &'static str {
+pub(super) fn strategy_name(strategy: DeliveryStrategy) -> &'static str {
     match strategy {
-        Strategy::ByStream => "byStream",
-        Strategy::RoundRobin => "roundRobin",
+        DeliveryStrategy::ByStream => "byStream",
+        DeliveryStrategy::RoundRobin => "roundRobin",
     }
 }

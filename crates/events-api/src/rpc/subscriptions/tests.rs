@@ -7,19 +7,19 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use futures::StreamExt as _;
-use thalweg_events::test_double::{Double, DoubleStore};
+use thalweg_events::test_double::{NamespaceDouble, StoreDouble};
 use thalweg_events::token_text;
 use thalweg_telemetry::Metrics;
 
-use crate::{EventsApiOptions, Server, rpc, subscribe};
+use crate::{EventsApiOptions, EventsApiServer, rpc, subscribe};
 
 struct Scene {
-    double: Arc<Double>,
-    server: Arc<Server>,
+    double: Arc<NamespaceDouble>,
+    server: Arc<EventsApiServer>,
 }
 
 fn scene() -> Scene {
-    let double = Arc::new(Double::new("default"));
+    let double = Arc::new(NamespaceDouble::new("default"));
     let options = EventsApiOptions {
         version: "1.2.3".into(),
         test_mode: false,
@@ -27,8 +27,8 @@ fn scene() -> Scene {
         message_bytes_max: 1000,
         ..EventsApiOptions::default()
     };
-    let store = Arc::new(DoubleStore(double.clone()));
-    let server = Server::new(store, options, Arc::new(Metrics::new(false)));
+    let store = Arc::new(StoreDouble(double.clone()));
+    let server = EventsApiServer::new(store, options, Arc::new(Metrics::new(false)));
     Scene { double, server }
 }
 

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use thalweg_log::format::frame::Kind;
+use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Frame, LogError, Offset, ReadWant};
+use thalweg_log::{Frame, LogError, Offset, ReadOptions};
 
-use super::{Cut, Kept};
-use crate::backup::{BackupWriter, Counts, Head, RECORDS_MAX};
-use crate::embedded::index::{Listed, Unread};
+use super::{BackupGuard, NamespaceCut};
+use crate::backup::{BackupCounts, BackupWriter, NamespaceHeader, RECORDS_MAX};
+use crate::embedded::index::{IndexReadError, ListId};
 use crate::embedded::namespace::or_gone;
-use crate::embedded::record::Lies;
+use crate::embedded::record::PartitionRecord;
 use crate::error::{EventsError, Result};
 
 /// Bytes read at once, and bytes that are given out at once, about.
@@ -24,33 +24,33 @@ const PASSED_MAX: usize = 256;
 /// Makes the bytes of a backup, piece by piece.
 pub(super) struct Producer {
     writer: BackupWriter,
-    cuts: std::vec::IntoIter<Cut>,
-    reading: Option<Reading>,
+    cuts: std::vec::IntoIter<NamespaceCut>,
+    reading: Option<NamespaceReader>,
     out: Vec<u8>,
     ended: bool,
     failed: Option<EventsError>,
-    _kept: Kept,
+    _kept: BackupGuard,
 }
 
 /// A namespace, as far as it is read.
-struct Reading {
-    cut: Cut,
+struct NamespaceReader {
+    cut: NamespaceCut,
     at: Offset,
-    gathered: Gathered,
+    gathered: BackupFrameBuilder,
 }
 
 /// Records that become one frame.
 #[derive(Default)]
-struct Gathered {
+struct BackupFrameBuilder {
     /// That of the log's frame, and the offset of the first of them; `None` without any.
-    head: Option<(Kind, Offset)>,
+    head: Option<(FrameKind, Offset)>,
     body: Vec<u8>,
-    counts: Counts,
+    counts: BackupCounts,
 }
 
 impl Producer {
     /// `out` has what was written so far.
-    pub fn new(cuts: Vec<Cut>, writer: BackupWriter, out: Vec<u8>, kept: Kept) -> Producer {
+    pub fn new(cuts: Vec<NamespaceCut>, writer: BackupWriter, out: Vec<u8>, kept: BackupGuard) -> Producer {
         Producer {
             writer,
             cuts: cuts.into_iter(),
@@ -90,13 +90,13 @@ impl Producer {
         let Some(mut reading) = self.reading.take() else {
             match self.cuts.next() {
                 Some(cut) => {
-                    let head = Head {
+                    let head = NamespaceHeader {
                         named: cut.named.clone(),
                         first: cut.first,
                         next: cut.next,
                     };
                     self.writer.namespace(&head, &mut self.out)?;
-                    self.reading = Some(Reading::new(cut));
+                    self.reading = Some(NamespaceReader::new(cut));
                 }
                 None => {
                     self.writer.end(&mut self.out)?;
@@ -116,19 +116,19 @@ impl Producer {
     }
 }
 
-impl Reading {
-    fn new(cut: Cut) -> Reading {
-        Reading {
+impl NamespaceReader {
+    fn new(cut: NamespaceCut) -> NamespaceReader {
+        NamespaceReader {
             at: cut.first,
             cut,
-            gathered: Gathered::default(),
+            gathered: BackupFrameBuilder::default(),
         }
     }
 
     /// Some frames of the log. Returns their bytes.
     fn read(&mut self, writer: &mut BackupWriter, out: &mut Vec<u8>) -> Result<usize> {
         let namespace = &self.cut.namespace;
-        let want = ReadWant {
+        let want = ReadOptions {
             bytes: READ,
             synced: false,
         };
@@ -150,7 +150,7 @@ impl Reading {
         for frame in &frames {
             self.each(frame, &mut |reading, offset, record, lies| {
                 if reading.is_needed(offset, &lies, &scavenged)? {
-                    let is_message = matches!(lies, Lies::Event(_));
+                    let is_message = matches!(lies, PartitionRecord::Event(_));
                     reading
                         .gathered
                         .take(frame.header.kind, offset, record, is_message, writer, out);
@@ -166,9 +166,9 @@ impl Reading {
     fn each(
         &mut self,
         frame: &Frame,
-        show: &mut dyn FnMut(&mut Reading, Offset, &RecordRef<'_>, Lies<'_>) -> Result<()>,
+        show: &mut dyn FnMut(&mut NamespaceReader, Offset, &RecordRef<'_>, PartitionRecord<'_>) -> Result<()>,
     ) -> Result<()> {
-        if !matches!(frame.header.kind, Kind::Data | Kind::State) {
+        if !matches!(frame.header.kind, FrameKind::Data | FrameKind::State) {
             return Ok(());
         }
         let (base, mut next) = (frame.header.base, frame.header.base);
@@ -183,7 +183,7 @@ impl Reading {
             let offset = record.delta.map_or(next, |delta| base + u64::from(delta));
             next = offset + 1;
             if (self.at..self.cut.next).contains(&offset) {
-                let lies = Lies::decode(record.value, record.time).ok_or_else(damaged)?;
+                let lies = PartitionRecord::decode(record.value, record.time).ok_or_else(damaged)?;
                 show(self, offset, &record, lies)?;
             }
         }
@@ -196,7 +196,7 @@ impl Reading {
         let mut found: BTreeSet<(u64, Offset)> = BTreeSet::new();
         for frame in frames {
             self.each(frame, &mut |reading, offset, _, lies| {
-                if let Lies::Event(event) = lies
+                if let PartitionRecord::Event(event) = lies
                     && (reading.cut.cleared_at..reading.cut.active_from).contains(&offset)
                 {
                     found.insert((event.global, offset));
@@ -209,7 +209,7 @@ impl Reading {
         while let Some(start) = found.range((from, 0)..).next().map(|(global, _)| *global) {
             let (mut behind, mut passed) = (start + 1, 0);
             let view = &self.cut.view;
-            view.rows(&Listed::All, start, &mut |row| {
+            view.rows(&ListId::All, start, &mut |row| {
                 behind = behind.max(row.global + 1);
                 let is_own = found.remove(&(row.global, row.offset));
                 passed = if is_own { 0 } else { passed + 1 };
@@ -222,11 +222,11 @@ impl Reading {
     }
 
     /// Whether a reader could see it, or what is known of streams depends on it.
-    fn is_needed(&self, offset: Offset, lies: &Lies<'_>, scavenged: &HashSet<Offset>) -> Result<bool> {
+    fn is_needed(&self, offset: Offset, lies: &PartitionRecord<'_>, scavenged: &HashSet<Offset>) -> Result<bool> {
         match lies {
-            Lies::Event(_) => Ok(offset >= self.cut.cleared_at && !scavenged.contains(&offset)),
-            Lies::Cleared => Ok(offset >= self.cut.cleared_at),
-            Lies::Document(document) => {
+            PartitionRecord::Event(_) => Ok(offset >= self.cut.cleared_at && !scavenged.contains(&offset)),
+            PartitionRecord::Cleared => Ok(offset >= self.cut.cleared_at),
+            PartitionRecord::Document(document) => {
                 let newest = match self.cut.documents.get(document.name) {
                     Some(at) => Some(*at),
                     None => self.cut.view.document(document.name).map_err(failed)?,
@@ -237,17 +237,19 @@ impl Reading {
     }
 }
 
-fn failed(unread: Unread) -> EventsError {
+fn failed(unread: IndexReadError) -> EventsError {
     match unread {
-        Unread::Failed(error) => error,
-        Unread::OnDisk | Unread::Moved => EventsError::Unavailable("the index could not be read".to_owned()),
+        IndexReadError::Failed(error) => error,
+        IndexReadError::OnDisk | IndexReadError::Moved => {
+            EventsError::Unavailable("the index could not be read".to_owned())
+        }
     }
 }
 
-impl Gathered {
+impl BackupFrameBuilder {
     fn take(
         &mut self,
-        kind: Kind,
+        kind: FrameKind,
         offset: Offset,
         record: &RecordRef<'_>,
         is_message: bool,

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
 use super::super::test_support::all_of;
-use super::super::{EmbeddedStore, EventsOptions, Restored, restore};
+use super::super::{EmbeddedStore, EventsOptions, RestoreReport, restore};
 use super::*;
 use crate::backup::{BackupError, BackupReader};
 use crate::id::{MessageId, Uuid};
@@ -30,14 +30,14 @@ fn log_of(file_bytes: u64) -> Arc<dyn Log> {
         scrub: Duration::ZERO,
         ..LogOptions::default()
     };
-    Arc::new(EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 1, &options).unwrap())
+    Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(256 << 20)), 1, &options).unwrap())
 }
 
 async fn open(log: &Arc<dyn Log>) -> EmbeddedStore {
     let options = EventsOptions {
         durability: Durability::Fsync,
         in_memory: false,
-        indexes: Some(Arc::new(Ram::new(256 << 20))),
+        indexes: Some(Arc::new(RamDisk::new(256 << 20))),
         index_memory: 1 << 20,
         keep_deleted: false,
         accept_loss: false,
@@ -57,11 +57,11 @@ async fn make(store: &EmbeddedStore, name: &str) -> Arc<dyn Namespace> {
     store.namespace(name).await.unwrap()
 }
 
-async fn write(namespace: &Arc<dyn Namespace>, stream: &str, data: &[&str]) -> Appended {
+async fn write(namespace: &Arc<dyn Namespace>, stream: &str, data: &[&str]) -> AppendOutcome {
     try_write(namespace, stream, data).await.unwrap()
 }
 
-async fn try_write(namespace: &Arc<dyn Namespace>, stream: &str, data: &[&str]) -> Result<Appended> {
+async fn try_write(namespace: &Arc<dyn Namespace>, stream: &str, data: &[&str]) -> Result<AppendOutcome> {
     let events = data.iter().map(|data| NewEvent {
         id: None,
         kind: "Changed",
@@ -70,7 +70,7 @@ async fn try_write(namespace: &Arc<dyn Namespace>, stream: &str, data: &[&str]) 
     });
     let append = Append {
         stream,
-        expected: Expected::Any,
+        expected: ExpectedVersion::Any,
         events: events.collect(),
     };
     Ok(namespace.append(&[append]).await?[0])
@@ -88,7 +88,7 @@ async fn backup(store: &EmbeddedStore) -> Vec<u8> {
     finish(store.backup().await.unwrap()).await
 }
 
-async fn try_restore(log: &Arc<dyn Log>, bytes: Vec<u8>) -> std::result::Result<Restored, BackupError> {
+async fn try_restore(log: &Arc<dyn Log>, bytes: Vec<u8>) -> std::result::Result<RestoreReport, BackupError> {
     let log = log.clone();
     let restored = tokio::task::spawn_blocking(move || {
         let backup = BackupReader::new(&bytes[..])?;
@@ -128,8 +128,8 @@ async fn everything(store: &EmbeddedStore, streams: &[&str]) -> Vec<String> {
         }
         for stream in streams {
             let version = namespace.version(stream).await.unwrap();
-            let rule = namespace.retention(RetentionOf::Stream(stream)).await.unwrap();
-            let of_category = namespace.retention(RetentionOf::Category(stream)).await.unwrap();
+            let rule = namespace.retention(RetentionTarget::Stream(stream)).await.unwrap();
+            let of_category = namespace.retention(RetentionTarget::Category(stream)).await.unwrap();
             let read = StreamRead {
                 stream,
                 from: None,
@@ -178,12 +178,12 @@ async fn fill(namespace: &Arc<dyn Namespace>) {
         };
         let append = Append {
             stream: "a-2",
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events: vec![own],
         };
         namespace.append(&[append]).await.unwrap();
     }
-    let imported = |global: u64| Import {
+    let imported = |global: u64| ImportRecord {
         id: Some(MessageId::of(&format!("text {global}"))),
         stream: "in-1".to_owned(),
         kind: "In".to_owned(),
@@ -193,7 +193,7 @@ async fn fill(namespace: &Arc<dyn Namespace>) {
         metadata: None,
         time: 1_500_000_000_000_000,
     };
-    let batch: Vec<Import> = (0..50).map(|n| imported(100_000 - 10 * n)).collect();
+    let batch: Vec<ImportRecord> = (0..50).map(|n| imported(100_000 - 10 * n)).collect();
     namespace.import(&batch).await.unwrap();
     let count = Retention {
         max_count: Some(17),
@@ -208,19 +208,25 @@ async fn fill(namespace: &Arc<dyn Namespace>) {
         ..Retention::default()
     };
     namespace
-        .set_retention(RetentionOf::Stream("a-1"), Some(count))
+        .set_retention(RetentionTarget::Stream("a-1"), Some(count))
         .await
         .unwrap();
     namespace
-        .set_retention(RetentionOf::Category("b"), Some(before))
+        .set_retention(RetentionTarget::Category("b"), Some(before))
         .await
         .unwrap();
     namespace
-        .set_retention(RetentionOf::Category("d"), Some(age))
+        .set_retention(RetentionTarget::Category("d"), Some(age))
         .await
         .unwrap();
-    namespace.delete_stream("gone-1", Expected::Any, false).await.unwrap();
-    namespace.delete_stream("dead-1", Expected::Any, true).await.unwrap();
+    namespace
+        .delete_stream("gone-1", ExpectedVersion::Any, false)
+        .await
+        .unwrap();
+    namespace
+        .delete_stream("dead-1", ExpectedVersion::Any, true)
+        .await
+        .unwrap();
     for n in 0..200u64 {
         let name = format!("snapshot/{}", n % 7);
         let revision = namespace
@@ -267,7 +273,10 @@ async fn everything_that_can_be_read_and_what_is_written_next_is_the_same_in_wha
     // Before and behind what is in tables, and with offsets that have nothing any more.
     store.scavenge().await.unwrap();
     let scavenged = store.namespace("scavenged").await.unwrap();
-    scavenged.set_retention(RetentionOf::Stream("a-1"), None).await.unwrap();
+    scavenged
+        .set_retention(RetentionTarget::Stream("a-1"), None)
+        .await
+        .unwrap();
     write(&scavenged, "a-3", &["{}"]).await;
     let before = everything(&store, &STREAMS).await;
     let bytes = backup(&store).await;
@@ -374,7 +383,7 @@ async fn what_is_cleared_deleted_or_changed_during_a_backup_is_in_it_as_it_was()
         .await
         .unwrap()
         .unwrap();
-    changed.delete_stream("c-1", Expected::Any, true).await.unwrap();
+    changed.delete_stream("c-1", ExpectedVersion::Any, true).await.unwrap();
     store.flush_indexes().await.unwrap();
     assert_eq!(log.partitions().len(), partitions, "what is read is still there");
     let again = restored(finish(pieces).await).await;
@@ -456,7 +465,10 @@ async fn the_last_global_position_stays_known_though_its_message_is_scavenged() 
     let namespace = make(&store, "default").await;
     write(&namespace, "a-1", &["{}", "{}"]).await;
     write(&namespace, "dead-1", &["{}", "{}"]).await;
-    namespace.delete_stream("dead-1", Expected::Any, true).await.unwrap();
+    namespace
+        .delete_stream("dead-1", ExpectedVersion::Any, true)
+        .await
+        .unwrap();
     store.scavenge().await.unwrap();
     drop((namespace, store));
     // With new indexes, that are made from the log alone.
@@ -472,12 +484,12 @@ async fn what_was_scavenged_is_in_no_restored_store_and_positions_go_on() {
     let own = make(&store, "n").await;
     write(&own, "b-1", &["{\"n\":1}", "{\"n\":2}", "{\"n\":3}"]).await;
     write(&own, "a-1", &["{}", "{}"]).await;
-    own.delete_stream("a-1", Expected::Any, false).await.unwrap();
+    own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
     let newest = Retention {
         max_count: Some(1),
         ..Retention::default()
     };
-    let of = RetentionOf::Stream("b-1");
+    let of = RetentionTarget::Stream("b-1");
     own.set_retention(of, Some(newest)).await.unwrap();
     assert_eq!(store.scavenge().await.unwrap().messages, 4);
     own.set_retention(of, None).await.unwrap();

@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 
 use thalweg_log::{LogError, Micros};
 
-use super::{Catalog, Change, FIRST, Known, Named, partition};
+use super::{Catalog, CatalogChange, CatalogEntry, CatalogState, FIRST, partition};
 use crate::error::Result;
 
 const DESCRIPTION: &str = "Found by a start: the catalogue has lost what it was called";
 
-impl Known {
+impl CatalogState {
     fn has(&self, number: u32) -> bool {
         self.there.contains_key(&number) || self.deleted.contains_key(&number)
     }
@@ -34,7 +34,12 @@ impl Known {
 
 impl Catalog {
     /// Brings partitions and namespaces together, as the table above says. All of it can be done again after a crash.
-    pub(super) async fn settle_orphans(&mut self, known: &mut Known, keep_deleted: bool, now: Micros) -> Result<()> {
+    pub(super) async fn settle_orphans(
+        &mut self,
+        known: &mut CatalogState,
+        keep_deleted: bool,
+        now: Micros,
+    ) -> Result<()> {
         let numbers: BTreeSet<u32> = self
             .log
             .partitions()
@@ -55,7 +60,7 @@ impl Catalog {
             } else if self.is_empty(number)? {
                 // A crash has left it, also one of a version that did not mark it as unfinished; or damage has taken its name.
                 if !known.unfinished.contains(&number) {
-                    self.store(&Change::Removed { number }, now).await?;
+                    self.store(&CatalogChange::Removed { number }, now).await?;
                 }
                 self.remove_partition(number).await?;
             } else {
@@ -67,7 +72,7 @@ impl Catalog {
 
     async fn delete_what_has_no_partition(
         &mut self,
-        known: &mut Known,
+        known: &mut CatalogState,
         numbers: &BTreeSet<u32>,
         now: Micros,
     ) -> Result<()> {
@@ -86,7 +91,7 @@ impl Catalog {
                 "the log has no partition of this namespace, and the catalogue does not say that it was deleted: its events \
                  are not there, and it counts as deleted from now on"
             );
-            self.store(&Change::Removed { number }, now).await?;
+            self.store(&CatalogChange::Removed { number }, now).await?;
             known.there.remove(&number);
             known.removed.insert(number);
         }
@@ -102,8 +107,8 @@ impl Catalog {
         }
     }
 
-    async fn adopt(&mut self, known: &mut Known, number: u32, now: Micros) -> Result<()> {
-        let named = Named {
+    async fn adopt(&mut self, known: &mut CatalogState, number: u32, now: Micros) -> Result<()> {
+        let named = CatalogEntry {
             number,
             name: known.free_name(number),
             description: DESCRIPTION.to_owned(),
@@ -111,7 +116,7 @@ impl Catalog {
             created_at: now,
             tokens: Vec::new(),
         };
-        self.store(&Change::Created(named.clone()), now).await?;
+        self.store(&CatalogChange::Created(named.clone()), now).await?;
         tracing::error!(
             namespace = named.name,
             partition = %partition(number),

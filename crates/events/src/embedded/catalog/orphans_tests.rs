@@ -209,7 +209,7 @@ async fn events_without_a_namespace_are_found_whatever_the_marks_say_and_under_a
         // Of another log, so that its frames can be brought here.
         let other = Disks::new().open().await;
         append(&other, DEFAULT, "{\"n\":1}").await;
-        let want = thalweg_log::ReadWant {
+        let want = thalweg_log::ReadOptions {
             bytes: 1 << 20,
             synced: false,
         };
@@ -218,7 +218,7 @@ async fn events_without_a_namespace_are_found_whatever_the_marks_say_and_under_a
             for record in thalweg_log::format::record::records(&frame.body) {
                 records.push(&record.unwrap()).unwrap();
             }
-            let unit = thalweg_log::Unit::default().and(partition(3), records);
+            let unit = thalweg_log::WriteBatch::default().and(partition(3), records);
             log.append(unit, None).await.unwrap();
         }
         drop((store, log));

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::super::test_support::{append_one, keep_newest, lives};
 use super::super::tests::{Chance, Disks};
 use super::super::{DEFAULT, EmbeddedStore};
-use crate::store::{Expected, Namespace, RetentionOf, Store as _};
+use crate::store::{ExpectedVersion, Namespace, RetentionTarget, Store as _};
 
 /// Messages of a stream that its category keeps.
 const KEPT: u64 = 3;
@@ -83,7 +83,10 @@ impl Writer {
         let own = stream.to_owned();
         self.deletions += 1;
         self.step(stream, 0, async |namespace| {
-            namespace.delete_stream(&own, Expected::Any, false).await.unwrap();
+            namespace
+                .delete_stream(&own, ExpectedVersion::Any, false)
+                .await
+                .unwrap();
         })
         .await;
     }
@@ -140,7 +143,7 @@ async fn life(seed: u64) {
     let disks = Disks::with_small_files();
     let store = Arc::new(disks.open().await);
     let namespace = store.namespace(DEFAULT).await.unwrap();
-    keep_newest(&namespace, RetentionOf::Category("kept"), Some(KEPT)).await;
+    keep_newest(&namespace, RetentionTarget::Category("kept"), Some(KEPT)).await;
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let shown = Arc::new(Shown::default());
     shown.push((0, 0), (0, 0));
@@ -195,7 +198,7 @@ async fn writers_are_never_held_for_those_who_count() {
     let disks = Disks::with_small_files();
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
-    keep_newest(&namespace, RetentionOf::Category("kept"), Some(KEPT)).await;
+    keep_newest(&namespace, RetentionTarget::Category("kept"), Some(KEPT)).await;
     for i in 0..300 {
         append_one(&namespace, &format!("kept-{i}"), "{}").await;
     }
@@ -241,16 +244,19 @@ async fn what_was_counted_is_kept_until_something_changes() {
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
     let embedded = store.inner.opened(DEFAULT).unwrap().namespace;
-    keep_newest(&namespace, RetentionOf::Category("kept"), Some(KEPT)).await;
+    keep_newest(&namespace, RetentionTarget::Category("kept"), Some(KEPT)).await;
     append_one(&namespace, "kept-1", "{}").await;
     let first = embedded.counted().await.unwrap();
     assert!(Arc::ptr_eq(&first, &embedded.counted().await.unwrap()));
     append_one(&namespace, "kept-1", "{}").await;
     let second = embedded.counted().await.unwrap();
     assert_eq!((first.messages, second.messages), (1, 2));
-    keep_newest(&namespace, RetentionOf::Category("kept"), Some(1)).await;
+    keep_newest(&namespace, RetentionTarget::Category("kept"), Some(1)).await;
     assert_eq!(embedded.counted().await.unwrap().messages, 1);
-    namespace.delete_stream("kept-1", Expected::Any, false).await.unwrap();
+    namespace
+        .delete_stream("kept-1", ExpectedVersion::Any, false)
+        .await
+        .unwrap();
     let none = embedded.counted().await.unwrap();
     assert_eq!((none.messages, none.streams, none.last_activity), (0, 0, None));
     assert!(none.categories.is_empty());

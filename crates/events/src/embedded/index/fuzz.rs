@@ -8,11 +8,11 @@ use thalweg_log::disk::sim::SimDisk;
 
 use super::block::{Block, BlockBuilder};
 use super::bloom::Bloom;
-use super::keys::{self, CategoryValue, DocumentAt, Segment, StreamValue};
-use super::rows::{self, List, Row};
-use super::table::{Io, Read, TableWriter, blocks};
-use super::view::Listed;
-use super::{Index, Shelf, Walk};
+use super::keys::{self, CategoryValue, DocumentAt, PositionRun, StreamValue};
+use super::rows::{self, IndexRow, ListKind};
+use super::table::{IndexReadResult, Io, TableWriter, blocks};
+use super::view::ListId;
+use super::{MergingIterator, NamespaceIndex, TableStore};
 use crate::id::MessageId;
 use crate::store::Direction;
 
@@ -41,7 +41,7 @@ pub fn parts(bytes: &[u8]) {
         let again = Block::parse(&builder.finish()).expect("what is written can be read");
         assert_eq!(entries(&again), entries(&block));
     }
-    for list in [List::Stream, List::Category] {
+    for list in [ListKind::Stream, ListKind::Category] {
         let (mut found, mut again, mut out) = (Vec::new(), Vec::new(), Vec::new());
         if rows::decode(list, bytes, &mut found).is_some() {
             rows::encode(list, &found, &mut out);
@@ -62,7 +62,7 @@ pub fn parts(bytes: &[u8]) {
         DocumentAt::decode(bytes),
     );
     let _ = (
-        Segment::decode(bytes, bytes),
+        PositionRun::decode(bytes, bytes),
         Bloom::decode(bytes).may_have(bytes.len() as u64),
     );
 }
@@ -141,10 +141,10 @@ pub fn folder(bytes: &[u8]) {
         let Ok(()) = write(&disk, number, table) else { return };
         named.insert(0, (number, 0));
     }
-    let state = super::State {
+    let state = super::IndexState {
         last_global: u64::from(u32::MAX),
         cleared: 1,
-        ..super::State::default()
+        ..super::IndexState::default()
     };
     let manifest = serde_json::json!({
         "version": 1, "log": LOG, "next_table": 9, "tables": named, "namespaces": [(1, state)],
@@ -152,7 +152,7 @@ pub fn folder(bytes: &[u8]) {
     let mut manifest = manifest.to_string().into_bytes();
     seal(&mut manifest);
     let _ = put(&disk, "manifest", &manifest);
-    let Ok(shelf) = Shelf::open(Some(Arc::new(disk)), LOG, CACHE) else {
+    let Ok(shelf) = TableStore::open(Some(Arc::new(disk)), LOG, CACHE) else {
         return;
     };
     assert_eq!(shelf.tables().list.len(), named.len(), "what was written is opened");
@@ -181,8 +181,8 @@ fn seal(part: &mut Vec<u8>) {
     part.extend_from_slice(&sum.to_le_bytes());
 }
 
-fn ask(shelf: &Arc<Shelf>) {
-    let index = Index::new(shelf, 1);
+fn ask(shelf: &Arc<TableStore>) {
+    let index = NamespaceIndex::new(shelf, 1);
     let view = index.view();
     for name in NAMES {
         let _ = (
@@ -192,8 +192,8 @@ fn ask(shelf: &Arc<Shelf>) {
         let _ = view.id_in_tables(&MessageId::of(name), Io::MayBlock);
         let _ = view.streams(index.streams_here(name, name, 10), name, "", 10);
         let _ = view.documents(index.documents_here(name, name), name, "", 10);
-        let lists = [List::Stream, List::Category].map(|list| Listed::Of(list, name.to_owned()));
-        for listed in lists.into_iter().chain([Listed::All]) {
+        let lists = [ListKind::Stream, ListKind::Category].map(|list| ListId::Of(list, name.to_owned()));
+        for listed in lists.into_iter().chain([ListId::All]) {
             for (from, direction) in [
                 (None, Direction::Forward),
                 (Some(3), Direction::Forward),
@@ -208,13 +208,18 @@ fn ask(shelf: &Arc<Shelf>) {
 }
 
 /// Of rows that somebody wrote in their order; whatever these are, no way through them goes on for ever.
-fn walk(index: &Index, listed: &Listed, from: Option<u64>, direction: Direction) {
-    let active = |of: &Listed, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<Row>| -> Read<()> {
+fn walk(index: &NamespaceIndex, listed: &ListId, from: Option<u64>, direction: Direction) {
+    let active = |of: &ListId,
+                  from: Option<u64>,
+                  direction: Direction,
+                  max: usize,
+                  out: &mut Vec<IndexRow>|
+     -> IndexReadResult<()> {
         index.copy(of, from, direction, max, out);
         Ok(())
     };
     let view = index.view();
-    let mut way = Walk::new(&view, listed, from, direction, Io::MayBlock, &active);
+    let mut way = MergingIterator::new(&view, listed, from, direction, Io::MayBlock, &active);
     for _ in 0..ROWS_MAX {
         if !matches!(way.next(), Ok(Some(_))) {
             break;
@@ -235,10 +240,10 @@ mod tests {
             let (mut stream, mut chunk) = (Vec::new(), Vec::new());
             StreamValue::default().encode(&mut stream);
             rows::encode(
-                List::Stream,
-                &[Row {
+                ListKind::Stream,
+                &[IndexRow {
                     global: 1,
-                    ..Row::default()
+                    ..IndexRow::default()
                 }],
                 &mut chunk,
             );
@@ -270,7 +275,7 @@ mod tests {
         let table = |number: u64| {
             let mut writer = TableWriter::new(&disk, number).unwrap();
             for namespace in 1..=3 {
-                let space = keys::Space { namespace, cleared: 1 };
+                let space = keys::KeySpace { namespace, cleared: 1 };
                 for stream in 0..500 {
                     let key = keys::named(space, keys::Family::Stream, &format!("s-{stream:04}"));
                     writer.add(&key, &value, keys::filter_hash(&key)).unwrap();
@@ -280,7 +285,7 @@ mod tests {
         };
         let tables = [table(2), table(1)];
         let asked = std::cell::RefCell::new(Vec::new());
-        let lives = |space: keys::Space| {
+        let lives = |space: keys::KeySpace| {
             asked.borrow_mut().push(space.namespace);
             space.namespace != 2
         };

@@ -5,19 +5,19 @@ use thalweg_log::Micros;
 use thalweg_log::Offset;
 use thalweg_log::format::varint;
 
-use super::rows::List;
+use super::rows::ListKind;
 
 /// Messages of a namespace since it was cleared; those of before are dead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Space {
+pub(crate) struct KeySpace {
     pub namespace: u32,
     /// From 1 on; 0 has what outlives it.
     pub cleared: u32,
 }
 
-impl Space {
-    pub fn of_documents(self) -> Space {
-        Space { cleared: 0, ..self }
+impl KeySpace {
+    pub fn of_documents(self) -> KeySpace {
+        KeySpace { cleared: 0, ..self }
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) const HEAD: usize = 9;
 /// With the hash of a list, or of an id.
 pub(super) const HASHED: usize = HEAD + 8;
 
-fn head(space: Space, family: Family) -> Vec<u8> {
+fn head(space: KeySpace, family: Family) -> Vec<u8> {
     let mut key = Vec::with_capacity(HASHED + 8);
     key.extend_from_slice(&space.namespace.to_be_bytes());
     key.extend_from_slice(&space.cleared.to_be_bytes());
@@ -56,31 +56,31 @@ fn head(space: Space, family: Family) -> Vec<u8> {
 }
 
 /// `None` for bytes that are no key.
-pub(super) fn parse(key: &[u8]) -> Option<(Space, Family, &[u8])> {
+pub(super) fn parse(key: &[u8]) -> Option<(KeySpace, Family, &[u8])> {
     let (namespace, rest) = key.split_first_chunk()?;
     let (cleared, rest) = rest.split_first_chunk()?;
     let (family, rest) = rest.split_first()?;
-    let space = Space {
+    let space = KeySpace {
         namespace: u32::from_be_bytes(*namespace),
         cleared: u32::from_be_bytes(*cleared),
     };
     Some((space, Family::of(*family)?, rest))
 }
 
-pub(super) fn named(space: Space, family: Family, name: &str) -> Vec<u8> {
+pub(super) fn named(space: KeySpace, family: Family, name: &str) -> Vec<u8> {
     let mut key = head(space, family);
     key.extend_from_slice(name.as_bytes());
     key
 }
 
-pub(super) fn hashed(space: Space, family: Family, hash: u64, rest: u64) -> Vec<u8> {
+pub(super) fn hashed(space: KeySpace, family: Family, hash: u64, rest: u64) -> Vec<u8> {
     let mut key = head(space, family);
     key.extend_from_slice(&hash.to_be_bytes());
     key.extend_from_slice(&rest.to_be_bytes());
     key
 }
 
-pub(super) fn numbered(space: Space, family: Family, number: u64) -> Vec<u8> {
+pub(super) fn numbered(space: KeySpace, family: Family, number: u64) -> Vec<u8> {
     let mut key = head(space, family);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -96,10 +96,10 @@ pub(super) fn name(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.get(HEAD..)?).ok()
 }
 
-pub(super) fn rows_of(list: List) -> Family {
+pub(super) fn rows_of(list: ListKind) -> Family {
     match list {
-        List::Stream => Family::StreamRows,
-        List::Category => Family::CategoryRows,
+        ListKind::Stream => Family::StreamRows,
+        ListKind::Category => Family::CategoryRows,
     }
 }
 
@@ -217,25 +217,25 @@ impl DocumentAt {
 
 /// Messages that follow each other in the log and in the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub(crate) struct PositionRun {
     pub global: u64,
     pub offset: Offset,
     pub len: u64,
 }
 
-impl Segment {
+impl PositionRun {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         varint::put(out, self.offset);
         varint::put(out, self.len);
     }
 
-    pub(super) fn decode(key: &[u8], value: &[u8]) -> Option<Segment> {
+    pub(super) fn decode(key: &[u8], value: &[u8]) -> Option<PositionRun> {
         let (offset, rest) = varint::take(value)?;
         let (len, rest) = varint::take(rest)?;
         let global = number(key);
         // Numbers up to its end are made of it.
         let has_end = global.checked_add(len).is_some() && offset.checked_add(len).is_some();
-        (rest.is_empty() && len > 0 && has_end).then_some(Segment { global, offset, len })
+        (rest.is_empty() && len > 0 && has_end).then_some(PositionRun { global, offset, len })
     }
 }
 
@@ -264,22 +264,22 @@ mod tests {
             let document = DocumentAt { offset, revision: version, removed: flag };
             // No number behind its end is too large.
             let global = version >> 2;
-            let segment = Segment { global, offset, len };
+            let segment = PositionRun { global, offset, len };
             let mut out = [const { Vec::new() }; 4];
             stream.encode(&mut out[0]);
             category.encode(&mut out[1]);
             document.encode(&mut out[2]);
             segment.encode(&mut out[3]);
-            let key = numbered(Space::default(), Family::Segment, global);
+            let key = numbered(KeySpace::default(), Family::Segment, global);
             prop_assert_eq!(StreamValue::decode(&out[0]), Some(stream));
             prop_assert_eq!(CategoryValue::decode(&out[1]), Some(category));
             prop_assert_eq!(DocumentAt::decode(&out[2]), Some(document));
-            prop_assert_eq!(Segment::decode(&key, &out[3]), Some(segment));
+            prop_assert_eq!(PositionRun::decode(&key, &out[3]), Some(segment));
         }
 
         #[test]
         fn no_bytes_break_them(bytes in any::<Vec<u8>>()) {
-            let _ = (parse(&bytes), filter_hash(&bytes), Segment::decode(&bytes, &bytes));
+            let _ = (parse(&bytes), filter_hash(&bytes), PositionRun::decode(&bytes, &bytes));
             let _ = (StreamValue::decode(&bytes), CategoryValue::decode(&bytes), DocumentAt::decode(&bytes));
         }
     }

@@ -7,25 +7,25 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use thalweg_log::Offset;
 
-use super::keys::{self, CategoryValue, Family, HASHED, Segment, Space, StreamValue};
-use super::rows::{self, CHUNK, List, Row};
-use super::table::{Cursor, Table, TableWriter, Unread};
+use super::keys::{self, CategoryValue, Family, HASHED, KeySpace, PositionRun, StreamValue};
+use super::rows::{self, CHUNK, IndexRow, ListKind};
+use super::table::{IndexReadError, Table, TableCursor, TableWriter};
 
 /// Of tables, the newest first. `lives`: whether a space is still somebody's. `gone`: of all tables there are, so that counts
 /// are what they are then.
 pub(super) fn merge(
     tables: &[Arc<Table>],
-    lives: &dyn Fn(Space) -> bool,
-    gone: Option<&Gone>,
+    lives: &dyn Fn(KeySpace) -> bool,
+    gone: Option<&RemovalSet>,
     writer: &mut TableWriter,
 ) -> io::Result<()> {
     let mut cursors = Vec::with_capacity(tables.len());
     for table in tables {
         cursors.push(table.walk().map_err(broken)?);
     }
-    let mut list = Joined::default();
+    let mut list = ListMerger::default();
     // Keys of a space lie together, so each is asked for once.
-    let mut known: Option<(Space, bool)> = None;
+    let mut known: Option<(KeySpace, bool)> = None;
     while let Some(key) = cursors
         .iter()
         .filter_map(|cursor| cursor.entry().map(|(key, _)| key))
@@ -44,15 +44,15 @@ pub(super) fn merge(
         }
         let gone = gone.and_then(|gone| gone.of(space));
         match family {
-            Family::StreamRows => list.add(List::Stream, &key, &values, gone, writer)?,
-            Family::CategoryRows => list.add(List::Category, &key, &values, gone, writer)?,
+            Family::StreamRows => list.add(ListKind::Stream, &key, &values, gone, writer)?,
+            Family::CategoryRows => list.add(ListKind::Category, &key, &values, gone, writer)?,
             _ => list.end(writer)?,
         }
         match (family, gone) {
             (Family::StreamRows | Family::CategoryRows, _) => {}
             (Family::Segment, Some(gone)) => {
                 for value in values {
-                    let segment = Segment::decode(&key, &value).ok_or_else(|| damaged("a segment"))?;
+                    let segment = PositionRun::decode(&key, &value).ok_or_else(|| damaged("a segment"))?;
                     for part in gone.without(segment) {
                         let mut value = Vec::new();
                         part.encode(&mut value);
@@ -80,10 +80,10 @@ pub(super) fn verify(table: &Arc<Table>) -> io::Result<()> {
     Ok(())
 }
 
-fn broken(unread: Unread) -> io::Error {
+fn broken(unread: IndexReadError) -> io::Error {
     match unread {
-        Unread::Failed(error) => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
-        Unread::OnDisk | Unread::Moved => damaged("an entry"),
+        IndexReadError::Failed(error) => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
+        IndexReadError::OnDisk | IndexReadError::Moved => damaged("an entry"),
     }
 }
 
@@ -92,7 +92,7 @@ fn damaged(what: &str) -> io::Error {
 }
 
 /// What the tables have of a key, the newest first.
-fn take(cursors: &mut [Cursor], key: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+fn take(cursors: &mut [TableCursor], key: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let mut values = Vec::with_capacity(cursors.len());
     for cursor in cursors {
         while let Some((own, value)) = cursor.entry().filter(|(own, _)| *own == key) {
@@ -105,7 +105,12 @@ fn take(cursors: &mut [Cursor], key: &[u8]) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Values of the same key, the newest first.
-fn joined(key: &[u8], family: Family, mut values: Vec<Vec<u8>>, gone: Option<&GoneOf>) -> io::Result<Vec<u8>> {
+fn joined(
+    key: &[u8],
+    family: Family,
+    mut values: Vec<Vec<u8>>,
+    gone: Option<&NamespaceRemovals>,
+) -> io::Result<Vec<u8>> {
     let less = gone.zip(keys::name(key));
     let mut out = Vec::new();
     match family {
@@ -141,13 +146,13 @@ fn joined(key: &[u8], family: Family, mut values: Vec<Vec<u8>>, gone: Option<&Go
 
 /// Messages that are in no list any more.
 #[derive(Debug, Default)]
-pub(crate) struct Gone(pub HashMap<u32, GoneOf>);
+pub(crate) struct RemovalSet(pub HashMap<u32, NamespaceRemovals>);
 
 /// Of one namespace.
 #[derive(Debug, Default)]
-pub(crate) struct GoneOf {
+pub(crate) struct NamespaceRemovals {
     /// Which messages of the namespace: none that came after a clearing.
-    pub space: Space,
+    pub space: KeySpace,
     /// Rising.
     pub offsets: Vec<Offset>,
     /// How many of each stream.
@@ -158,19 +163,19 @@ pub(crate) struct GoneOf {
     pub marked_to: Offset,
 }
 
-impl Gone {
-    fn of(&self, space: Space) -> Option<&GoneOf> {
+impl RemovalSet {
+    fn of(&self, space: KeySpace) -> Option<&NamespaceRemovals> {
         self.0.get(&space.namespace).filter(|gone| gone.space == space)
     }
 }
 
-impl GoneOf {
+impl NamespaceRemovals {
     pub fn has(&self, offset: Offset) -> bool {
         self.offsets.binary_search(&offset).is_ok()
     }
 
     /// The parts of a segment that are left.
-    pub fn without(&self, segment: Segment) -> Vec<Segment> {
+    pub fn without(&self, segment: PositionRun) -> Vec<PositionRun> {
         let (mut parts, mut from) = (Vec::new(), segment.offset);
         let end = segment.offset + segment.len;
         let first = self.offsets.partition_point(|offset| *offset < segment.offset);
@@ -182,7 +187,7 @@ impl GoneOf {
             .take_while(|offset| *offset < end);
         for stop in inside.chain([end]) {
             if stop > from {
-                parts.push(Segment {
+                parts.push(PositionRun {
                     global: segment.global + (from - segment.offset),
                     offset: from,
                     len: stop - from,
@@ -196,23 +201,23 @@ impl GoneOf {
 
 /// The list that is being put together.
 #[derive(Default)]
-struct Joined {
-    list: Option<List>,
+struct ListMerger {
+    list: Option<ListKind>,
     /// Without the ordinal.
     prefix: Vec<u8>,
     /// In their order, not written yet.
-    rows: Vec<Row>,
-    chunk: Vec<Row>,
+    rows: Vec<IndexRow>,
+    chunk: Vec<IndexRow>,
     value: Vec<u8>,
 }
 
-impl Joined {
+impl ListMerger {
     fn add(
         &mut self,
-        list: List,
+        list: ListKind,
         key: &[u8],
         values: &[Vec<u8>],
-        gone: Option<&GoneOf>,
+        gone: Option<&NamespaceRemovals>,
         writer: &mut TableWriter,
     ) -> io::Result<()> {
         let prefix = key.get(..HASHED).unwrap_or_default();

@@ -9,7 +9,7 @@ pub(crate) const CHUNK: usize = 512;
 
 /// What a list says of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct IndexRow {
     /// By which the list is sorted: the position in the stream, or the global position.
     pub ordinal: u64,
     pub global: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Row {
 pub(crate) const NO_GROUP: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum List {
+pub(crate) enum ListKind {
     Stream,
     Category,
 }
@@ -37,35 +37,35 @@ const STEPS: u8 = 2;
 const PLAIN: u8 = 3;
 
 /// Rows in their order.
-pub(super) fn encode(list: List, rows: &[Row], out: &mut Vec<u8>) {
+pub(super) fn encode(list: ListKind, rows: &[IndexRow], out: &mut Vec<u8>) {
     varint::put(out, rows.len() as u64);
-    if list == List::Stream {
+    if list == ListKind::Stream {
         column(out, rows, |row| row.ordinal);
     }
     column(out, rows, |row| row.global);
     column(out, rows, |row| row.global.wrapping_sub(row.offset));
     column(out, rows, |row| u64::from(row.kind));
-    if list == List::Category {
+    if list == ListKind::Category {
         column(out, rows, |row| u64::from(row.correlation));
         column(out, rows, |row| row.group);
     }
 }
 
 /// `None` for bytes that are no chunk.
-pub(super) fn decode(list: List, bytes: &[u8], out: &mut Vec<Row>) -> Option<()> {
+pub(super) fn decode(list: ListKind, bytes: &[u8], out: &mut Vec<IndexRow>) -> Option<()> {
     let (count, mut rest) = varint::take(bytes)?;
     let count = usize::try_from(count).ok().filter(|count| *count <= CHUNK)?;
     out.clear();
-    out.resize(count, Row::default());
-    if list == List::Stream {
+    out.resize(count, IndexRow::default());
+    if list == ListKind::Stream {
         read(&mut rest, out, |row, value| row.ordinal = value)?;
     }
     read(&mut rest, out, |row, value| row.global = value)?;
     read(&mut rest, out, |row, value| row.offset = row.global.wrapping_sub(value))?;
     read(&mut rest, out, |row, value| row.kind = value as u16)?;
     match list {
-        List::Stream => {}
-        List::Category => {
+        ListKind::Stream => {}
+        ListKind::Category => {
             read(&mut rest, out, |row, value| row.correlation = value as u16)?;
             read(&mut rest, out, |row, value| row.group = value)?;
             out.iter_mut().for_each(|row| row.ordinal = row.global);
@@ -74,7 +74,7 @@ pub(super) fn decode(list: List, bytes: &[u8], out: &mut Vec<Row>) -> Option<()>
     rest.is_empty().then_some(())
 }
 
-fn column(out: &mut Vec<u8>, rows: &[Row], of: impl Fn(&Row) -> u64) {
+fn column(out: &mut Vec<u8>, rows: &[IndexRow], of: impl Fn(&IndexRow) -> u64) {
     let first = rows.first().map_or(0, &of);
     let (mut constant, mut following, mut widest) = (true, true, 0);
     let mut before = first;
@@ -109,7 +109,7 @@ fn column(out: &mut Vec<u8>, rows: &[Row], of: impl Fn(&Row) -> u64) {
     }
 }
 
-fn read(rest: &mut &[u8], rows: &mut [Row], set: impl Fn(&mut Row, u64)) -> Option<()> {
+fn read(rest: &mut &[u8], rows: &mut [IndexRow], set: impl Fn(&mut IndexRow, u64)) -> Option<()> {
     let (form, after) = rest.split_first()?;
     if *form == PLAIN {
         let (own, after) = after.split_at_checked(8 * rows.len())?;
@@ -164,17 +164,17 @@ mod tests {
             rows in proptest::collection::vec((number(), number(), number(), 0_u16..3, any::<u16>(), number()), 1..60),
             follows in any::<bool>(),
         ) {
-            let rows: Vec<Row> = rows.into_iter().enumerate().map(|(n, (ordinal, global, offset, kind, correlation, group))| {
+            let rows: Vec<IndexRow> = rows.into_iter().enumerate().map(|(n, (ordinal, global, offset, kind, correlation, group))| {
                 let n = n as u64;
                 match follows {
-                    true => Row { ordinal: 7 + n, global: 100 + 3 * n, offset: 90 + 3 * n, kind: 5, correlation, group },
-                    false => Row { ordinal, global, offset, kind, correlation, group },
+                    true => IndexRow { ordinal: 7 + n, global: 100 + 3 * n, offset: 90 + 3 * n, kind: 5, correlation, group },
+                    false => IndexRow { ordinal, global, offset, kind, correlation, group },
                 }
             }).collect();
-            for list in [List::Stream, List::Category] {
-                let expected: Vec<Row> = rows.iter().map(|row| match list {
-                    List::Stream => Row { correlation: 0, group: 0, ..*row },
-                    List::Category => Row { ordinal: row.global, ..*row },
+            for list in [ListKind::Stream, ListKind::Category] {
+                let expected: Vec<IndexRow> = rows.iter().map(|row| match list {
+                    ListKind::Stream => IndexRow { correlation: 0, group: 0, ..*row },
+                    ListKind::Category => IndexRow { ordinal: row.global, ..*row },
                 }).collect();
                 let (mut bytes, mut found) = (Vec::new(), Vec::new());
                 encode(list, &rows, &mut bytes);
@@ -189,24 +189,24 @@ mod tests {
         #[test]
         fn no_bytes_break_it(bytes in any::<Vec<u8>>()) {
             let mut found = Vec::new();
-            let _ = decode(List::Stream, &bytes, &mut found);
-            let _ = decode(List::Category, &bytes, &mut found);
+            let _ = decode(ListKind::Stream, &bytes, &mut found);
+            let _ = decode(ListKind::Category, &bytes, &mut found);
         }
     }
 
     #[test]
     fn a_stream_written_one_message_after_the_other_takes_a_few_bytes() {
-        let rows: Vec<Row> = (0..500)
-            .map(|n| Row {
+        let rows: Vec<IndexRow> = (0..500)
+            .map(|n| IndexRow {
                 ordinal: n,
                 global: 1000 + n,
                 offset: 999 + n,
                 kind: 7,
-                ..Row::default()
+                ..IndexRow::default()
             })
             .collect();
         let mut bytes = Vec::new();
-        encode(List::Stream, &rows, &mut bytes);
+        encode(ListKind::Stream, &rows, &mut bytes);
         assert!(bytes.len() < 16, "{} bytes", bytes.len());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quick_cache::sync::Cache;
 use thalweg_log::disk::{Disk, DiskFile};
-use thalweg_log::format::{Put, Take, varint};
+use thalweg_log::format::{FieldReader, FieldWriter, varint};
 
 use super::block::{Block, BlockBuilder, checked};
 use super::bloom::Bloom;
@@ -23,7 +23,7 @@ const SYNC: usize = 8 << 20;
 
 /// Why something is not told.
 #[derive(Clone, Debug)]
-pub(crate) enum Unread {
+pub(crate) enum IndexReadError {
     /// It is not in memory, and the disk was not to be asked.
     OnDisk,
     /// It is being written to a table: who begins anew finds it.
@@ -31,13 +31,13 @@ pub(crate) enum Unread {
     Failed(EventsError),
 }
 
-impl From<EventsError> for Unread {
-    fn from(error: EventsError) -> Unread {
-        Unread::Failed(error)
+impl From<EventsError> for IndexReadError {
+    fn from(error: EventsError) -> IndexReadError {
+        IndexReadError::Failed(error)
     }
 }
 
-pub(crate) type Read<T> = std::result::Result<T, Unread>;
+pub(crate) type IndexReadResult<T> = std::result::Result<T, IndexReadError>;
 
 /// Whether a disk may be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,34 +47,38 @@ pub(crate) enum Io {
 }
 
 /// Blocks that were read, those of all tables, up to a number of bytes.
-pub(crate) type Blocks = Cache<(u64, u32), Arc<Block>, ByBytes>;
+pub(crate) type BlockCache = Cache<(u64, u32), Arc<Block>, BlockWeighter>;
 
 #[derive(Clone, Debug)]
-pub(crate) struct ByBytes;
+pub(crate) struct BlockWeighter;
 
-impl quick_cache::Weighter<(u64, u32), Arc<Block>> for ByBytes {
+impl quick_cache::Weighter<(u64, u32), Arc<Block>> for BlockWeighter {
     fn weight(&self, _: &(u64, u32), block: &Arc<Block>) -> u64 {
         block.bytes() as u64
     }
 }
 
-pub(crate) fn blocks(bytes_max: usize) -> Arc<Blocks> {
-    Arc::new(Cache::with_weighter(bytes_max / (16 << 10), bytes_max as u64, ByBytes))
+pub(crate) fn blocks(bytes_max: usize) -> Arc<BlockCache> {
+    Arc::new(Cache::with_weighter(
+        bytes_max / (16 << 10),
+        bytes_max as u64,
+        BlockWeighter,
+    ))
 }
 
 pub(crate) struct Table {
     /// Also in its file's name; larger for what was written later.
     pub number: u64,
     file: Arc<dyn DiskFile>,
-    cache: Arc<Blocks>,
+    cache: Arc<BlockCache>,
     /// The first key of each block, and where it lies.
-    sparse: Vec<Sparse>,
+    sparse: Vec<SparseIndexEntry>,
     bloom: Bloom,
     pub bytes: u64,
 }
 
 #[derive(Debug)]
-struct Sparse {
+struct SparseIndexEntry {
     first: Box<[u8]>,
     at: u64,
     len: u32,
@@ -88,7 +92,7 @@ pub(crate) struct TableWriter {
     number: u64,
     file: Arc<dyn DiskFile>,
     block: BlockBuilder,
-    sparse: Vec<Sparse>,
+    sparse: Vec<SparseIndexEntry>,
     hashes: Vec<u64>,
     /// Not written yet; the first of it belongs at `at`.
     buffer: Vec<u8>,
@@ -104,7 +108,7 @@ impl TableWriter {
             disk.remove(&name)?;
         }
         let mut buffer = Vec::with_capacity(WRITE + (64 << 10));
-        Put(&mut buffer).bytes(MAGIC).u32(VERSION).u32(0);
+        FieldWriter(&mut buffer).bytes(MAGIC).u32(VERSION).u32(0);
         Ok(TableWriter {
             number,
             file: disk.create(&name)?,
@@ -135,7 +139,7 @@ impl TableWriter {
     fn end_block(&mut self) -> std::io::Result<()> {
         let first = self.block.first.clone().into_boxed_slice();
         let bytes = self.block.finish();
-        self.sparse.push(Sparse {
+        self.sparse.push(SparseIndexEntry {
             first,
             at: self.at + self.buffer.len() as u64,
             len: bytes.len() as u32,
@@ -163,7 +167,7 @@ impl TableWriter {
     }
 
     /// Synced; its name is not.
-    pub fn finish(mut self, cache: &Arc<Blocks>) -> std::io::Result<Table> {
+    pub fn finish(mut self, cache: &Arc<BlockCache>) -> std::io::Result<Table> {
         if !self.block.is_empty() {
             self.end_block()?;
         }
@@ -181,12 +185,12 @@ impl TableWriter {
         for part in [&mut list, &mut filter] {
             seal(part);
             let at = self.at + self.buffer.len() as u64;
-            Put(&mut footer).u64(at).u64(part.len() as u64);
+            FieldWriter(&mut footer).u64(at).u64(part.len() as u64);
             self.put(part)?;
         }
-        Put(&mut footer).u64(self.number).u64(0);
+        FieldWriter(&mut footer).u64(self.number).u64(0);
         seal(&mut footer);
-        Put(&mut footer).bytes(MAGIC);
+        FieldWriter(&mut footer).bytes(MAGIC);
         self.buffer.extend_from_slice(&footer);
         self.write()?;
         self.file.sync()?;
@@ -208,7 +212,7 @@ fn seal(part: &mut Vec<u8>) {
 
 impl Table {
     /// Blocks for a moment: what says where everything is is read at once.
-    pub fn open(disk: &dyn Disk, number: u64, cache: &Arc<Blocks>) -> std::result::Result<Table, String> {
+    pub fn open(disk: &dyn Disk, number: u64, cache: &Arc<BlockCache>) -> std::result::Result<Table, String> {
         let name = file_name(number);
         let wrong = |what: &str| format!("{name}: {what}");
         let failed = |error: std::io::Error| wrong(&error.to_string());
@@ -223,7 +227,7 @@ impl Table {
                 .ok_or_else(|| wrong("it is cut off"))
         };
         let head = part(0, HEAD as u64)?;
-        let mut take = Take(&head);
+        let mut take = FieldReader(&head);
         if take.bytes::<8>() != Some(*MAGIC) {
             return Err(wrong("it is no index"));
         }
@@ -234,7 +238,7 @@ impl Table {
         let footer = part(footer_at, FOOTER as u64)?;
         let places = (|| {
             let body = checked(footer.strip_suffix(MAGIC)?)?;
-            let mut take = Take(body);
+            let mut take = FieldReader(body);
             let places = (take.u64()?, take.u64()?, take.u64()?, take.u64()?);
             (take.u64()? == number && places.0.checked_add(places.1)? <= len && places.2.checked_add(places.3)? <= len)
                 .then_some(places)
@@ -271,17 +275,17 @@ impl Table {
         let sparse = self
             .sparse
             .iter()
-            .map(|sparse| sparse.first.len() + size_of::<Sparse>());
+            .map(|sparse| sparse.first.len() + size_of::<SparseIndexEntry>());
         self.bloom.bytes() + sparse.sum::<usize>()
     }
 
-    fn block(&self, n: usize, io: Io) -> Read<Arc<Block>> {
+    fn block(&self, n: usize, io: Io) -> IndexReadResult<Arc<Block>> {
         let key = (self.number, n as u32);
         if let Some(block) = self.cache.get(&key) {
             return Ok(block);
         }
         if io == Io::MemoryOnly {
-            return Err(Unread::OnDisk);
+            return Err(IndexReadError::OnDisk);
         }
         let block = Arc::new(self.read_block(n)?);
         self.cache.insert(key, block.clone());
@@ -289,9 +293,9 @@ impl Table {
     }
 
     /// From the disk, without keeping it.
-    fn read_block(&self, n: usize) -> Read<Block> {
+    fn read_block(&self, n: usize) -> IndexReadResult<Block> {
         let wrong = |what: &str| {
-            Unread::Failed(EventsError::Damaged(format!(
+            IndexReadError::Failed(EventsError::Damaged(format!(
                 "{}: block {n}: {what}",
                 file_name(self.number)
             )))
@@ -305,13 +309,13 @@ impl Table {
     }
 
     /// At the first entry whose key is not less.
-    pub fn seek(self: &Arc<Table>, key: &[u8], io: Io) -> Read<Cursor> {
+    pub fn seek(self: &Arc<Table>, key: &[u8], io: Io) -> IndexReadResult<TableCursor> {
         // It is in the last block that does not begin behind it, or the first entry of the next.
         let n = self
             .sparse
             .partition_point(|sparse| *sparse.first <= *key)
             .saturating_sub(1);
-        let mut cursor = Cursor::at(self.clone(), n, io, true);
+        let mut cursor = TableCursor::at(self.clone(), n, io, true);
         if self.sparse.is_empty() {
             return Ok(cursor);
         }
@@ -323,21 +327,21 @@ impl Table {
     }
 
     /// From the first entry on, without keeping what is read.
-    pub fn walk(self: &Arc<Table>) -> Read<Cursor> {
-        let mut cursor = Cursor::at(self.clone(), 0, Io::MayBlock, false);
+    pub fn walk(self: &Arc<Table>) -> IndexReadResult<TableCursor> {
+        let mut cursor = TableCursor::at(self.clone(), 0, Io::MayBlock, false);
         cursor.settle()?;
         Ok(cursor)
     }
 }
 
-fn sparse(mut bytes: &[u8]) -> Option<Vec<Sparse>> {
+fn sparse(mut bytes: &[u8]) -> Option<Vec<SparseIndexEntry>> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let (len, rest) = varint::take(bytes)?;
         let (first, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
         let (at, rest) = varint::take(rest)?;
         let (len, rest) = varint::take(rest)?;
-        all.push(Sparse {
+        all.push(SparseIndexEntry {
             first: first.into(),
             at,
             len: u32::try_from(len).ok()?,
@@ -348,7 +352,7 @@ fn sparse(mut bytes: &[u8]) -> Option<Vec<Sparse>> {
 }
 
 /// A way through the entries of a table.
-pub(crate) struct Cursor {
+pub(crate) struct TableCursor {
     table: Arc<Table>,
     n: usize,
     block: Option<Arc<Block>>,
@@ -358,9 +362,9 @@ pub(crate) struct Cursor {
     keeps: bool,
 }
 
-impl Cursor {
-    fn at(table: Arc<Table>, n: usize, io: Io, keeps: bool) -> Cursor {
-        Cursor {
+impl TableCursor {
+    fn at(table: Arc<Table>, n: usize, io: Io, keeps: bool) -> TableCursor {
+        TableCursor {
             table,
             n,
             block: None,
@@ -371,7 +375,7 @@ impl Cursor {
     }
 
     /// Goes on to the next block where this one ends.
-    fn settle(&mut self) -> Read<()> {
+    fn settle(&mut self) -> IndexReadResult<()> {
         while self.n < self.table.sparse.len() {
             let block = match &self.block {
                 Some(block) => block,
@@ -397,7 +401,7 @@ impl Cursor {
         (self.entry < block.len()).then(|| (block.key(self.entry), block.value(self.entry)))
     }
 
-    pub fn next(&mut self) -> Read<()> {
+    pub fn next(&mut self) -> IndexReadResult<()> {
         self.entry += 1;
         self.settle()
     }
@@ -408,7 +412,7 @@ impl Cursor {
     }
 
     /// To the entry before; `false` before the first.
-    pub fn back(&mut self) -> Read<bool> {
+    pub fn back(&mut self) -> IndexReadResult<bool> {
         if self.entry > 0 && self.block.is_some() {
             self.entry -= 1;
             return Ok(true);
@@ -427,7 +431,7 @@ impl Cursor {
 mod tests {
     use std::collections::BTreeMap;
 
-    use thalweg_log::disk::Ram;
+    use thalweg_log::disk::RamDisk;
 
     use super::*;
 
@@ -448,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_found_and_walked_in_both_directions() {
-        let (disk, entries) = (Ram::new(16 << 20), entries());
+        let (disk, entries) = (RamDisk::new(16 << 20), entries());
         let table = written(&disk, &entries);
         let mut walk = table.walk().unwrap();
         for (key, value) in &entries {
@@ -475,16 +479,19 @@ mod tests {
 
     #[test]
     fn a_disk_is_asked_only_by_who_may_wait_for_it() {
-        let (disk, entries) = (Ram::new(16 << 20), entries());
+        let (disk, entries) = (RamDisk::new(16 << 20), entries());
         let table = written(&disk, &entries);
-        assert!(matches!(table.seek(b"key", Io::MemoryOnly), Err(Unread::OnDisk)));
+        assert!(matches!(
+            table.seek(b"key", Io::MemoryOnly),
+            Err(IndexReadError::OnDisk)
+        ));
         table.seek(b"key", Io::MayBlock).unwrap();
         assert!(table.seek(b"key", Io::MemoryOnly).unwrap().entry().is_some());
     }
 
     #[test]
     fn every_damaged_byte_is_noticed() {
-        let (disk, entries) = (Ram::new(16 << 20), entries());
+        let (disk, entries) = (RamDisk::new(16 << 20), entries());
         drop(written(&disk, &entries));
         let file = disk.open(&file_name(7)).unwrap();
         let len = file.len().unwrap();

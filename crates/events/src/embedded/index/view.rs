@@ -5,30 +5,30 @@ use std::sync::Arc;
 
 use thalweg_log::Offset;
 
-use super::keys::{self, CategoryValue, DocumentAt, Family, HASHED, Segment, Space, StreamValue};
-use super::mem::Mem;
-use super::rows::{self, List, Row};
-use super::shelf::{Frozen, Tables};
-use super::table::{Cursor, Io, Read, Table, Unread};
+use super::keys::{self, CategoryValue, DocumentAt, Family, HASHED, KeySpace, PositionRun, StreamValue};
+use super::memtable::Memtable;
+use super::rows::{self, IndexRow, ListKind};
+use super::table::{IndexReadError, IndexReadResult, Io, Table, TableCursor};
+use super::table_store::{FrozenMemtable, SortedTableSet};
 use crate::error::EventsError;
 use crate::id::MessageId;
 use crate::store::{CategoryInfo, Direction, StreamInfo};
 
 /// Of one namespace.
 #[derive(Clone)]
-pub(crate) struct View {
-    pub(super) space: Space,
-    pub(super) frozen: Option<Arc<Frozen>>,
-    pub(super) tables: Arc<Tables>,
+pub(crate) struct IndexView {
+    pub(super) space: KeySpace,
+    pub(super) frozen: Option<Arc<FrozenMemtable>>,
+    pub(super) tables: Arc<SortedTableSet>,
 }
 
-fn damaged(what: &str) -> Unread {
-    Unread::Failed(EventsError::Damaged(format!("{what} of an index is damaged")))
+fn damaged(what: &str) -> IndexReadError {
+    IndexReadError::Failed(EventsError::Damaged(format!("{what} of an index is damaged")))
 }
 
-impl View {
+impl IndexView {
     /// What was frozen of messages that live.
-    pub(super) fn frozen(&self) -> Option<&Mem> {
+    pub(super) fn frozen(&self) -> Option<&Memtable> {
         let frozen = self.frozen.as_ref().filter(|frozen| frozen.mem.space == self.space);
         frozen.map(|frozen| &frozen.mem)
     }
@@ -39,7 +39,7 @@ impl View {
     }
 
     /// -1 without messages.
-    pub fn version_in_tables(&self, name: &str, io: Io) -> Read<i64> {
+    pub fn version_in_tables(&self, name: &str, io: Io) -> IndexReadResult<i64> {
         let key = keys::named(self.space, Family::Stream, name);
         let hash = keys::filter_hash(&key).unwrap_or_default();
         let mut version = -1;
@@ -57,7 +57,7 @@ impl View {
         Ok(version)
     }
 
-    pub fn document_in_tables(&self, name: &str, io: Io) -> Read<Option<DocumentAt>> {
+    pub fn document_in_tables(&self, name: &str, io: Io) -> IndexReadResult<Option<DocumentAt>> {
         let key = keys::named(self.space.of_documents(), Family::Document, name);
         let hash = keys::filter_hash(&key).unwrap_or_default();
         for table in self.tables.list.iter().filter(|table| table.may_have(hash)) {
@@ -70,7 +70,7 @@ impl View {
     }
 
     /// Where the newest version of a document is, but for what was in memory and could still change.
-    pub fn document(&self, name: &str) -> Read<Option<DocumentAt>> {
+    pub fn document(&self, name: &str) -> IndexReadResult<Option<DocumentAt>> {
         match self.frozen.as_ref().and_then(|frozen| frozen.mem.document(name)) {
             Some(at) => Ok(Some(at)),
             None => self.document_in_tables(name, Io::MayBlock),
@@ -78,12 +78,12 @@ impl View {
     }
 
     /// Offsets of messages that may have an id.
-    pub fn id_in_tables(&self, id: &MessageId, io: Io) -> Read<Vec<Offset>> {
+    pub fn id_in_tables(&self, id: &MessageId, io: Io) -> IndexReadResult<Vec<Offset>> {
         self.ids_in_tables(super::id_hash(id), io)
     }
 
     /// By the hash of an id.
-    pub fn ids_in_tables(&self, hash: u64, io: Io) -> Read<Vec<Offset>> {
+    pub fn ids_in_tables(&self, hash: u64, io: Io) -> IndexReadResult<Vec<Offset>> {
         let key = keys::hashed(self.space, Family::Id, hash, 0);
         let prefix = key.get(..HASHED).unwrap_or_default();
         let filter = keys::filter_hash(&key).unwrap_or_default();
@@ -102,11 +102,11 @@ impl View {
     /// newest first. `take` is given them in their order until it says false.
     fn names(
         &self,
-        space: Space,
+        space: KeySpace,
         family: Family,
         from: &str,
-        take: &mut dyn FnMut(&str, &[u8]) -> Read<bool>,
-    ) -> Read<()> {
+        take: &mut dyn FnMut(&str, &[u8]) -> IndexReadResult<bool>,
+    ) -> IndexReadResult<()> {
         let start = keys::named(space, family, from);
         let head = keys::named(space, family, "");
         let mut cursors = Vec::with_capacity(self.tables.list.len());
@@ -132,7 +132,13 @@ impl View {
     }
 
     /// Adds what is not in memory to `found`, in byte order. May block.
-    pub fn streams(&self, mut found: Streams, prefix: &str, cursor: &str, max: usize) -> Read<Vec<StreamInfo>> {
+    pub fn streams(
+        &self,
+        mut found: StreamListing,
+        prefix: &str,
+        cursor: &str,
+        max: usize,
+    ) -> IndexReadResult<Vec<StreamInfo>> {
         let from = if cursor > prefix { cursor } else { prefix };
         if let Some(mem) = self.frozen() {
             found.take_from(mem, from, prefix, max + 1);
@@ -167,7 +173,7 @@ impl View {
     }
 
     /// The same for categories, of which all are wanted.
-    pub fn categories(&self, mut found: BTreeMap<String, CategoryValue>) -> Read<Vec<CategoryInfo>> {
+    pub fn categories(&self, mut found: BTreeMap<String, CategoryValue>) -> IndexReadResult<Vec<CategoryInfo>> {
         let mut add = |name: &str, value| found.entry(name.to_owned()).or_default().add(value);
         if let Some(mem) = self.frozen() {
             mem.categories().for_each(|(name, value)| add(name, value));
@@ -191,7 +197,7 @@ impl View {
         prefix: &str,
         cursor: &str,
         max: usize,
-    ) -> Read<Vec<String>> {
+    ) -> IndexReadResult<Vec<String>> {
         let from = if cursor > prefix { cursor } else { prefix };
         // The newest place of each name: what was found first stands.
         if let Some(frozen) = &self.frozen {
@@ -223,9 +229,9 @@ impl View {
     }
 
     /// Ways through a list, one for each that has something of it.
-    pub(super) fn sources(&self, of: &Listed, from: Option<u64>, direction: Direction, io: Io) -> Vec<Source> {
+    pub(super) fn sources(&self, of: &ListId, from: Option<u64>, direction: Direction, io: Io) -> Vec<RowSource> {
         let mut sources = Vec::new();
-        let source = |origin| Source::new(origin, from, direction);
+        let source = |origin| RowSource::new(origin, from, direction);
         if let Some(frozen) = self.frozen.as_ref().filter(|frozen| frozen.mem.space == self.space) {
             sources.push(source(Origin::Frozen(frozen.clone())));
         }
@@ -233,7 +239,7 @@ impl View {
         let filter = keys::filter_hash(&key);
         for table in &self.tables.list {
             if filter.is_none_or(|hash| table.may_have(hash)) {
-                sources.push(source(Origin::Table(InTable {
+                sources.push(source(Origin::Table(TableListCursor {
                     table: table.clone(),
                     io,
                     cursor: None,
@@ -247,12 +253,12 @@ impl View {
 
 /// What is known of streams, by their names.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub(crate) struct StreamListing {
     found: BTreeMap<Arc<str>, StreamValue>,
 }
 
-impl Streams {
-    pub(super) fn take_from(&mut self, mem: &Mem, from: &str, prefix: &str, max: usize) {
+impl StreamListing {
+    pub(super) fn take_from(&mut self, mem: &Memtable, from: &str, prefix: &str, max: usize) {
         let own = mem.streams_from(from).take_while(|(name, _)| name.starts_with(prefix));
         own.take(max).for_each(|(name, value)| self.add(name.clone(), value));
     }
@@ -264,34 +270,41 @@ impl Streams {
 
 /// A list of messages.
 #[derive(Clone, Debug)]
-pub(crate) enum Listed {
-    Of(List, String),
+pub(crate) enum ListId {
+    Of(ListKind, String),
     /// All of the namespace, by global position.
     All,
 }
 
-impl Listed {
-    fn key(&self, space: Space, ordinal: u64) -> Vec<u8> {
+impl ListId {
+    fn key(&self, space: KeySpace, ordinal: u64) -> Vec<u8> {
         match self {
-            Listed::Of(list, name) => keys::hashed(space, keys::rows_of(*list), keys::hash(name.as_bytes()), ordinal),
-            Listed::All => keys::numbered(space, Family::Segment, ordinal),
+            ListId::Of(list, name) => keys::hashed(space, keys::rows_of(*list), keys::hash(name.as_bytes()), ordinal),
+            ListId::All => keys::numbered(space, Family::Segment, ordinal),
         }
     }
 
     /// Bytes of a key before the ordinal.
     fn prefix(&self) -> usize {
         match self {
-            Listed::Of(..) => HASHED,
-            Listed::All => keys::HEAD,
+            ListId::Of(..) => HASHED,
+            ListId::All => keys::HEAD,
         }
     }
 
     /// The next rows from an ordinal on, if there is one, at most so many.
-    pub(super) fn copy(&self, mem: &Mem, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<Row>) {
+    pub(super) fn copy(
+        &self,
+        mem: &Memtable,
+        from: Option<u64>,
+        direction: Direction,
+        max: usize,
+        out: &mut Vec<IndexRow>,
+    ) {
         match self {
-            Listed::Of(list, name) => {
+            ListId::Of(list, name) => {
                 let all = mem.rows(*list, name);
-                let ordinal = |row: &Row| row.ordinal;
+                let ordinal = |row: &IndexRow| row.ordinal;
                 match direction {
                     Direction::Forward => {
                         let start = from.map_or(0, |from| all.partition_point(|row| ordinal(row) < from));
@@ -303,7 +316,7 @@ impl Listed {
                     }
                 }
             }
-            Listed::All => {
+            ListId::All => {
                 let all = mem.segments();
                 match direction {
                     Direction::Forward => {
@@ -324,22 +337,22 @@ impl Listed {
     }
 }
 
-fn row_of(segment: &Segment, n: u64) -> Row {
-    Row {
+fn row_of(segment: &PositionRun, n: u64) -> IndexRow {
+    IndexRow {
         ordinal: segment.global + n,
         global: segment.global + n,
         offset: segment.offset + n,
-        ..Row::default()
+        ..IndexRow::default()
     }
 }
 
-fn rows_from(segment: &Segment, from: u64) -> impl Iterator<Item = Row> {
+fn rows_from(segment: &PositionRun, from: u64) -> impl Iterator<Item = IndexRow> {
     let segment = *segment;
     (from.saturating_sub(segment.global)..segment.len).map(move |n| row_of(&segment, n))
 }
 
 /// Backward.
-fn rows_to(segment: &Segment, to: u64) -> impl Iterator<Item = Row> {
+fn rows_to(segment: &PositionRun, to: u64) -> impl Iterator<Item = IndexRow> {
     let segment = *segment;
     let len = to
         .checked_sub(segment.global)
@@ -352,12 +365,12 @@ const COPIED_FIRST: usize = 16;
 const COPIED: usize = 256;
 
 /// A way through a list in one of the places where parts of it are.
-pub(super) struct Source {
+pub(super) struct RowSource {
     origin: Origin,
     direction: Direction,
     /// From where on rows have to be fetched; inclusive. `None`: from the beginning of the direction.
     from: Option<u64>,
-    rows: Vec<Row>,
+    rows: Vec<IndexRow>,
     at: usize,
     /// Rows of the next copy.
     copied: usize,
@@ -367,25 +380,26 @@ pub(super) struct Source {
 pub(super) enum Origin {
     /// What is in memory changes: it is asked through a function.
     Active,
-    Frozen(Arc<Frozen>),
-    Table(InTable),
+    Frozen(Arc<FrozenMemtable>),
+    Table(TableListCursor),
 }
 
 /// A way through a list in a table.
-pub(super) struct InTable {
+pub(super) struct TableListCursor {
     table: Arc<Table>,
     io: Io,
-    cursor: Option<Cursor>,
+    cursor: Option<TableCursor>,
     /// Of which not all was told.
-    segment: Option<Segment>,
+    segment: Option<PositionRun>,
 }
 
 /// Copies rows of what is in memory.
-pub(super) type Active<'a> = &'a dyn Fn(&Listed, Option<u64>, Direction, usize, &mut Vec<Row>) -> Read<()>;
+pub(super) type ActiveRowsFn<'a> =
+    &'a dyn Fn(&ListId, Option<u64>, Direction, usize, &mut Vec<IndexRow>) -> IndexReadResult<()>;
 
-impl Source {
-    pub fn new(origin: Origin, from: Option<u64>, direction: Direction) -> Source {
-        Source {
+impl RowSource {
+    pub fn new(origin: Origin, from: Option<u64>, direction: Direction) -> RowSource {
+        RowSource {
             origin,
             direction,
             from,
@@ -396,7 +410,12 @@ impl Source {
         }
     }
 
-    pub fn peek(&mut self, of: &Listed, space: Space, active: Active<'_>) -> Read<Option<Row>> {
+    pub fn peek(
+        &mut self,
+        of: &ListId,
+        space: KeySpace,
+        active: ActiveRowsFn<'_>,
+    ) -> IndexReadResult<Option<IndexRow>> {
         while self.at >= self.rows.len() {
             if self.ended {
                 return Ok(None);
@@ -410,7 +429,7 @@ impl Source {
         self.at += 1;
     }
 
-    fn fill(&mut self, of: &Listed, space: Space, active: Active<'_>) -> Read<()> {
+    fn fill(&mut self, of: &ListId, space: KeySpace, active: ActiveRowsFn<'_>) -> IndexReadResult<()> {
         self.rows.clear();
         self.at = 0;
         let copied = std::mem::replace(&mut self.copied, COPIED);
@@ -441,28 +460,28 @@ impl Source {
     }
 }
 
-impl InTable {
+impl TableListCursor {
     /// Rows of the next part that has some. `false` behind the last.
     fn part(
         &mut self,
-        of: &Listed,
-        space: Space,
+        of: &ListId,
+        space: KeySpace,
         from: Option<u64>,
         direction: Direction,
-        out: &mut Vec<Row>,
-    ) -> Read<bool> {
+        out: &mut Vec<IndexRow>,
+    ) -> IndexReadResult<bool> {
         if self.segment.is_none() {
             self.go_on(of, space, from, direction)?;
             let own = of.key(space, 0);
             let prefix = own.get(..of.prefix()).unwrap_or_default();
-            let entry = self.cursor.as_ref().and_then(Cursor::entry);
+            let entry = self.cursor.as_ref().and_then(TableCursor::entry);
             let Some((key, value)) = entry.filter(|(key, _)| key.starts_with(prefix)) else {
                 return Ok(false);
             };
             match of {
-                Listed::Of(list, _) => rows::decode(*list, value, out).ok_or_else(|| damaged("a list"))?,
-                Listed::All => {
-                    let segment = Segment::decode(key, value).ok_or_else(|| damaged("a segment"))?;
+                ListId::Of(list, _) => rows::decode(*list, value, out).ok_or_else(|| damaged("a list"))?,
+                ListId::All => {
+                    let segment = PositionRun::decode(key, value).ok_or_else(|| damaged("a segment"))?;
                     self.segment = Some(segment);
                 }
             }
@@ -488,7 +507,7 @@ impl InTable {
     }
 
     /// To the next part, or the first that may have rows from an ordinal on.
-    fn go_on(&mut self, of: &Listed, space: Space, from: Option<u64>, direction: Direction) -> Read<()> {
+    fn go_on(&mut self, of: &ListId, space: KeySpace, from: Option<u64>, direction: Direction) -> IndexReadResult<()> {
         let forward = direction == Direction::Forward;
         if let Some(cursor) = &mut self.cursor {
             return match forward {

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use thalweg_log::Offset;
 use thalweg_log::format::varint;
 
-use super::super::index::{Event, Io, List, Listed, Read};
+use super::super::index::{IndexReadResult, IndexedEvent, Io, ListId, ListKind};
 use super::super::namespace::EmbeddedNamespace;
-use super::super::record::Lies;
-use super::super::rules::{DELETED, Deleted};
-use super::super::{Inner, catalog};
-use super::{Passed, frames};
+use super::super::record::PartitionRecord;
+use super::super::rules::{DELETED, StreamDeletion};
+use super::super::{StoreInner, catalog};
+use super::{ReplayItem, frames};
 use crate::error::Result;
 use crate::store::Direction;
 
@@ -25,14 +25,14 @@ pub(in super::super) const CLEARED: &str = "~cleared";
 
 /// What a replay looks at behind gaps.
 #[derive(Default)]
-pub(super) struct BehindGaps {
+pub(super) struct LostClearDetector {
     /// The log had a gap since the newest clear.
     any: bool,
     /// Streams that go on behind the newest gap as they were before it.
     streams: HashSet<Arc<str>>,
 }
 
-impl BehindGaps {
+impl LostClearDetector {
     pub fn any(&self) -> bool {
         self.any
     }
@@ -44,11 +44,15 @@ impl BehindGaps {
 
     /// What stands before does not matter any more.
     pub fn cleared(&mut self) {
-        *self = BehindGaps::default();
+        *self = LostClearDetector::default();
     }
 
     /// The gap in which everything was removed, if a message that is not indexed yet shows that it was. Blocks.
-    pub fn lost_clear(&mut self, namespace: &EmbeddedNamespace, event: &Event) -> Read<Option<Range<Offset>>> {
+    pub fn lost_clear(
+        &mut self,
+        namespace: &EmbeddedNamespace,
+        event: &IndexedEvent,
+    ) -> IndexReadResult<Option<Range<Offset>>> {
         if !self.any {
             return Ok(None);
         }
@@ -67,20 +71,20 @@ impl BehindGaps {
 
 impl EmbeddedNamespace {
     /// Offset of the newest message that cannot be before another one because of its global position.
-    fn global_given(&self, event: &Event) -> Read<Option<Offset>> {
+    fn global_given(&self, event: &IndexedEvent) -> IndexReadResult<Option<Offset>> {
         let last = self.index.read().state.last_global;
         match event.global <= last {
-            true => self.newest_from(&Listed::All, event.global, event.is_imported),
+            true => self.newest_from(&ListId::All, event.global, event.is_imported),
             false => Ok(None),
         }
     }
 
     /// The same because of its position in its stream, or of a deletion of that.
-    fn position_given(&self, event: &Event) -> Read<Option<Offset>> {
+    fn position_given(&self, event: &IndexedEvent) -> IndexReadResult<Option<Offset>> {
         let version = self.version_stored(&event.stream, Io::MayBlock)?;
         let of_message = match version >= event.position.cast_signed() {
             true => {
-                let list = Listed::Of(List::Stream, event.stream.to_string());
+                let list = ListId::Of(ListKind::Stream, event.stream.to_string());
                 self.newest_from(&list, event.position, event.is_imported)?
             }
             false => None,
@@ -88,14 +92,14 @@ impl EmbeddedNamespace {
         let cleared_at = self.index.read().state.cleared_at;
         let deletion = self.own_document(&format!("{DELETED}{}", event.stream))?;
         let of_deletion = deletion.and_then(|(at, content)| {
-            let deleted: Deleted = serde_json::from_slice(&content).ok()?;
+            let deleted: StreamDeletion = serde_json::from_slice(&content).ok()?;
             (at.offset >= cleared_at && event.position < deleted.before).then_some(at.offset)
         });
         Ok(of_message.max(of_deletion))
     }
 
     /// Offset of the newest message of a list from a place on, or at that place alone: an import takes any that is free.
-    fn newest_from(&self, list: &Listed, place: u64, alone: bool) -> Read<Option<Offset>> {
+    fn newest_from(&self, list: &ListId, place: u64, alone: bool) -> IndexReadResult<Option<Offset>> {
         // Unless some were imported, offsets rise with the places.
         let (from, direction) = match alone || self.index.read().state.has_imports {
             true => (Some(place), Direction::Forward),
@@ -116,12 +120,12 @@ impl EmbeddedNamespace {
 
     /// Of several gaps the first is taken. What stands between them may have been removed or not, and nothing that was
     /// acknowledged is hidden without a proof.
-    fn first_gap(&self, from: Offset, to: Offset) -> Read<Option<Range<Offset>>> {
+    fn first_gap(&self, from: Offset, to: Offset) -> IndexReadResult<Option<Range<Offset>>> {
         let (log, mut at, mut gap, mut hole) = (self.place.log.as_ref(), from, None, None);
         while at < to && gap.is_none() {
             at = frames(log, self.partition, at, &mut |passed| match passed {
-                Passed::Gap(own) if own.start < to => drop(gap.get_or_insert(own)),
-                Passed::Hole(own) if own.start < to => drop(hole.get_or_insert(own)),
+                ReplayItem::Gap(own) if own.start < to => drop(gap.get_or_insert(own)),
+                ReplayItem::Hole(own) if own.start < to => drop(hole.get_or_insert(own)),
                 _ => {}
             })?;
         }
@@ -129,14 +133,15 @@ impl EmbeddedNamespace {
     }
 
     /// Whether the newest clear is known from the indexes alone. Blocks.
-    fn lost_clear(&self) -> Read<Option<Offset>> {
+    fn lost_clear(&self) -> IndexReadResult<Option<Offset>> {
         let state = self.index.read().state;
         if state.generation() == 0 {
             return Ok(None);
         }
         let record = self.reading(Io::MayBlock).record(state.cleared_at)?;
-        let is_there = record.is_some_and(|(value, time)| Lies::decode(&value, time) == Some(Lies::Cleared));
-        let said = || -> Read<Option<Offset>> {
+        let is_there =
+            record.is_some_and(|(value, time)| PartitionRecord::decode(&value, time) == Some(PartitionRecord::Cleared));
+        let said = || -> IndexReadResult<Option<Offset>> {
             let document = self.own_document(CLEARED)?;
             Ok(document.and_then(|(_, content)| decoded(&content)))
         };
@@ -151,7 +156,7 @@ pub(in super::super) fn decoded(content: &[u8]) -> Option<Offset> {
 }
 
 /// Says again, in the log, which clears it has lost. Blocks.
-pub(in super::super) fn say_again(inner: &Inner) {
+pub(in super::super) fn say_again(inner: &StoreInner) {
     let runtime = tokio::runtime::Handle::current();
     for namespace in inner.all() {
         // What cannot be read is told to whoever needs it, and is not given up yet.

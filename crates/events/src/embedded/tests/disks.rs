@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use thalweg_log::disk::{Disk, DiskFile, Ram, Space};
+use thalweg_log::disk::{Disk, DiskFile, DiskSpace, RamDisk};
 use thalweg_log::format::block::{self, BlockHeader};
 use thalweg_log::format::frame::{self, FrameHeader};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
@@ -15,7 +15,7 @@ use crate::TokenDigest;
 use crate::store::*;
 
 /// A disk on which no file can be made while that is said.
-struct MayFail(Arc<Ram>, Arc<AtomicBool>);
+struct MayFail(Arc<RamDisk>, Arc<AtomicBool>);
 
 impl Disk for MayFail {
     fn names(&self) -> io::Result<Vec<String>> {
@@ -45,7 +45,7 @@ impl Disk for MayFail {
         self.0.sync_names()
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         self.0.space()
     }
 }
@@ -62,7 +62,7 @@ pub struct FrameOnDisk {
 const PIECE: usize = 64 << 10;
 
 /// None of a file that is gone by now.
-fn bytes_of(disk: &Ram, name: &str) -> Vec<u8> {
+fn bytes_of(disk: &RamDisk, name: &str) -> Vec<u8> {
     let Ok(file) = disk.open(name) else {
         return Vec::new();
     };
@@ -73,8 +73,8 @@ fn bytes_of(disk: &Ram, name: &str) -> Vec<u8> {
 
 /// Disks that outlive the store.
 pub struct Disks {
-    log: Arc<Ram>,
-    pub(super) indexes: Arc<Ram>,
+    log: Arc<RamDisk>,
+    pub(super) indexes: Arc<RamDisk>,
     fail: Arc<AtomicBool>,
     /// Damage is given up at a start.
     recover_skip: AtomicBool,
@@ -86,8 +86,8 @@ pub struct Disks {
 impl Disks {
     pub fn new() -> Disks {
         Disks {
-            log: Arc::new(Ram::new(512 << 20)),
-            indexes: Arc::new(Ram::new(512 << 20)),
+            log: Arc::new(RamDisk::new(512 << 20)),
+            indexes: Arc::new(RamDisk::new(512 << 20)),
             fail: Arc::default(),
             recover_skip: AtomicBool::new(false),
             file_bytes: 16 << 20,

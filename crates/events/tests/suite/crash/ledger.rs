@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use thalweg_events::{
-    CategoryRead, Direction, EmbeddedStore, EventsError, From, MessageId, Namespace, Store as _, Stored, StreamRead,
+    CategoryRead, Direction, EmbeddedStore, EventsError, MessageId, Namespace, Store as _, StoredEvent, StreamPosition,
+    StreamRead,
 };
 
 use super::work::{Answer, Asked, CUT, Part, Told, Written, append, id_of};
@@ -18,7 +19,7 @@ pub struct Fact {
     pub id: MessageId,
 }
 
-pub fn fact_of(stored: &Stored) -> Fact {
+pub fn fact_of(stored: &StoredEvent) -> Fact {
     let event = stored.event();
     let mark = event
         .data
@@ -341,7 +342,7 @@ async fn of_stream(namespace: &dyn Namespace, stream: &str) -> Vec<Fact> {
     loop {
         let read = StreamRead {
             stream,
-            from: from.map(From::Position),
+            from: from.map(StreamPosition::Position),
             direction: Direction::Backward,
             max: 300,
             types: &[],

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    Append, Appended, CategoryRead, Direction, EventsError, Expected, MessageId, Namespace, NewEvent, Retention,
-    RetentionOf, Store as _, Uuid,
+    Append, AppendOutcome, CategoryRead, Direction, EventsError, ExpectedVersion, MessageId, Namespace, NewEvent,
+    Retention, RetentionTarget, Store as _, Uuid,
 };
 use thalweg_log::disk::sim::Random;
 
@@ -25,7 +25,7 @@ pub const CUT: [&str; 2] = ["t-0", "t-1"];
 #[derive(Clone, Debug)]
 pub struct Part {
     pub stream: String,
-    pub expected: Expected,
+    pub expected: ExpectedVersion,
     pub marks: Vec<u64>,
     /// Its messages have ids of their own, by which they can be asked for again.
     pub has_ids: bool,
@@ -33,7 +33,7 @@ pub struct Part {
 
 #[derive(Clone, Debug)]
 pub enum Answer {
-    Stored(Vec<Appended>),
+    Stored(Vec<AppendOutcome>),
     Refused { stream: String, actual: i64 },
     Unknown,
 }
@@ -145,10 +145,10 @@ fn some_parts(shared: &Shared, random: &mut Random, next: &mut u64) -> Vec<Part>
         let marks = (*next..*next + count).collect();
         *next += count;
         let expected = match (random.below(5), known) {
-            (0, Some(version)) => Expected::Version(version),
-            (1, _) => Expected::NoStream,
-            (2, _) => Expected::Exists,
-            _ => Expected::Any,
+            (0, Some(version)) => ExpectedVersion::Version(version),
+            (1, _) => ExpectedVersion::NoStream,
+            (2, _) => ExpectedVersion::Exists,
+            _ => ExpectedVersion::Any,
         };
         Part {
             stream,
@@ -161,7 +161,7 @@ fn some_parts(shared: &Shared, random: &mut Random, next: &mut u64) -> Vec<Part>
 }
 
 /// Asks for an append of these parts.
-pub async fn append(namespace: &dyn Namespace, parts: &[Part]) -> Result<Vec<Appended>, EventsError> {
+pub async fn append(namespace: &dyn Namespace, parts: &[Part]) -> Result<Vec<AppendOutcome>, EventsError> {
     let texts: Vec<Vec<String>> = parts
         .iter()
         .map(|part| part.marks.iter().map(|mark| format!("{{\"mark\":{mark}}}")).collect())
@@ -283,7 +283,7 @@ async fn cut(shared: Arc<Shared>, mut random: Random) {
             continue;
         };
         let floor = random.below(version as u64 + 2);
-        let Ok(rule) = shared.namespace.retention(RetentionOf::Stream(stream)).await else {
+        let Ok(rule) = shared.namespace.retention(RetentionTarget::Stream(stream)).await else {
             return;
         };
         // What is hidden must not be shown again.
@@ -295,7 +295,9 @@ async fn cut(shared: Arc<Shared>, mut random: Random) {
             truncate_before: Some(floor),
             ..Retention::default()
         };
-        let done = shared.namespace.set_retention(RetentionOf::Stream(stream), Some(rule));
+        let done = shared
+            .namespace
+            .set_retention(RetentionTarget::Stream(stream), Some(rule));
         if done.await.is_err() {
             return;
         }

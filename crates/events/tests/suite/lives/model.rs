@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_events::{Appended, MessageId, Retention, Stored, Uuid, names};
+use thalweg_events::{AppendOutcome, MessageId, Retention, StoredEvent, Uuid, names};
 use thalweg_log::Micros;
 
 use super::machine::SECOND;
@@ -71,7 +71,7 @@ pub struct Model {
 }
 
 /// Of a message's data.
-pub fn text_of(stored: &Stored) -> String {
+pub fn text_of(stored: &StoredEvent) -> String {
     text_in(stored.event().data).to_owned()
 }
 
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    pub fn placed(&mut self, texts: &[String], appended: &Appended) {
+    pub fn placed(&mut self, texts: &[String], appended: &AppendOutcome) {
         assert_eq!(appended.count, texts.len() as u64);
         for (n, text) in (0..).zip(texts) {
             self.is_at(text, (appended.first_position + n, appended.first_global + n));
@@ -155,7 +155,7 @@ impl Model {
     }
 
     /// It was shown to somebody.
-    pub fn shown(&mut self, namespace: &str, stored: &Stored) -> String {
+    pub fn shown(&mut self, namespace: &str, stored: &StoredEvent) -> String {
         let (text, event) = (text_of(stored), stored.event());
         let era = self.era(namespace);
         let known = self.messages.get(&text);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use thalweg_events::subscription::{Lease, Nack, Settings, Source, Strategy};
+use thalweg_events::subscription::{DeliveryStrategy, Lease, Nack, SubscriptionSettings, SubscriptionSource};
 use thalweg_events::{
-    Append, Appended, Ask, CategoryRead, DEFAULT, Direction, EventsError, Expected, Namespace, NewEvent, Result,
-    Retention, RetentionOf, Start, Store as _, Stored, StreamRead,
+    Append, AppendOutcome, CategoryRead, DEFAULT, Direction, EventsError, ExpectedVersion, FetchRequest, Namespace,
+    NewEvent, Result, Retention, RetentionTarget, StartPosition, Store as _, StoredEvent, StreamRead,
 };
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::{Random, SimDisk};
@@ -64,7 +64,7 @@ enum Op {
     Scavenge,
     Erase,
     MakeNamespaceAgain,
-    MakeSubscriptionAgain(&'static str, Strategy),
+    MakeSubscriptionAgain(&'static str, DeliveryStrategy),
     Reset(&'static str),
     Replay(&'static str),
 }
@@ -110,15 +110,15 @@ fn told<T>(answer: &Option<Result<T>>) -> Told {
     }
 }
 
-fn retention_of(of: &str) -> RetentionOf<'_> {
+fn retention_of(of: &str) -> RetentionTarget<'_> {
     match of.contains('-') {
-        true => RetentionOf::Stream(of),
-        false => RetentionOf::Category(of),
+        true => RetentionTarget::Stream(of),
+        false => RetentionTarget::Category(of),
     }
 }
 
 /// A page after the other, all that is shown.
-pub async fn everything(namespace: &dyn Namespace, category: Option<&str>) -> Vec<Stored> {
+pub async fn everything(namespace: &dyn Namespace, category: Option<&str>) -> Vec<StoredEvent> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
         let read = CategoryRead {
@@ -139,12 +139,12 @@ pub async fn everything(namespace: &dyn Namespace, category: Option<&str>) -> Ve
     }
 }
 
-async fn of_stream(namespace: &dyn Namespace, stream: &str) -> Vec<Stored> {
+async fn of_stream(namespace: &dyn Namespace, stream: &str) -> Vec<StoredEvent> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
         let read = StreamRead {
             stream,
-            from: from.map(thalweg_events::From::Position),
+            from: from.map(thalweg_events::StreamPosition::Position),
             direction: Direction::Forward,
             max: 50,
             types: &[],
@@ -164,7 +164,7 @@ async fn append(
     parts: &[(&'static str, Vec<String>)],
     with_ids: bool,
     filler: usize,
-) -> Result<Vec<Appended>> {
+) -> Result<Vec<AppendOutcome>> {
     let namespace = process.store.namespace(name).await?;
     let filler = ".".repeat(filler);
     let data: Vec<Vec<String>> = parts
@@ -179,7 +179,7 @@ async fn append(
         .zip(&data)
         .map(|((stream, texts), data)| Append {
             stream,
-            expected: Expected::Any,
+            expected: ExpectedVersion::Any,
             events: texts
                 .iter()
                 .zip(data)
@@ -195,9 +195,9 @@ async fn append(
     namespace.append(&appends).await
 }
 
-fn settings(strategy: Strategy) -> Settings {
-    Settings {
-        source: Source::All,
+fn settings(strategy: DeliveryStrategy) -> SubscriptionSettings {
+    SubscriptionSettings {
+        source: SubscriptionSource::All,
         from: 1,
         strategy,
         ack_timeout: LEASE,
@@ -219,7 +219,7 @@ async fn perform(process: &Process, op: &Op) -> Result<()> {
     match op {
         Op::DeleteStream(name, stream) => {
             let namespace = store.namespace(name).await?;
-            namespace.delete_stream(stream, Expected::Any, false).await
+            namespace.delete_stream(stream, ExpectedVersion::Any, false).await
         }
         Op::SetRule(name, of, rule) => {
             let namespace = store.namespace(name).await?;
@@ -243,7 +243,9 @@ async fn perform(process: &Process, op: &Op) -> Result<()> {
         }
         Op::Reset(name) => {
             let namespace = store.namespace(name).await?;
-            let done = subscriptions.reset(&namespace, SUBSCRIPTION, Start::Start).await;
+            let done = subscriptions
+                .reset(&namespace, SUBSCRIPTION, StartPosition::Start)
+                .await;
             gone_or(done.map(drop))
         }
         Op::Replay(name) => {
@@ -273,7 +275,7 @@ impl World {
         };
         perform(&world.process(), &Op::MakeNamespaceAgain).await.unwrap();
         for name in NAMESPACES {
-            let op = Op::MakeSubscriptionAgain(name, Strategy::ByStream);
+            let op = Op::MakeSubscriptionAgain(name, DeliveryStrategy::ByStream);
             perform(&world.process(), &op).await.unwrap();
         }
         world
@@ -358,7 +360,7 @@ impl World {
             13..16 => Op::Erase,
             16 => Op::MakeNamespaceAgain,
             17 => {
-                let strategy = self.one_of(&[Strategy::ByStream, Strategy::RoundRobin]);
+                let strategy = self.one_of(&[DeliveryStrategy::ByStream, DeliveryStrategy::RoundRobin]);
                 Op::MakeSubscriptionAgain(name, strategy)
             }
             18 => Op::Reset(name),
@@ -436,7 +438,7 @@ impl World {
     async fn fetch(&mut self) {
         let (process, name) = (self.process(), self.one_of(&NAMESPACES));
         let namespace = process.namespace(name).await;
-        let ask = Ask {
+        let ask = FetchRequest {
             consumer: format!("c{}", self.random.below(3)).into(),
             max: 1 + self.random.below(4) as usize,
             held: Vec::new(),
@@ -566,7 +568,7 @@ impl World {
                 self.model.made_again(OTHER);
                 self.held.retain(|held| held.namespace != OTHER);
                 self.counts.deleted += 1;
-                self.carry_out_wholly(Op::MakeSubscriptionAgain(OTHER, Strategy::RoundRobin))
+                self.carry_out_wholly(Op::MakeSubscriptionAgain(OTHER, DeliveryStrategy::RoundRobin))
                     .await;
             }
             Op::MakeSubscriptionAgain(name, _) | Op::Reset(name) => {
@@ -799,7 +801,7 @@ impl World {
         for _ in 0..3 {
             process.pass(LEASE + SECOND);
             loop {
-                let ask = Ask {
+                let ask = FetchRequest {
                     consumer: "last".into(),
                     max: 100,
                     held: Vec::new(),

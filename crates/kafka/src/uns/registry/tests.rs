@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thalweg_flow::OutputContext;
 
-use super::ask::escaped;
+use super::requests::escaped;
 use super::*;
 
 /// Longer than any test takes, but for what is to be over at once.
 const LONG: Duration = Duration::from_secs(600);
 
-fn patience(answer: Duration, messages: Duration) -> Patience {
-    Patience {
+fn patience(answer: Duration, messages: Duration) -> RegistryTimeouts {
+    RegistryTimeouts {
         answer,
         messages,
         failure: LONG,
@@ -20,18 +20,18 @@ fn patience(answer: Duration, messages: Duration) -> Patience {
     }
 }
 
-fn registry(url: &str, patience: Patience) -> Registry {
-    Registry::with_patience(url, false, OutputContext::for_tests("uns").component, patience)
+fn registry(url: &str, patience: RegistryTimeouts) -> SchemaRegistryClient {
+    SchemaRegistryClient::with_patience(url, false, OutputContext::for_tests("uns").component, patience)
 }
 
 fn contract(name: &str) -> BTreeSet<String> {
     BTreeSet::from([name.to_owned()])
 }
 
-fn reason(registry: &Registry, contract: &str) -> String {
+fn reason(registry: &SchemaRegistryClient, contract: &str) -> String {
     match registry.known(contract) {
-        Known::Subjects(_) => "it is checked".to_owned(),
-        Known::Bypassed(bypass) => bypass.why.to_string(),
+        ContractLookup::Subjects(_) => "it is checked".to_owned(),
+        ContractLookup::Bypassed(bypass) => bypass.why.to_string(),
     }
 }
 
@@ -100,13 +100,13 @@ async fn names_without_end_are_not_all_asked_for() {
 
 #[test]
 fn what_has_a_schema_is_remembered_for_ever_and_the_rest_within_bounds() {
-    let mut state = State::default();
-    let hit = || Entry {
-        known: Known::Subjects(Arc::default()),
+    let mut state = ContractCache::default();
+    let hit = || CachedContract {
+        known: ContractLookup::Subjects(Arc::default()),
         until: Instant::now(),
     };
-    let miss = || Entry {
-        known: Known::Bypassed(Bypass::new(Reason::NoSubject, "no subject")),
+    let miss = || CachedContract {
+        known: ContractLookup::Bypassed(Bypass::new(BypassReason::NoSubject, "no subject")),
         until: Instant::now() + LONG,
     };
     state.remember("_pump_v1".into(), hit());
@@ -116,8 +116,8 @@ fn what_has_a_schema_is_remembered_for_ever_and_the_rest_within_bounds() {
     }
     assert!(matches!(
         state.entries.get("_pump_v1"),
-        Some(Entry {
-            known: Known::Subjects(_),
+        Some(CachedContract {
+            known: ContractLookup::Subjects(_),
             ..
         })
     ));
@@ -213,7 +213,7 @@ impl Served {
 }
 
 /// Until something is known, which is asked for at each look.
-async fn until_known(registry: &Registry, name: &str, is_reached: impl Fn(&Known) -> bool) {
+async fn until_known(registry: &SchemaRegistryClient, name: &str, is_reached: impl Fn(&ContractLookup) -> bool) {
     let begun = Instant::now();
     while !is_reached(&registry.known(name)) {
         assert!(begun.elapsed() < Duration::from_secs(30), "{}", reason(registry, name));
@@ -222,22 +222,25 @@ async fn until_known(registry: &Registry, name: &str, is_reached: impl Fn(&Known
     }
 }
 
-fn subjects_of(known: &Known) -> usize {
+fn subjects_of(known: &ContractLookup) -> usize {
     match known {
-        Known::Subjects(subjects) => subjects.len(),
-        Known::Bypassed(_) => 0,
+        ContractLookup::Subjects(subjects) => subjects.len(),
+        ContractLookup::Bypassed(_) => 0,
     }
 }
 
 #[tokio::test]
 async fn new_subjects_are_found_without_fetching_again_what_is_known() {
     let served = Served::default();
-    let again_at_once = Patience {
+    let again_at_once = RegistryTimeouts {
         hit: Duration::ZERO,
         ..patience(LONG, LONG)
     };
     let registry = registry(&served.start(), again_at_once);
-    until_known(&registry, "_pump_v1", |known| known.reason() == Some(Reason::NoSubject)).await;
+    until_known(&registry, "_pump_v1", |known| {
+        known.reason() == Some(BypassReason::NoSubject)
+    })
+    .await;
     served.add("_pump_v1-number");
     until_known(&registry, "_pump_v1", |known| subjects_of(known) == 1).await;
     served.add("_pump_v1-text");
@@ -251,11 +254,14 @@ async fn a_contract_of_more_subjects_than_can_be_checked_is_not_checked_and_says
     let served = Served::default();
     let registry = registry(&served.start(), patience(LONG, LONG));
     for contract in ["_few_v1", "_many_v1"] {
-        for n in 0..ask::SUBJECTS_MAX + usize::from(contract == "_many_v1") {
+        for n in 0..requests::SUBJECTS_MAX + usize::from(contract == "_many_v1") {
             served.add(&format!("{contract}-{n}"));
         }
     }
-    until_known(&registry, "_few_v1", |known| subjects_of(known) == ask::SUBJECTS_MAX).await;
+    until_known(&registry, "_few_v1", |known| {
+        subjects_of(known) == requests::SUBJECTS_MAX
+    })
+    .await;
     registry.learn(&contract("_many_v1")).await;
     assert_eq!(
         reason(&registry, "_many_v1"),
@@ -276,7 +282,7 @@ async fn an_answer_of_the_registry_that_is_too_large_is_told_as_such() {
 async fn what_was_answered_counts_while_the_registry_fails() {
     let served = Served::default();
     served.add("_pump_v1-number");
-    let again_at_once = Patience {
+    let again_at_once = RegistryTimeouts {
         hit: Duration::ZERO,
         failure: Duration::ZERO,
         ..patience(LONG, LONG)
@@ -285,7 +291,7 @@ async fn what_was_answered_counts_while_the_registry_fails() {
     until_known(&registry, "_pump_v1", |known| subjects_of(known) == 1).await;
     served.is_failing.store(true, Ordering::SeqCst);
     until_known(&registry, "_valve_v1", |known| {
-        known.reason() == Some(Reason::RegistryRefuses)
+        known.reason() == Some(BypassReason::RegistryRefuses)
     })
     .await;
     for _ in 0..10 {
@@ -299,12 +305,12 @@ async fn messages_that_must_not_pass_wait_until_the_registry_answers() {
     let served = Served::default();
     served.add("_pump_v1-number");
     served.is_failing.store(true, Ordering::SeqCst);
-    let again_at_once = Patience {
+    let again_at_once = RegistryTimeouts {
         failure: Duration::ZERO,
         ..patience(LONG, Duration::from_millis(20))
     };
     let component = OutputContext::for_tests("uns").component;
-    let registry = Registry::with_patience(&served.start(), true, component, again_at_once);
+    let registry = SchemaRegistryClient::with_patience(&served.start(), true, component, again_at_once);
     let waiting = registry.clone();
     let waiting = tokio::spawn(async move { waiting.wait_for(&contract("_pump_v1")).await });
     while registry.held().is_none() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{Condition, DEPTH_MAX, Keywords, Limits, Rule, Schema, Type};
+use super::{Condition, CountLimits, DEPTH_MAX, JsonType, Keywords, Rule, Schema};
 
 /// Keywords that say nothing of whether a value is right.
 const NOTES: [&str; 15] = [
@@ -32,7 +32,7 @@ const PARTS_MAX: usize = 10_000;
 
 pub fn schema(text: &str) -> Result<Schema, String> {
     let document: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
-    let mut compiler = Compiler {
+    let mut compiler = SchemaCompiler {
         document: &document,
         numbers: HashMap::new(),
         named: Vec::new(),
@@ -48,7 +48,7 @@ pub fn schema(text: &str) -> Result<Schema, String> {
     })
 }
 
-struct Compiler<'d> {
+struct SchemaCompiler<'d> {
     document: &'d Value,
     /// Of what is referred to.
     numbers: HashMap<String, usize>,
@@ -57,7 +57,7 @@ struct Compiler<'d> {
     depth: usize,
 }
 
-impl Compiler<'_> {
+impl SchemaCompiler<'_> {
     fn rule(&mut self, value: &Value, place: &str) -> Result<Rule, String> {
         self.parts += 1;
         if self.parts > PARTS_MAX {
@@ -214,7 +214,7 @@ fn limit(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<b
         "maxItems" => (&mut out.items.count, false),
         _ => return number(out, name, value, place),
     };
-    let Limits { min, max } = count;
+    let CountLimits { min, max } = count;
     let number = expected(value.as_u64(), place, "a whole number")?;
     *(if is_least { min } else { max }) = Some(number);
     Ok(true)
@@ -236,15 +236,15 @@ fn number(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<
     Ok(true)
 }
 
-fn types(value: &Value, place: &str) -> Result<Vec<Type>, String> {
+fn types(value: &Value, place: &str) -> Result<Vec<JsonType>, String> {
     let of = |value: &Value| match text(value, place)? {
-        "null" => Ok(Type::Null),
-        "boolean" => Ok(Type::Boolean),
-        "integer" => Ok(Type::Integer),
-        "number" => Ok(Type::Number),
-        "string" => Ok(Type::Text),
-        "array" => Ok(Type::Array),
-        "object" => Ok(Type::Object),
+        "null" => Ok(JsonType::Null),
+        "boolean" => Ok(JsonType::Boolean),
+        "integer" => Ok(JsonType::Integer),
+        "number" => Ok(JsonType::Number),
+        "string" => Ok(JsonType::Text),
+        "array" => Ok(JsonType::Array),
+        "object" => Ok(JsonType::Object),
         other => Err(format!("{place}: there is no type \"{other}\"")),
     };
     match value {

@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, TimeUnit};
 use parquet::file::properties::WriterProperties;
 
 use super::*;
-use crate::compaction::Rewrite;
+use crate::compaction::RewriteJob;
 
 /// How another writer leaves a file.
 #[derive(Clone, Debug)]
@@ -89,8 +89,8 @@ fn with_other_types(rows: &RecordBatch) -> RecordBatch {
 }
 
 impl World {
-    fn rewrite(&self, number: usize, memory: u64) -> Result<Merged, MergeError> {
-        let rewrite = Rewrite {
+    fn rewrite(&self, number: usize, memory: u64) -> Result<MergeResult, MergeError> {
+        let rewrite = RewriteJob {
             spec: &LOGS,
             table: &table(),
             input: &self.inputs[number],

@@ -29,7 +29,7 @@ fn random_commit(random: &mut u64, version: i64, columns: &mut TableSchema) -> V
     if next(random, 4) == 0 {
         columns
             .columns
-            .push(Column::new(&format!("c{version}"), ColumnType::Long));
+            .push(TableColumn::new(&format!("c{version}"), ColumnType::Long));
         actions.push(Action::Metadata(new_metadata(columns, &["date"], &[], version)));
     }
     for _ in 0..next(random, 4) {
@@ -59,7 +59,7 @@ async fn history(seed: u64) -> History {
     let metadata = new_metadata(&columns, &["date"], &[], 7);
     log.commit(0, &creation(metadata)).await.unwrap();
     log.commit(1, &[add("f0", 5), add("f1", 7)]).await.unwrap();
-    let before = log.load(Detail::Stats).await.unwrap().unwrap();
+    let before = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
     for version in 2..3 + i64::try_from(next(&mut random, 5)).unwrap() {
         let actions = random_commit(&mut random, version, &mut columns);
         log.commit(version, &actions).await.unwrap();
@@ -102,7 +102,7 @@ fn seeds() -> u64 {
 async fn a_refresh_that_is_dropped_at_any_await_changes_nothing() {
     for seed in 1..=seeds() {
         let History { store, log, before, .. } = &history(seed).await;
-        let newest = log.load(Detail::Stats).await.unwrap().unwrap();
+        let newest = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
         store.set(Faults::Slow);
         for polls in 0.. {
             let mut snapshot = before.clone();
@@ -125,7 +125,7 @@ async fn a_refresh_that_is_dropped_at_any_await_changes_nothing() {
 async fn a_refresh_that_fails_at_any_call_changes_nothing() {
     for seed in 1..=seeds() {
         let History { store, log, before, .. } = &history(seed).await;
-        let newest = log.load(Detail::Stats).await.unwrap().unwrap();
+        let newest = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
         store.set(Faults::OneOf(3));
         let mut snapshot = before.clone();
         while let Err(error) = log.refresh(&mut snapshot).await {
@@ -139,7 +139,7 @@ async fn a_refresh_that_fails_at_any_call_changes_nothing() {
 async fn a_refresh_that_comes_upon_what_it_does_not_understand_changes_nothing() {
     for seed in 1..=seeds() {
         let History { log, before, .. } = &history(seed).await;
-        let newest = log.load(Detail::Counts).await.unwrap().unwrap();
+        let newest = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
         let newer = actions::Protocol {
             min_reader_version: 3,
             ..actions::Protocol::plain()
@@ -180,10 +180,17 @@ const STEPS: [Step; 7] = [
 impl Step {
     async fn run(self, log: &DeltaLog, before: &Snapshot, newest: &Snapshot) {
         match self {
-            Step::Load => assert_same(&log.load(Detail::Stats).await.unwrap().unwrap(), newest, "loaded"),
+            Step::Load => assert_same(
+                &log.load(SnapshotDetail::Stats).await.unwrap().unwrap(),
+                newest,
+                "loaded",
+            ),
             Step::LoadAt => {
                 let versions = log.versions().await.unwrap().unwrap();
-                let loaded = log.load_at(&versions, before.version, Detail::Stats).await.unwrap();
+                let loaded = log
+                    .load_at(&versions, before.version, SnapshotDetail::Stats)
+                    .await
+                    .unwrap();
                 assert_same(&loaded, before, "loaded");
             }
             Step::Commit => drop(log.commit(newest.version + 1, &[add("f7", 3)]).await.unwrap()),
@@ -219,11 +226,11 @@ async fn whatever_is_dropped_at_any_await_leaves_a_whole_history() {
     for (seed, (at, step)) in (1..=seeds).flat_map(|seed| STEPS.into_iter().enumerate().map(move |step| (seed, step))) {
         for waits in 0.. {
             let History { store, log, before, .. } = &history(seed).await;
-            let newest = log.load(Detail::Stats).await.unwrap().unwrap();
+            let newest = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
             store.set(Faults::Slow);
             let done = left_after(waits, step.run(log, before, &newest)).await;
             let when = format!("seed {seed}, {step:?} left after {waits} waits");
-            let mut now = log.load(Detail::Stats).await.unwrap().unwrap();
+            let mut now = log.load(SnapshotDetail::Stats).await.unwrap().unwrap();
             log.nothing_beyond(&mut now).await.unwrap();
             let added = now.version - newest.version;
             assert!(

@@ -85,7 +85,8 @@ async fn whoever_loads_a_table_while_commits_are_forgotten_gets_its_newest_versi
     for has_checkpoint in [true, false] {
         for waits in 0..LEAVES_MAX {
             let table = OldTable::new(has_checkpoint).await;
-            let (loaded, was_interrupted) = interrupted(waits, table.log.load(Detail::Counts), table.forget()).await;
+            let (loaded, was_interrupted) =
+                interrupted(waits, table.log.load(SnapshotDetail::Counts), table.forget()).await;
             let loaded = loaded.unwrap().unwrap();
             assert_eq!((loaded.version, loaded.rows), (8, 8), "interrupted after {waits} waits");
             assert_eq!(was_interrupted, !table.has_commit(6).await);
@@ -101,14 +102,14 @@ async fn a_version_that_is_still_there_is_loaded_while_older_ones_are_forgotten(
         let log = &table.log;
         let versions = log.versions().await.unwrap().unwrap();
         let (loaded, was_interrupted) =
-            interrupted(waits, log.load_at(&versions, 8, Detail::Counts), table.forget()).await;
+            interrupted(waits, log.load_at(&versions, 8, SnapshotDetail::Counts), table.forget()).await;
         let loaded = loaded.unwrap();
         assert_eq!((loaded.version, loaded.rows), (8, 8), "interrupted after {waits} waits");
         if !was_interrupted {
             assert!(waits > 4, "there was nothing to interrupt");
             break;
         }
-        let gone = log.load_at(&versions, 5, Detail::Counts).await.unwrap_err();
+        let gone = log.load_at(&versions, 5, SnapshotDetail::Counts).await.unwrap_err();
         assert!(matches!(gone, DeltaError::NoVersion { .. }), "{gone}");
     }
 }
@@ -116,12 +117,12 @@ async fn a_version_that_is_still_there_is_loaded_while_older_ones_are_forgotten(
 #[tokio::test]
 async fn a_commit_that_is_lost_between_others_is_no_end_of_the_history() {
     let OldTable { store, log, .. } = &OldTable::new(true).await;
-    let mut newest = log.load(Detail::Counts).await.unwrap().unwrap();
+    let mut newest = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     log.nothing_beyond(&mut newest).await.unwrap();
     let (truth, lost) = (store.truth(), OldTable::commit(5));
     let bytes = truth.get(&lost).await.unwrap().bytes().await.unwrap();
     truth.delete(&lost).await.unwrap();
-    let mut taken_back = log.load(Detail::Counts).await.unwrap().unwrap();
+    let mut taken_back = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let error = log.nothing_beyond(&mut taken_back).await.unwrap_err().to_string();
     assert!(
         error.contains("commit 5 is missing") && error.contains("bring the missing file back"),
@@ -139,7 +140,7 @@ async fn whoever_has_a_version_whose_next_commits_were_forgotten_meanwhile_goes_
         let table = OldTable::new(false).await;
         let log = &table.log;
         let versions = log.versions().await.unwrap().unwrap();
-        let mut snapshot = log.load_at(&versions, kept, Detail::Counts).await.unwrap();
+        let mut snapshot = log.load_at(&versions, kept, SnapshotDetail::Counts).await.unwrap();
         table.forget().await;
         assert_eq!(log.refresh(&mut snapshot).await.unwrap(), kept < 8);
         assert_eq!((snapshot.version, snapshot.rows), (8, 8), "from version {kept}");

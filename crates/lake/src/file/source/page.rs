@@ -1,22 +1,22 @@
 //! A page that is in memory, and where in it the next row is.
 
-use super::taken::{Dictionary, Presence};
-use crate::file::bits::{DifferencesReader, HybridReader};
+use super::decoded::{Dictionary, ValidityBuilder};
+use crate::file::bits::{DeltaPackedReader, HybridReader};
 
 /// A page that is read, and how far.
-pub struct Page {
+pub struct PageCursor {
     pub number: usize,
     /// The next one, of the row group.
     pub row: usize,
     pub body: Vec<u8>,
     /// Which rows have a value; `None` if all have.
     pub levels: Option<HybridReader>,
-    pub values: Values,
+    pub values: PageValues,
 }
 
 /// Where the next value is.
-pub enum Values {
-    Near(DifferencesReader),
+pub enum PageValues {
+    Near(DeltaPackedReader),
     /// And how long each is.
     Fixed(usize, usize),
     /// In bits.
@@ -26,10 +26,10 @@ pub enum Values {
 }
 
 /// Rows of one page.
-pub enum Part<'p> {
+pub enum PageRows<'p> {
     Nulls(usize),
     Page {
-        page: &'p mut Page,
+        page: &'p mut PageCursor,
         dictionary: Option<&'p Dictionary>,
         /// Of each row, if some may be without a value.
         levels: Option<&'p [u32]>,
@@ -38,16 +38,16 @@ pub enum Part<'p> {
     },
 }
 
-impl Part<'_> {
+impl PageRows<'_> {
     pub fn rows(&self) -> usize {
         match self {
-            Part::Nulls(rows) => *rows,
-            Part::Page { levels, count, .. } => levels.map_or(*count, <[u32]>::len),
+            PageRows::Nulls(rows) => *rows,
+            PageRows::Page { levels, count, .. } => levels.map_or(*count, <[u32]>::len),
         }
     }
 }
 
-impl Page {
+impl PageCursor {
     /// The levels of the next rows; returns how many have a value, `None` if all have.
     pub fn levels(&mut self, rows: usize, levels: &mut Vec<u32>) -> Option<Option<usize>> {
         self.row += rows;
@@ -65,17 +65,17 @@ impl Page {
         }
         let count = self.levels(rows, levels)?.unwrap_or(rows);
         match &mut self.values {
-            Values::Near(reader) => reader.read(&self.body, count, |_| {}),
-            Values::Keys(reader) => reader.skip(&self.body, count),
-            Values::Fixed(at, len) => {
+            PageValues::Near(reader) => reader.read(&self.body, count, |_| {}),
+            PageValues::Keys(reader) => reader.skip(&self.body, count),
+            PageValues::Fixed(at, len) => {
                 *at += count.checked_mul(*len)?;
                 Some(())
             }
-            Values::Bits(at) => {
+            PageValues::Bits(at) => {
                 *at += count;
                 Some(())
             }
-            Values::Texts(at) => {
+            PageValues::Texts(at) => {
                 for _ in 0..count {
                     *at = text_at(&self.body, *at)?.1;
                 }
@@ -97,7 +97,7 @@ pub fn spread<T: Copy + Default>(
     levels: Option<&[u32]>,
     dense: &[T],
     out: &mut Vec<T>,
-    presence: &mut Presence,
+    presence: &mut ValidityBuilder,
     count: usize,
 ) {
     let Some(levels) = levels else {

@@ -7,24 +7,24 @@ use std::net::Ipv6Addr;
 
 /// What a place of a text is for a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(super) enum TemplateToken<'a> {
     Placeholder(&'static str),
     Word(&'a str),
     Other(char),
 }
 
-const STR: Token<'static> = Token::Placeholder("<str>");
-const URL: Token<'static> = Token::Placeholder("<url>");
-const EMAIL: Token<'static> = Token::Placeholder("<email>");
-const UUID: Token<'static> = Token::Placeholder("<uuid>");
-const TIME: Token<'static> = Token::Placeholder("<time>");
-const IP: Token<'static> = Token::Placeholder("<ip>");
-const PATH: Token<'static> = Token::Placeholder("<path>");
-const HEX: Token<'static> = Token::Placeholder("<hex>");
-const DURATION: Token<'static> = Token::Placeholder("<dur>");
-const SIZE: Token<'static> = Token::Placeholder("<size>");
-const NUMBER: Token<'static> = Token::Placeholder("<num>");
-const ID: Token<'static> = Token::Placeholder("<id>");
+const STR: TemplateToken<'static> = TemplateToken::Placeholder("<str>");
+const URL: TemplateToken<'static> = TemplateToken::Placeholder("<url>");
+const EMAIL: TemplateToken<'static> = TemplateToken::Placeholder("<email>");
+const UUID: TemplateToken<'static> = TemplateToken::Placeholder("<uuid>");
+const TIME: TemplateToken<'static> = TemplateToken::Placeholder("<time>");
+const IP: TemplateToken<'static> = TemplateToken::Placeholder("<ip>");
+const PATH: TemplateToken<'static> = TemplateToken::Placeholder("<path>");
+const HEX: TemplateToken<'static> = TemplateToken::Placeholder("<hex>");
+const DURATION: TemplateToken<'static> = TemplateToken::Placeholder("<dur>");
+const SIZE: TemplateToken<'static> = TemplateToken::Placeholder("<size>");
+const NUMBER: TemplateToken<'static> = TemplateToken::Placeholder("<num>");
+const ID: TemplateToken<'static> = TemplateToken::Placeholder("<id>");
 
 const MONTHS: [&[u8]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
@@ -161,7 +161,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    pub fn next(&mut self) -> Option<Token<'a>> {
+    pub fn next(&mut self) -> Option<TemplateToken<'a>> {
         let begin = self.at;
         self.at = self.run(begin, class::SPACE);
         self.is_apart = self.at > begin;
@@ -172,7 +172,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn token(&self, first: u8) -> (Token<'a>, usize) {
+    fn token(&self, first: u8) -> (TemplateToken<'a>, usize) {
         let at = self.at;
         if is(first, class::LETTER | class::DIGIT | class::BEYOND) {
             let (end, classes) = self.word(at);
@@ -182,7 +182,7 @@ impl<'a> Scanner<'a> {
         }
         self.begun_by_other(first).unwrap_or_else(|| {
             let other = self.text.get(at..).and_then(|rest| rest.chars().next()).unwrap_or(' ');
-            (Token::Other(other), at + other.len_utf8())
+            (TemplateToken::Other(other), at + other.len_utf8())
         })
     }
 
@@ -215,7 +215,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline]
-    fn begun_by_word(&self, end: usize, classes: u8) -> (Token<'a>, usize) {
+    fn begun_by_word(&self, end: usize, classes: u8) -> (TemplateToken<'a>, usize) {
         let at = self.at;
         let next = self.byte(end);
         let has_digits = classes & class::DIGIT != 0;
@@ -230,19 +230,19 @@ impl<'a> Scanner<'a> {
             {
                 return (TIME, end);
             }
-            return (Token::Word(self.text.get(at..end).unwrap_or_default()), end);
+            return (TemplateToken::Word(self.text.get(at..end).unwrap_or_default()), end);
         }
         if !ends && let Some(found) = self.joined(end, classes) {
             return found;
         }
         match has_digits {
             true => self.with_digits(end),
-            false => (Token::Word(self.text.get(at..end).unwrap_or_default()), end),
+            false => (TemplateToken::Word(self.text.get(at..end).unwrap_or_default()), end),
         }
     }
 
     /// Rules that take more than the word that ends here.
-    fn joined(&self, end: usize, classes: u8) -> Option<(Token<'a>, usize)> {
+    fn joined(&self, end: usize, classes: u8) -> Option<(TemplateToken<'a>, usize)> {
         let at = self.at;
         let found = |token, end: Option<usize>| end.map(|end| (token, end));
         found(URL, self.url(at))
@@ -258,7 +258,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// What begins with neither a letter nor a digit.
-    fn begun_by_other(&self, first: u8) -> Option<(Token<'a>, usize)> {
+    fn begun_by_other(&self, first: u8) -> Option<(TemplateToken<'a>, usize)> {
         let at = self.at;
         let found = |token, end: Option<usize>| end.map(|end| (token, end));
         match first {
@@ -277,7 +277,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A word of digits, or of letters and digits.
-    fn with_digits(&self, end: usize) -> (Token<'a>, usize) {
+    fn with_digits(&self, end: usize) -> (TemplateToken<'a>, usize) {
         let at = self.at;
         let word = self.bytes.get(at..end).unwrap_or_default();
         let is_hex = |digits: &[u8]| !digits.is_empty() && digits.iter().all(|byte| is(*byte, class::HEX));
@@ -539,7 +539,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A duration, a size or a number, whichever comes first of these.
-    fn measure(&self, at: usize) -> Option<(Token<'a>, usize)> {
+    fn measure(&self, at: usize) -> Option<(TemplateToken<'a>, usize)> {
         if let Some(end) = self.duration(at) {
             return Some((DURATION, end));
         }

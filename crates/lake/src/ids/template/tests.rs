@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn template(body: &str) -> String {
-    Templates::default().template(body).unwrap_or("-").to_owned()
+    TemplateBuilder::default().template(body).unwrap_or("-").to_owned()
 }
 
 #[track_caller]
@@ -125,7 +125,7 @@ fn of_an_object_text_and_names_count() {
 
 #[test]
 fn a_fingerprint_is_that_of_the_template() {
-    let mut templates = Templates::default();
+    let mut templates = TemplateBuilder::default();
     let of = |text: &str| Some(xxh3_64(text.as_bytes()) as i64);
     assert_eq!(templates.fingerprint("User 17 logged in"), of("user <num> logged in"));
     assert_eq!(templates.fingerprint(r#"{"a":1}"#), of("{a}"));
@@ -174,7 +174,7 @@ proptest! {
 
     #[test]
     fn any_text_has_one(text in "\\PC{0,200}|[a-f0-9:./\\\\ \"'\\-_@,\\[\\]%T{}]{0,300}") {
-        let mut templates = Templates::default();
+        let mut templates = TemplateBuilder::default();
         let first = templates.template(&text).map(str::to_owned);
         if let Some(first) = &first {
             prop_assert!(first.len() <= 3 * text.len() + 16, "{} of {}", first.len(), text.len());

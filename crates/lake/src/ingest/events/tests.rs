@@ -4,13 +4,13 @@ use arrow::array::{Array, AsArray};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
 use tempfile::TempDir;
-use thalweg_log::disk::Ram;
+use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, Records, WriteBatch};
 use thalweg_telemetry::StatusSource as _;
 
 use super::*;
-use crate::delta::{DeltaLog, Detail};
+use crate::delta::{DeltaLog, SnapshotDetail};
 use crate::store::SyncedStore;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -77,7 +77,7 @@ impl World {
             min_free_bytes: Some(0),
             ..LogOptions::default()
         };
-        let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 0xab, &options).unwrap();
+        let log = EmbeddedLog::open(Arc::new(RamDisk::new(256 << 20)), 0xab, &options).unwrap();
         World {
             log: Arc::new(log),
             lake: tempfile::tempdir().unwrap(),
@@ -129,7 +129,7 @@ impl World {
         records
             .push(&RecordRef::of(1_935_817_689_123_456 + i64::from(number), value))
             .unwrap();
-        self.log.append(Unit::of(id, records), None).await.unwrap();
+        self.log.append(WriteBatch::of(id, records), None).await.unwrap();
     }
 
     async fn open(&self, options: &IngestOptions) -> TableWriter {
@@ -138,12 +138,12 @@ impl World {
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let site = Site::folder(self.lake.path(), SyncedStore::new());
+        let site = LakeStorage::folder(self.lake.path(), SyncedStore::new());
         TableWriter::open_events(
             &site,
             self.log.clone(),
             self.store.clone(),
-            Promotion::default(),
+            AttributePromotion::default(),
             metrics,
             options,
         )
@@ -153,7 +153,7 @@ impl World {
     /// Namespaces of which the table says how far it has them, and those of which it forgets that.
     async fn numbers_of_table(&self) -> (Vec<u32>, Vec<u32>) {
         let log = DeltaLog::new(&self.lake.path().join("events"), SyncedStore::new()).unwrap();
-        let table = log.load(Detail::Counts).await.unwrap().unwrap();
+        let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
         let (mut kept, mut forgettable) = (Vec::new(), Vec::new());
         for name in table.transactions.keys() {
             let number: u32 = name.rsplit('/').next().unwrap().parse().unwrap();
@@ -170,7 +170,7 @@ impl World {
     async fn rows(&self) -> Vec<((String, String, i64), BTreeMap<String, String>)> {
         let path = self.lake.path().join("events");
         let log = DeltaLog::new(&path, SyncedStore::new()).unwrap();
-        let Some(table) = log.load(Detail::Counts).await.unwrap() else {
+        let Some(table) = log.load(SnapshotDetail::Counts).await.unwrap() else {
             return Vec::new();
         };
         let mut all = Vec::new();

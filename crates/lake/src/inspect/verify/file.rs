@@ -9,9 +9,9 @@ use object_store::ObjectStoreExt as _;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, RowGroupMetaData};
 
-use super::{Seen, Subject, index, pages};
+use super::{FileCheck, VerifyTarget, index, pages};
 use crate::delta::schema::TableSchema;
-use crate::delta::stats::{Bound, ColumnStats, FileStats};
+use crate::delta::stats::{ColumnBound, ColumnStats, FileStats};
 use crate::delta::{DeltaError, FileEntry};
 use crate::file;
 use crate::inspect::summary::{date_of, nanos_text};
@@ -22,10 +22,10 @@ const MAGIC_BYTES: i64 = 4;
 /// Of one kind, so many are told of a file.
 const SAME_MAX: usize = 5;
 
-type Found = Vec<(&'static str, String)>;
+type FileFindings = Vec<(&'static str, String)>;
 
-pub(super) fn look_at(subject: &Subject<'_>, entry: &FileEntry) -> Seen {
-    let mut seen = Seen {
+pub(super) fn look_at(subject: &VerifyTarget<'_>, entry: &FileEntry) -> FileCheck {
+    let mut seen = FileCheck {
         bytes: 0,
         rows: 0,
         findings: Vec::new(),
@@ -64,7 +64,7 @@ fn known(kind: &str) -> &'static str {
 }
 
 /// What ends the look at a file is the error.
-fn open(subject: &Subject<'_>, entry: &FileEntry, seen: &mut Seen) -> Result<(), (&'static str, String)> {
+fn open(subject: &VerifyTarget<'_>, entry: &FileEntry, seen: &mut FileCheck) -> Result<(), (&'static str, String)> {
     // A copy stays for as long as it is looked at.
     let here = here(subject, entry)?;
     let file = File::open(here.path()).map_err(|error| match error.kind() {
@@ -108,7 +108,7 @@ fn missing() -> (&'static str, String) {
 }
 
 /// On this machine, with the size that the store says it has.
-fn here(subject: &Subject<'_>, entry: &FileEntry) -> Result<LocalFile, (&'static str, String)> {
+fn here(subject: &VerifyTarget<'_>, entry: &FileEntry) -> Result<LocalFile, (&'static str, String)> {
     let log = subject.log;
     let copied = subject.runtime.block_on(async {
         let bytes = match log.remote() {
@@ -123,7 +123,7 @@ fn here(subject: &Subject<'_>, entry: &FileEntry) -> Result<LocalFile, (&'static
     })
 }
 
-fn rows(entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
+fn rows(entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     let in_file = footer.file_metadata().num_rows();
     match entry.stats.rows {
         Some(said) if i64::try_from(said) != Ok(in_file) => {
@@ -140,7 +140,7 @@ fn rows(entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
 }
 
 /// What the file has must be columns of the table, of the same type.
-fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut Found) {
+fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut FileFindings) {
     for field in metadata.schema().fields() {
         let Some(column) = table.column(field.name()) else {
             found.push(("columns", format!("the table has no column {}", field.name())));
@@ -156,7 +156,7 @@ fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut Foun
 }
 
 /// What the log says must not be narrower than what the footer says.
-fn statistics(subject: &Subject<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
+fn statistics(subject: &VerifyTarget<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     let snapshot = subject.snapshot;
     let partitions: Vec<&str> = snapshot.metadata.partition_columns.iter().map(String::as_str).collect();
     let json = FileStats::delta_json(&snapshot.schema, &partitions, footer);
@@ -168,7 +168,7 @@ fn statistics(subject: &Subject<'_>, entry: &FileEntry, footer: &ParquetMetaData
     }
 }
 
-fn compare(said: &ColumnStats, has: &ColumnStats, found: &mut Found) {
+fn compare(said: &ColumnStats, has: &ColumnStats, found: &mut FileFindings) {
     let name = &said.column;
     if let (Some(said), Some(has)) = (said.nulls, has.nulls)
         && said != has
@@ -176,7 +176,7 @@ fn compare(said: &ColumnStats, has: &ColumnStats, found: &mut Found) {
         let problem = format!("{name} has {has} rows without a value, the table says {said}");
         found.push(("statistics", problem));
     }
-    let narrower = |said: &Option<Bound>, has: &Option<Bound>, is_least: bool| match (said, has) {
+    let narrower = |said: &Option<ColumnBound>, has: &Option<ColumnBound>, is_least: bool| match (said, has) {
         (Some(said), Some(has)) => {
             let order = cmp(said, has)?;
             let is_outside = if is_least { order.is_gt() } else { order.is_lt() };
@@ -195,25 +195,25 @@ fn compare(said: &ColumnStats, has: &ColumnStats, found: &mut Found) {
     }
 }
 
-fn cmp(a: &Bound, b: &Bound) -> Option<std::cmp::Ordering> {
+fn cmp(a: &ColumnBound, b: &ColumnBound) -> Option<std::cmp::Ordering> {
     match (a, b) {
-        (Bound::Int(a), Bound::Int(b)) => Some(a.cmp(b)),
-        (Bound::Float(a), Bound::Float(b)) => a.partial_cmp(b),
-        (Bound::Text(a), Bound::Text(b)) => Some(a.cmp(b)),
+        (ColumnBound::Int(a), ColumnBound::Int(b)) => Some(a.cmp(b)),
+        (ColumnBound::Float(a), ColumnBound::Float(b)) => a.partial_cmp(b),
+        (ColumnBound::Text(a), ColumnBound::Text(b)) => Some(a.cmp(b)),
         _ => None,
     }
 }
 
-fn text(bound: &Bound) -> String {
+fn text(bound: &ColumnBound) -> String {
     match bound {
-        Bound::Int(value) => value.to_string(),
-        Bound::Float(value) => value.to_string(),
-        Bound::Text(text) => format!("{text:?}"),
+        ColumnBound::Int(value) => value.to_string(),
+        ColumnBound::Float(value) => value.to_string(),
+        ColumnBound::Text(text) => format!("{text:?}"),
     }
 }
 
 /// Every row group says that it is sorted as files of this table are. Those of other writers need not be.
-fn order(subject: &Subject<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
+fn order(subject: &VerifyTarget<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     let Some(spec) = subject.spec.filter(|_| !entry.is_foreign) else {
         return;
     };
@@ -233,7 +233,7 @@ fn order(subject: &Subject<'_>, entry: &FileEntry, footer: &ParquetMetaData, fou
 }
 
 /// Chunks lie in the file one behind the other, and their pages in them.
-fn chunks(footer: &ParquetMetaData, bytes: u64, found: &mut Found) {
+fn chunks(footer: &ParquetMetaData, bytes: u64, found: &mut FileFindings) {
     // Of an index that it cannot read a reader says nothing: it does without any.
     let has_index = |group: &RowGroupMetaData| {
         group
@@ -294,7 +294,7 @@ fn misplaced(
 }
 
 /// Rows of a file are of its day.
-fn date(subject: &Subject<'_>, entry: &FileEntry, found: &mut Found) {
+fn date(subject: &VerifyTarget<'_>, entry: &FileEntry, found: &mut FileFindings) {
     let (Some(date), Some((first, last))) = (date_of(subject.snapshot, entry), entry.times) else {
         return;
     };

@@ -17,7 +17,7 @@ use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-type Found = Vec<(&'static str, String)>;
+type IndexFindings = Vec<(&'static str, String)>;
 
 /// Texts that are not longer are in an index as they are.
 const TEXT_BYTES_MAX: usize = 64;
@@ -25,7 +25,7 @@ const TEXT_BYTES_MAX: usize = 64;
 const CUT_BYTES_MIN: usize = TEXT_BYTES_MAX - 3;
 
 /// Every chunk that has an index.
-pub(super) fn look_at(file: &File, footer: &ParquetMetaData, found: &mut Found) {
+pub(super) fn look_at(file: &File, footer: &ParquetMetaData, found: &mut IndexFindings) {
     for (number, group) in footer.row_groups().iter().enumerate() {
         for (at, chunk) in group.columns().iter().enumerate() {
             let locations = footer.offset_index().and_then(|index| index.get(number)?.get(at));
@@ -66,12 +66,12 @@ fn problem(
         return Ok(Some("the index gives a page no rows".to_owned()));
     };
     let total = usize::try_from(group.num_rows()).unwrap_or_default();
-    let counts = Arc::new(Mutex::new(Counts::default()));
-    let pages = Counted {
+    let counts = Arc::new(Mutex::new(PageCounts::default()));
+    let pages = CountingPageReader {
         pages: SerializedPageReader::new(Arc::new(file.try_clone()?), chunk, total, None)?,
         counts: counts.clone(),
     };
-    let said = Said { rows, counts, bounds };
+    let said = PageIndexClaims { rows, counts, bounds };
     macro_rules! numbers {
         ($reader:expr, $kind:ident) => {
             said.check($reader, |page, values| match bounds {
@@ -109,13 +109,13 @@ fn rows_of(locations: &[PageLocation], all: i64) -> Option<Vec<usize>> {
 }
 
 /// What an index says of the pages of a chunk.
-struct Said<'f> {
+struct PageIndexClaims<'f> {
     rows: Vec<usize>,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<PageCounts>>,
     bounds: &'f ColumnIndexMetaData,
 }
 
-impl Said<'_> {
+impl PageIndexClaims<'_> {
     /// `are_right` says whether the bounds of a page are those of its values.
     fn check<T: DataType>(
         &self,
@@ -212,19 +212,19 @@ fn follow<'a, T: PartialOrd + ?Sized + 'a>(order: BoundaryOrder, bounds: impl It
 
 /// The pages that were read.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct PageCounts {
     pages: usize,
     /// Values of the last one, with those that are missing.
     of_last: usize,
 }
 
 /// Counts the pages of a chunk, of which each begins with a row.
-struct Counted {
+struct CountingPageReader {
     pages: SerializedPageReader<File>,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<PageCounts>>,
 }
 
-impl Iterator for Counted {
+impl Iterator for CountingPageReader {
     type Item = Result<Page>;
 
     fn next(&mut self) -> Option<Result<Page>> {
@@ -232,7 +232,7 @@ impl Iterator for Counted {
     }
 }
 
-impl PageReader for Counted {
+impl PageReader for CountingPageReader {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let page = self.pages.get_next_page()?;
         if let Some(page) = page.as_ref().filter(|page| page.is_data_page()) {

@@ -11,25 +11,25 @@ use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
 
-use super::Subject;
+use super::VerifyTarget;
 use crate::delta::FileEntry;
 use crate::inspect::summary::{date_of, nanos_text};
 
 const BATCH_ROWS: usize = 4096;
 const TIME_NANOS: &str = "time_unix_nano";
 
-type Found = Vec<(&'static str, String)>;
+type PageFindings = Vec<(&'static str, String)>;
 
 pub(super) fn look_at(
-    subject: &Subject<'_>,
+    subject: &VerifyTarget<'_>,
     entry: &FileEntry,
     file: &File,
     metadata: &ArrowReaderMetadata,
-    found: &mut Found,
+    found: &mut PageFindings,
 ) {
     // Other writers need not keep the order of the table.
     let spec = subject.spec.filter(|_| !entry.is_foreign);
-    let mut order = spec.and_then(|spec| Order::new(spec.sort, metadata.schema()));
+    let mut order = spec.and_then(|spec| RowOrderCheck::new(spec.sort, metadata.schema()));
     let date = date_of(subject.snapshot, entry);
     for group in 0..metadata.metadata().num_row_groups() {
         let read = read_group(file, metadata, group, &mut |said, rows| {
@@ -52,9 +52,9 @@ fn read_group(
     file: &File,
     metadata: &ArrowReaderMetadata,
     group: usize,
-    look: &mut dyn FnMut(&mut Said, &RecordBatch),
-) -> Result<Said, ParquetError> {
-    let mut said = Said::of(metadata, group)?;
+    look: &mut dyn FnMut(&mut FooterClaims, &RecordBatch),
+) -> Result<FooterClaims, ParquetError> {
+    let mut said = FooterClaims::of(metadata, group)?;
     let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file.try_clone()?, metadata.clone())
         .with_row_groups(vec![group])
         .with_batch_size(BATCH_ROWS)
@@ -66,13 +66,13 @@ fn read_group(
 }
 
 /// What the footer says of the values of a row group.
-struct Said {
+struct FooterClaims {
     rows: usize,
-    columns: Vec<ColumnSaid>,
+    columns: Vec<ColumnClaims>,
     seen: usize,
 }
 
-struct ColumnSaid {
+struct ColumnClaims {
     name: String,
     /// Arrays of one value, or of a null where nothing is said.
     least: ArrayRef,
@@ -82,8 +82,8 @@ struct ColumnSaid {
     is_outside: bool,
 }
 
-impl Said {
-    fn of(metadata: &ArrowReaderMetadata, group: usize) -> Result<Said, ParquetError> {
+impl FooterClaims {
+    fn of(metadata: &ArrowReaderMetadata, group: usize) -> Result<FooterClaims, ParquetError> {
         let (schema, parquet) = (metadata.schema(), metadata.parquet_schema());
         let groups = metadata.metadata().row_groups();
         let this = groups.get(group).into_iter();
@@ -91,7 +91,7 @@ impl Said {
         for field in schema.fields().iter().filter(|field| !field.data_type().is_nested()) {
             let converter = StatisticsConverter::try_new(field.name(), schema, parquet)?;
             let nulls = converter.row_group_null_counts(this.clone())?;
-            columns.push(ColumnSaid {
+            columns.push(ColumnClaims {
                 name: field.name().clone(),
                 least: converter.row_group_mins(this.clone())?,
                 greatest: converter.row_group_maxes(this.clone())?,
@@ -101,14 +101,14 @@ impl Said {
             });
         }
         let rows = this.map(|group| group.num_rows()).sum::<i64>();
-        Ok(Said {
+        Ok(FooterClaims {
             rows: usize::try_from(rows).unwrap_or(usize::MAX),
             columns,
             seen: 0,
         })
     }
 
-    fn check(&mut self, rows: &RecordBatch, group: usize, found: &mut Found) {
+    fn check(&mut self, rows: &RecordBatch, group: usize, found: &mut PageFindings) {
         self.seen += rows.num_rows();
         for said in &mut self.columns {
             let Some(values) = rows.column_by_name(&said.name) else {
@@ -126,7 +126,7 @@ impl Said {
         }
     }
 
-    fn end(self, group: usize, found: &mut Found) {
+    fn end(self, group: usize, found: &mut PageFindings) {
         if self.seen != self.rows {
             let problem = format!(
                 "row group {group} has {} rows, its footer says {}",
@@ -145,7 +145,7 @@ impl Said {
     }
 }
 
-impl ColumnSaid {
+impl ColumnClaims {
     fn is_beyond(&self, values: &ArrayRef) -> bool {
         if *values.data_type() == DataType::Float64 {
             return self.is_beyond_floats(values);
@@ -171,7 +171,7 @@ impl ColumnSaid {
 }
 
 /// Whether rows follow each other as they should.
-struct Order {
+struct RowOrderCheck {
     converter: RowConverter,
     by: Vec<String>,
     last: Option<OwnedRow>,
@@ -179,13 +179,13 @@ struct Order {
     is_broken: bool,
 }
 
-impl Order {
-    fn new(sort: &[&str], schema: &SchemaRef) -> Option<Order> {
+impl RowOrderCheck {
+    fn new(sort: &[&str], schema: &SchemaRef) -> Option<RowOrderCheck> {
         // A column that is not in the file is null in all rows, and orders nothing.
         let fields = sort.iter().filter_map(|name| schema.field_with_name(name).ok());
         let by = fields.clone().map(|field| field.name().clone()).collect();
         let keys = fields.map(|field| SortField::new(field.data_type().clone()));
-        Some(Order {
+        Some(RowOrderCheck {
             converter: RowConverter::new(keys.collect()).ok()?,
             by,
             last: None,
@@ -194,7 +194,7 @@ impl Order {
         })
     }
 
-    fn check(&mut self, rows: &RecordBatch, found: &mut Found) {
+    fn check(&mut self, rows: &RecordBatch, found: &mut PageFindings) {
         let columns = self.by.iter().map(|name| rows.column_by_name(name).map(Arc::clone));
         let Some(columns) = columns.collect::<Option<Vec<ArrayRef>>>() else {
             return;
@@ -223,7 +223,7 @@ impl Order {
     }
 }
 
-fn dates(date: &str, rows: &RecordBatch, found: &mut Found) {
+fn dates(date: &str, rows: &RecordBatch, found: &mut PageFindings) {
     let times = rows.column_by_name(TIME_NANOS);
     let Some(times) = times.and_then(|times| times.as_primitive_opt::<Int64Type>()) else {
         return;

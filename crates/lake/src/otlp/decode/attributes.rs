@@ -4,30 +4,30 @@ use std::ops::Range;
 
 use hashbrown::HashSet;
 
-use super::Decoding;
-use super::value::{Kind, Reader, name_and_value};
-use crate::otlp::wire::{Cursor, Result};
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::{Guess, Source};
+use super::RequestDecoder;
+use super::value::{AnyValueKind, AnyValueReader, name_and_value};
+use crate::otlp::wire::{WireCursor, WireResult};
+use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use crate::rows::chunk::MemtableChunk;
 
 /// So many names are compared with each other.
 const FEW: usize = 16;
 
 /// Names and texts of one resource or scope.
 #[derive(Default)]
-pub(crate) struct Pairs {
+pub(crate) struct AttributeSet {
     texts: String,
-    pairs: Vec<Pair>,
+    pairs: Vec<AttributeRange>,
 }
 
 #[derive(Clone)]
-struct Pair {
+struct AttributeRange {
     name: Range<usize>,
     /// `None`: it has no value.
     text: Option<Range<usize>>,
 }
 
-impl Pairs {
+impl AttributeSet {
     pub fn clear(&mut self) {
         self.texts.clear();
         self.pairs.clear();
@@ -39,10 +39,10 @@ impl Pairs {
         let name = begin..self.texts.len();
         self.texts.push_str(text);
         let text = Some(name.end..self.texts.len());
-        self.pairs.push(Pair { name, text });
+        self.pairs.push(AttributeRange { name, text });
     }
 
-    pub(super) fn read(&mut self, pair: Cursor<'_>, read: &mut Reader) -> Result<()> {
+    pub(super) fn read(&mut self, pair: WireCursor<'_>, read: &mut AnyValueReader) -> WireResult<()> {
         let (name, value) = name_and_value(pair)?;
         let begin = self.texts.len();
         self.texts.push_str(&read.text(name));
@@ -53,17 +53,17 @@ impl Pairs {
                 let (kind, text) = read.value(value)?;
                 let begin = self.texts.len();
                 self.texts.push_str(&text);
-                (kind != Kind::Null).then_some(begin..self.texts.len())
+                (kind != AnyValueKind::Null).then_some(begin..self.texts.len())
             }
         };
-        self.pairs.push(Pair { name, text });
+        self.pairs.push(AttributeRange { name, text });
         Ok(())
     }
 
     /// Of those of one name the last stays.
-    pub(super) fn settle(&mut self, read: &mut Reader) {
-        let Pairs { texts, pairs } = self;
-        let name = |pair: &Pair| texts.get(pair.name.clone()).unwrap_or_default();
+    pub(super) fn settle(&mut self, read: &mut AnyValueReader) {
+        let AttributeSet { texts, pairs } = self;
+        let name = |pair: &AttributeRange| texts.get(pair.name.clone()).unwrap_or_default();
         let before = pairs.len();
         if before <= FEW {
             let mut at = 0;
@@ -90,7 +90,13 @@ impl Pairs {
     }
 
     /// Into each of some rows.
-    pub(super) fn put(&self, chunk: &mut Chunk, rows: Range<usize>, source: Source, guess: &mut Guess) {
+    pub(super) fn put(
+        &self,
+        chunk: &mut MemtableChunk,
+        rows: Range<usize>,
+        source: AttributeSource,
+        guess: &mut AttributeColumnHint,
+    ) {
         if rows.is_empty() {
             return;
         }
@@ -108,22 +114,22 @@ impl Pairs {
     }
 }
 
-impl Decoding<'_, '_> {
+impl RequestDecoder<'_, '_> {
     /// An attribute of a record.
     #[inline]
-    pub(super) fn put_attribute(&mut self, row: usize, pair: Cursor<'_>) -> Result<()> {
+    pub(super) fn put_attribute(&mut self, row: usize, pair: WireCursor<'_>) -> WireResult<()> {
         let (name, value) = name_and_value(pair)?;
         let Some(value) = value else { return Ok(()) };
-        let super::Decoder { read, guess, .. } = &mut *self.decoder;
+        let super::OtlpDecoder { read, guess, .. } = &mut *self.decoder;
         let name = read.text(name);
         let (kind, text) = read.value(value)?;
-        if kind == Kind::Null {
+        if kind == AnyValueKind::Null {
             return Ok(());
         }
-        let is_repeated = match self.chunk.slots.next(Source::Attr, &name, guess) {
+        let is_repeated = match self.chunk.slots.next(AttributeSource::Attr, &name, guess) {
             Some(column) => column.push(row, text.as_bytes()),
             None => {
-                self.chunk.push_extra(row, Source::Attr, &name, &text);
+                self.chunk.push_extra(row, AttributeSource::Attr, &name, &text);
                 false
             }
         };
@@ -136,8 +142,8 @@ impl Decoding<'_, '_> {
 mod tests {
     use super::*;
 
-    fn pairs(n: usize, name: impl Fn(usize) -> String) -> Pairs {
-        let mut pairs = Pairs::default();
+    fn pairs(n: usize, name: impl Fn(usize) -> String) -> AttributeSet {
+        let mut pairs = AttributeSet::default();
         (0..n).for_each(|i| pairs.push(&name(i), &i.to_string()));
         pairs
     }
@@ -146,7 +152,7 @@ mod tests {
     fn of_few_and_of_many_the_last_of_a_name_stays_in_its_place() {
         for n in [0, 1, 7, FEW, FEW + 1, 100] {
             let mut own = pairs(n, |i| (i % 5).to_string());
-            let mut read = Reader::default();
+            let mut read = AnyValueReader::default();
             own.settle(&mut read);
             let kept: Vec<String> = own
                 .iter()
@@ -174,7 +180,7 @@ mod tests {
                 1_000,
                 |n| pairs(n, shape),
                 |mut own| {
-                    own.settle(&mut Reader::default());
+                    own.settle(&mut AnyValueReader::default());
                     own
                 },
             );

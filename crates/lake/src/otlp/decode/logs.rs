@@ -1,10 +1,10 @@
 //! Log records.
 
 use super::times::TimeColumns;
-use super::value::Kind;
-use super::{Decoder, Decoding};
+use super::value::AnyValueKind;
+use super::{OtlpDecoder, RequestDecoder};
 use crate::otlp::fields::log;
-use crate::otlp::wire::{Cursor, END, Result};
+use crate::otlp::wire::{END, WireCursor, WireResult};
 use crate::rows::text::hex;
 use crate::tables::logs as table;
 
@@ -15,8 +15,8 @@ const TIME: TimeColumns = TimeColumns {
     original: table::TIME_ORIGINAL,
 };
 
-impl Decoding<'_, '_> {
-    pub(super) fn log(&mut self, mut at: Cursor<'_>) -> Result<()> {
+impl RequestDecoder<'_, '_> {
+    pub(super) fn log(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         if !self.is_taken() {
             return Ok(());
         }
@@ -38,14 +38,14 @@ impl Decoding<'_, '_> {
                 log::SEVERITY_TEXT => self.put_text(row, table::SEVERITY_TEXT, at.bytes()?),
                 log::BODY => {
                     let value = at.message()?;
-                    let Decoder {
+                    let OtlpDecoder {
                         read,
                         templates,
                         is_without_ids,
                         ..
                     } = &mut *self.decoder;
                     let (kind, text) = read.value(value)?;
-                    if kind != Kind::Null {
+                    if kind != AnyValueKind::Null {
                         self.chunk.texts(table::BODY).push(row, text.as_bytes());
                         if !*is_without_ids && let Some(fingerprint) = templates.fingerprint(&text) {
                             self.chunk.longs(table::FINGERPRINT).push(row, fingerprint);

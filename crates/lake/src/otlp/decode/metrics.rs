@@ -1,14 +1,14 @@
 //! Points of metrics.
 
 use super::times::TimeColumns;
-use super::value::{Kind, name_and_value};
-use super::{Decoder, Decoding};
+use super::value::{AnyValueKind, name_and_value};
+use super::{OtlpDecoder, RequestDecoder};
 use crate::ids::series::Metric;
 use crate::otlp::fields::{
     buckets, data, exemplar, exponential_point, histogram_point, metric, number_point, quantile, summary_point,
     unpacked,
 };
-use crate::otlp::wire::{Cursor, END, Key, Result, zigzag};
+use crate::otlp::wire::{END, FieldKey, WireCursor, WireResult, zigzag};
 use crate::rows::text::hex;
 use crate::tables::metrics as table;
 
@@ -30,22 +30,22 @@ mod member {
 }
 
 /// What all points of a metric share.
-struct Head<'a> {
-    key: Key,
+struct MetricHeader<'a> {
+    key: FieldKey,
     metric: Metric<'a>,
     description: &'a [u8],
 }
 
 /// What points of every kind have.
 #[derive(Default)]
-struct Point {
+struct PointHeader {
     start: u64,
     time: u64,
     flags: u64,
 }
 
-impl Decoding<'_, '_> {
-    pub(super) fn metric(&mut self, mut at: Cursor<'_>) -> Result<()> {
+impl RequestDecoder<'_, '_> {
+    pub(super) fn metric(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         let (mut name, mut unit, mut description): (&[u8], &[u8], &[u8]) = (&[], &[], &[]);
         let mut given = None;
         loop {
@@ -71,7 +71,7 @@ impl Decoding<'_, '_> {
             metric::EXPONENTIAL_HISTOGRAM => "exponential_histogram",
             _ => "summary",
         };
-        let head = Head {
+        let head = MetricHeader {
             key,
             metric: Metric {
                 name,
@@ -106,7 +106,7 @@ impl Decoding<'_, '_> {
     }
 
     /// The same in all rows of a metric.
-    fn put_head(&mut self, begin: usize, head: &Head<'_>) {
+    fn put_head(&mut self, begin: usize, head: &MetricHeader<'_>) {
         let rows = begin..self.chunk.rows();
         if rows.is_empty() {
             return;
@@ -126,7 +126,7 @@ impl Decoding<'_, '_> {
         }
     }
 
-    fn point(&mut self, at: Cursor<'_>, key: Key) -> Result<()> {
+    fn point(&mut self, at: WireCursor<'_>, key: FieldKey) -> WireResult<()> {
         let row = self.chunk.begin_row();
         self.decoder.guess.begin();
         self.decoder.series.begin_point();
@@ -152,9 +152,9 @@ impl Decoding<'_, '_> {
         Ok(())
     }
 
-    fn number_point(&mut self, row: usize, mut at: Cursor<'_>) -> Result<Point> {
+    fn number_point(&mut self, row: usize, mut at: WireCursor<'_>) -> WireResult<PointHeader> {
         use number_point as of;
-        let (mut point, mut value) = (Point::default(), None);
+        let (mut point, mut value) = (PointHeader::default(), None);
         loop {
             match at.key()? {
                 of::ATTRIBUTES => self.point_attribute(row, at.message()?)?,
@@ -181,9 +181,9 @@ impl Decoding<'_, '_> {
         Ok(point)
     }
 
-    fn histogram_point(&mut self, row: usize, mut at: Cursor<'_>) -> Result<Point> {
+    fn histogram_point(&mut self, row: usize, mut at: WireCursor<'_>) -> WireResult<PointHeader> {
         use histogram_point as of;
-        let (mut point, mut count) = (Point::default(), 0);
+        let (mut point, mut count) = (PointHeader::default(), 0);
         loop {
             match at.key()? {
                 of::ATTRIBUTES => self.point_attribute(row, at.message()?)?,
@@ -212,9 +212,9 @@ impl Decoding<'_, '_> {
         Ok(point)
     }
 
-    fn exponential_point(&mut self, row: usize, mut at: Cursor<'_>) -> Result<Point> {
+    fn exponential_point(&mut self, row: usize, mut at: WireCursor<'_>) -> WireResult<PointHeader> {
         use exponential_point as of;
-        let (mut point, mut count, mut zeros, mut scale) = (Point::default(), 0, 0, 0);
+        let (mut point, mut count, mut zeros, mut scale) = (PointHeader::default(), 0, 0, 0);
         loop {
             match at.key()? {
                 of::ATTRIBUTES => self.point_attribute(row, at.message()?)?,
@@ -244,7 +244,7 @@ impl Decoding<'_, '_> {
         Ok(point)
     }
 
-    fn buckets(&mut self, row: usize, mut at: Cursor<'_>, (offset, counts): (usize, usize)) -> Result<()> {
+    fn buckets(&mut self, row: usize, mut at: WireCursor<'_>, (offset, counts): (usize, usize)) -> WireResult<()> {
         let mut first = 0;
         loop {
             match at.key()? {
@@ -263,9 +263,9 @@ impl Decoding<'_, '_> {
         Ok(())
     }
 
-    fn summary_point(&mut self, row: usize, mut at: Cursor<'_>) -> Result<Point> {
+    fn summary_point(&mut self, row: usize, mut at: WireCursor<'_>) -> WireResult<PointHeader> {
         use summary_point as of;
-        let (mut point, mut count, mut sum) = (Point::default(), 0, 0.0);
+        let (mut point, mut count, mut sum) = (PointHeader::default(), 0, 0.0);
         loop {
             match at.key()? {
                 of::ATTRIBUTES => self.point_attribute(row, at.message()?)?,
@@ -287,7 +287,7 @@ impl Decoding<'_, '_> {
         Ok(point)
     }
 
-    fn quantile(&mut self, mut at: Cursor<'_>) -> Result<()> {
+    fn quantile(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         let (mut which, mut value) = (0.0, 0.0);
         loop {
             match at.key()? {
@@ -305,8 +305,8 @@ impl Decoding<'_, '_> {
         Ok(())
     }
 
-    fn exemplar(&mut self, mut at: Cursor<'_>) -> Result<()> {
-        let Decoder { read, .. } = &mut *self.decoder;
+    fn exemplar(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
+        let OtlpDecoder { read, .. } = &mut *self.decoder;
         let (item, row) = self.chunk.lists(table::EXEMPLARS).next_item();
         let Some(members) = item.members().map(|item| item.members.as_mut_slice()) else {
             return Ok(());
@@ -356,7 +356,7 @@ impl Decoding<'_, '_> {
                     };
                     if let Some(value) = value {
                         let (kind, text) = read.value(value)?;
-                        if kind != Kind::Null {
+                        if kind != AnyValueKind::Null {
                             has_attributes = true;
                             map.push(&name, &text);
                         }
@@ -378,15 +378,15 @@ impl Decoding<'_, '_> {
     }
 
     /// An attribute of a point, which is a part of its series, too.
-    fn point_attribute(&mut self, row: usize, pair: Cursor<'_>) -> Result<()> {
+    fn point_attribute(&mut self, row: usize, pair: WireCursor<'_>) -> WireResult<()> {
         let (name, value) = name_and_value(pair)?;
-        let Decoder { read, series, .. } = &mut *self.decoder;
+        let OtlpDecoder { read, series, .. } = &mut *self.decoder;
         let name = read.text(name);
         match value {
             None => series.attribute(&name, None),
             Some(value) => {
                 let (kind, text) = read.value(value)?;
-                series.attribute(&name, (kind != Kind::Null).then_some(&*text));
+                series.attribute(&name, (kind != AnyValueKind::Null).then_some(&*text));
             }
         }
         drop(name);
@@ -409,7 +409,7 @@ impl Decoding<'_, '_> {
 }
 
 /// Temporality and whether it is monotonic, which may come behind the points.
-fn about(points: Cursor<'_>) -> Result<(u64, bool)> {
+fn about(points: WireCursor<'_>) -> WireResult<(u64, bool)> {
     let (mut at, mut temporality, mut is_monotonic) = (points, 0, false);
     loop {
         match at.key()? {

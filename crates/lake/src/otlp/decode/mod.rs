@@ -15,34 +15,34 @@ mod value;
 
 use super::Signal;
 use super::fields::{group, request, resource, scope, scoped};
-use super::walk::first_of;
-use super::wire::{Cursor, END, Result};
-use crate::entry::Rejected;
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::{Guess, Source};
+use super::validate::first_of;
+use super::wire::{END, WireCursor, WireResult};
+use crate::entry::RejectedRecords;
+use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use crate::rows::chunk::MemtableChunk;
 use crate::tables;
-pub(crate) use attributes::Pairs;
-pub use times::Window;
+pub(crate) use attributes::AttributeSet;
+pub use times::ArrivalWindow;
 pub(crate) use times::{TimeColumns, put_sent};
-use value::Reader;
+use value::AnyValueReader;
 pub(crate) use value::write_double;
 
 /// What is known of a request beside its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
+pub struct DecodeContext<'a> {
     pub signal: Signal,
     /// Nanoseconds since 1970.
     pub time: i64,
-    pub window: Window,
+    pub window: ArrivalWindow,
     /// Records that are left out, ascending.
-    pub rejected: Rejected<'a>,
+    pub rejected: RejectedRecords<'a>,
     /// Longer values are cut.
     pub cut_values_at: Option<usize>,
 }
 
 /// What is not in the rows as it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
+pub struct OtlpChangeCounts {
     /// Texts that were not valid UTF-8.
     pub utf8_replaced: u64,
     /// Of a trace or a span, of another length than they have.
@@ -55,7 +55,7 @@ pub struct Changed {
     pub durations_negative: u64,
 }
 
-impl Changed {
+impl OtlpChangeCounts {
     /// As they are counted.
     pub fn reasons(&self) -> [(&'static str, u64); 6] {
         [
@@ -71,45 +71,50 @@ impl Changed {
 
 /// Makes rows of requests of one signal. Remembers what the last ones were like.
 #[derive(Default)]
-pub struct Decoder {
-    read: Reader,
-    resource: Pairs,
-    scope: Pairs,
-    resource_guess: Guess,
-    scope_guess: Guess,
-    guess: Guess,
-    series: crate::ids::series::Series,
-    templates: crate::ids::template::Templates,
+pub struct OtlpDecoder {
+    read: AnyValueReader,
+    resource: AttributeSet,
+    scope: AttributeSet,
+    resource_guess: AttributeColumnHint,
+    scope_guess: AttributeColumnHint,
+    guess: AttributeColumnHint,
+    series: crate::ids::series::SeriesIdHasher,
+    templates: crate::ids::template::TemplateBuilder,
     is_without_ids: bool,
     bytes: Vec<u8>,
 }
 
 /// One request on its way.
-struct Decoding<'a, 'd> {
-    decoder: &'d mut Decoder,
-    chunk: &'d mut Chunk,
-    arrival: &'d Arrival<'a>,
+struct RequestDecoder<'a, 'd> {
+    decoder: &'d mut OtlpDecoder,
+    chunk: &'d mut MemtableChunk,
+    arrival: &'d DecodeContext<'a>,
     /// Records so far, and the next one that is left out.
     ordinal: u32,
     rejected: Box<dyn Iterator<Item = u32> + 'a>,
     next_rejected: Option<u32>,
 }
 
-impl Decoder {
+impl OtlpDecoder {
     /// Leaves out fingerprints and numbers of series, which can be made of the rest.
-    pub fn without_ids() -> Decoder {
-        Decoder {
+    pub fn without_ids() -> OtlpDecoder {
+        OtlpDecoder {
             is_without_ids: true,
-            ..Decoder::default()
+            ..OtlpDecoder::default()
         }
     }
 
     /// Adds the records of a request to a chunk of the signal's table, but for those that are rejected.
-    pub fn decode(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<Changed> {
+    pub fn decode(
+        &mut self,
+        request: &[u8],
+        arrival: &DecodeContext<'_>,
+        chunk: &mut MemtableChunk,
+    ) -> WireResult<OtlpChangeCounts> {
         self.read.begin(arrival.cut_values_at);
         let mut rejected: Box<dyn Iterator<Item = u32> + '_> = Box::new(arrival.rejected.iter());
         let next_rejected = rejected.next();
-        let mut decoding = Decoding {
+        let mut decoding = RequestDecoder {
             decoder: self,
             chunk,
             arrival,
@@ -117,7 +122,7 @@ impl Decoder {
             rejected,
             next_rejected,
         };
-        let mut at = Cursor::new(request);
+        let mut at = WireCursor::new(request);
         loop {
             match at.key()? {
                 request::GROUPS => decoding.group(at.message()?)?,
@@ -130,8 +135,8 @@ impl Decoder {
     }
 }
 
-impl<'a> Decoding<'a, '_> {
-    fn group(&mut self, group: Cursor<'_>) -> Result<()> {
+impl<'a> RequestDecoder<'a, '_> {
+    fn group(&mut self, group: WireCursor<'_>) -> WireResult<()> {
         let begin = self.chunk.rows();
         self.decoder.resource.clear();
         if let Some(mut at) = first_of(group)? {
@@ -139,7 +144,7 @@ impl<'a> Decoding<'a, '_> {
                 match at.key()? {
                     resource::ATTRIBUTES => {
                         let pair = at.message()?;
-                        let Decoder { resource, read, .. } = &mut *self.decoder;
+                        let OtlpDecoder { resource, read, .. } = &mut *self.decoder;
                         resource.read(pair, read)?;
                     }
                     END => break,
@@ -159,19 +164,19 @@ impl<'a> Decoding<'a, '_> {
             }
         }
         let rows = begin..self.chunk.rows();
-        let Decoder {
+        let OtlpDecoder {
             resource,
             resource_guess,
             read,
             ..
         } = &mut *self.decoder;
-        resource.put(self.chunk, rows.clone(), Source::Resource, resource_guess);
+        resource.put(self.chunk, rows.clone(), AttributeSource::Resource, resource_guess);
         let column = common(self.arrival.signal).resource_schema;
         put_text(self.chunk, column, rows, schema_url, read);
         Ok(())
     }
 
-    fn scope(&mut self, group: Cursor<'_>) -> Result<()> {
+    fn scope(&mut self, group: WireCursor<'_>) -> WireResult<()> {
         let begin = self.chunk.rows();
         let (mut name, mut version, mut schema_url) = (None, None, None);
         self.decoder.scope.clear();
@@ -182,7 +187,7 @@ impl<'a> Decoding<'a, '_> {
                     scope::VERSION => version = Some(at.bytes()?),
                     scope::ATTRIBUTES => {
                         let pair = at.message()?;
-                        let Decoder { scope, read, .. } = &mut *self.decoder;
+                        let OtlpDecoder { scope, read, .. } = &mut *self.decoder;
                         scope.read(pair, read)?;
                     }
                     END => break,
@@ -192,7 +197,7 @@ impl<'a> Decoding<'a, '_> {
         }
         self.decoder.scope.settle(&mut self.decoder.read);
         if self.arrival.signal == Signal::Metrics {
-            let Decoder {
+            let OtlpDecoder {
                 series,
                 resource,
                 scope,
@@ -217,13 +222,13 @@ impl<'a> Decoding<'a, '_> {
             }
         }
         let rows = begin..self.chunk.rows();
-        let Decoder {
+        let OtlpDecoder {
             scope,
             scope_guess,
             read,
             ..
         } = &mut *self.decoder;
-        scope.put(self.chunk, rows.clone(), Source::Scope, scope_guess);
+        scope.put(self.chunk, rows.clone(), AttributeSource::Scope, scope_guess);
         let columns = common(self.arrival.signal);
         for (column, text) in [
             (columns.scope_name, name),
@@ -248,17 +253,17 @@ impl<'a> Decoding<'a, '_> {
 }
 
 /// Columns that the tables of all signals have.
-struct Common {
+struct CommonColumns {
     scope_name: usize,
     scope_version: usize,
     resource_schema: usize,
     scope_schema: usize,
 }
 
-fn common(signal: Signal) -> Common {
+fn common(signal: Signal) -> CommonColumns {
     macro_rules! of {
         ($table:ident) => {
-            Common {
+            CommonColumns {
                 scope_name: tables::$table::SCOPE_NAME,
                 scope_version: tables::$table::SCOPE_VERSION,
                 resource_schema: tables::$table::RESOURCE_SCHEMA,
@@ -274,7 +279,13 @@ fn common(signal: Signal) -> Common {
 }
 
 /// The same text for some rows; what is empty was not sent.
-fn put_text(chunk: &mut Chunk, column: usize, rows: std::ops::Range<usize>, text: Option<&[u8]>, read: &mut Reader) {
+fn put_text(
+    chunk: &mut MemtableChunk,
+    column: usize,
+    rows: std::ops::Range<usize>,
+    text: Option<&[u8]>,
+    read: &mut AnyValueReader,
+) {
     if let Some(text) = text.filter(|text| !text.is_empty()) {
         let text = read.text(text);
         chunk.texts(column).push_run(rows, text.as_bytes());
@@ -283,7 +294,7 @@ fn put_text(chunk: &mut Chunk, column: usize, rows: std::ops::Range<usize>, text
 
 #[doc(hidden)]
 pub fn fuzz(data: &[u8]) {
-    use super::walk::{WalkLimits, walk};
+    use super::validate::{OtlpRecordLimits, walk};
     let Some((pick, request)) = data.split_first() else {
         return;
     };
@@ -292,18 +303,18 @@ pub fn fuzz(data: &[u8]) {
         1 => (Signal::Metrics, &tables::METRICS),
         _ => (Signal::Traces, &tables::TRACES),
     };
-    let Ok(walked) = walk(signal, request, &WalkLimits::default()) else {
+    let Ok(walked) = walk(signal, request, &OtlpRecordLimits::default()) else {
         return;
     };
-    let arrival = Arrival {
+    let arrival = DecodeContext {
         signal,
         time: 1_700_000_000_000_000_000,
-        window: Window::default(),
-        rejected: Rejected::Listed(&walked.rejected),
+        window: ArrivalWindow::default(),
+        rejected: RejectedRecords::Listed(&walked.rejected),
         cut_values_at: None,
     };
-    let mut chunk = Chunk::new(table);
-    let decoded = Decoder::default().decode(request, &arrival, &mut chunk);
+    let mut chunk = MemtableChunk::new(table);
+    let decoded = OtlpDecoder::default().decode(request, &arrival, &mut chunk);
     assert!(decoded.is_ok(), "what the look takes can be decoded: {decoded:?}");
     assert_eq!(chunk.rows(), walked.records as usize - walked.rejected.len());
 }

@@ -9,8 +9,8 @@ use super::*;
 use crate::otlp::json::tests::proto::{self, Any, Data, NumberValue, Pair, Value};
 use crate::otlp::json::tests::random;
 use crate::otlp::json::tests::style::Dice;
-use crate::otlp::walk::{WalkLimits, walk};
-use crate::rows::values::Values;
+use crate::otlp::validate::{OtlpRecordLimits, walk};
+use crate::rows::column_view::ColumnView;
 use crate::tables::TableSpec;
 
 /// Texts by column; attributes by `attr.name` and so on.
@@ -18,12 +18,12 @@ type Row = BTreeMap<String, String>;
 
 const NOW: i64 = 1_700_000_000_000_000_000;
 
-fn arrival(signal: Signal) -> Arrival<'static> {
-    Arrival {
+fn arrival(signal: Signal) -> DecodeContext<'static> {
+    DecodeContext {
         signal,
         time: NOW,
-        window: Window::default(),
-        rejected: Rejected::NONE,
+        window: ArrivalWindow::default(),
+        rejected: RejectedRecords::NONE,
         cut_values_at: None,
     }
 }
@@ -37,20 +37,20 @@ fn spec(signal: Signal) -> &'static TableSpec {
 }
 
 /// All rows of a chunk, without what is nested.
-fn rows(chunk: &Chunk) -> Vec<Row> {
+fn rows(chunk: &MemtableChunk) -> Vec<Row> {
     let columns = (chunk.spec().columns)().columns;
     let mut rows = vec![Row::new(); chunk.rows()];
     for (number, row) in rows.iter_mut().enumerate() {
         for column in &columns {
             let text = match chunk.fixed(&column.name) {
-                Some(Values::Longs(values)) => values.get(number).map(|value| value.to_string()),
-                Some(Values::Integers(values)) => values.get(number).map(|value| value.to_string()),
-                Some(Values::Doubles(values)) => values.get(number).map(|value| format!("{value:?}")),
-                Some(Values::Booleans(values)) => values.get(number).map(|value| value.to_string()),
-                Some(Values::Texts(values)) => values
+                Some(ColumnView::Longs(values)) => values.get(number).map(|value| value.to_string()),
+                Some(ColumnView::Integers(values)) => values.get(number).map(|value| value.to_string()),
+                Some(ColumnView::Doubles(values)) => values.get(number).map(|value| format!("{value:?}")),
+                Some(ColumnView::Booleans(values)) => values.get(number).map(|value| value.to_string()),
+                Some(ColumnView::Texts(values)) => values
                     .text_of(number)
                     .map(|text| String::from_utf8(text.to_vec()).unwrap()),
-                Some(Values::Nanos(_) | Values::Nested(_)) | None => None,
+                Some(ColumnView::Nanos(_) | ColumnView::Nested(_)) | None => None,
             };
             row.extend(text.map(|text| (column.name.clone(), text)));
         }
@@ -155,7 +155,7 @@ fn put_id(row: &mut Row, column: &str, id: &[u8], len: usize) {
 fn put_time(row: &mut Row, own: u64, observed: u64) {
     put(row, "arrival_unix_nano", NOW);
     let sent = if own > 0 { own } else { observed };
-    let window = Window::default();
+    let window = ArrivalWindow::default();
     let is_within = i64::try_from(sent).is_ok_and(|sent| sent >= NOW - window.past && sent <= NOW + window.future);
     match (sent, is_within) {
         (0, _) => {
@@ -456,8 +456,8 @@ proptest! {
     #[test]
     fn rows_are_what_the_reference_reads(seed: u64) {
         for signal in Signal::ALL {
-            let mut decoder = Decoder::default();
-            let mut chunk = Chunk::new(spec(signal));
+            let mut decoder = OtlpDecoder::default();
+            let mut chunk = MemtableChunk::new(spec(signal));
             let mut expected = Vec::new();
             // One decoder and one chunk for several requests, as they come; then the same room once more.
             for _ in 0..2 {
@@ -482,9 +482,9 @@ proptest! {
         for signal in Signal::ALL {
             let (bytes, all) = request(signal, seed);
             let rejected: Vec<u32> = (0..all.len() as u32).filter(|at| picks[*at as usize % picks.len()]).collect();
-            let arrival = Arrival { rejected: Rejected::Listed(&rejected), ..arrival(signal) };
-            let mut chunk = Chunk::new(spec(signal));
-            Decoder::default().decode(&bytes, &arrival, &mut chunk).unwrap();
+            let arrival = DecodeContext { rejected: RejectedRecords::Listed(&rejected), ..arrival(signal) };
+            let mut chunk = MemtableChunk::new(spec(signal));
+            OtlpDecoder::default().decode(&bytes, &arrival, &mut chunk).unwrap();
             let left = all.into_iter().enumerate().filter(|(at, _)| !rejected.contains(&(*at as u32)));
             let left: Vec<Row> = left.map(|(_, row)| row).collect();
             prop_assert_eq!(without_hashes(rows(&chunk)), left);
@@ -501,15 +501,15 @@ proptest! {
                     bytes[usize::from(*at) % len] = *value;
                 }
             }
-            let walked = walk(signal, &bytes, &WalkLimits::default());
-            let mut chunk = Chunk::new(spec(signal));
+            let walked = walk(signal, &bytes, &OtlpRecordLimits::default());
+            let mut chunk = MemtableChunk::new(spec(signal));
             if let Ok(walked) = walked {
-                let arrival = Arrival { rejected: Rejected::Listed(&walked.rejected), ..arrival(signal) };
-                Decoder::default().decode(&bytes, &arrival, &mut chunk).unwrap();
+                let arrival = DecodeContext { rejected: RejectedRecords::Listed(&walked.rejected), ..arrival(signal) };
+                OtlpDecoder::default().decode(&bytes, &arrival, &mut chunk).unwrap();
                 prop_assert_eq!(chunk.rows(), walked.records as usize - walked.rejected.len());
             } else {
                 // Nobody asks for it, and nothing breaks.
-                let _ = Decoder::default().decode(&bytes, &arrival(signal), &mut chunk);
+                let _ = OtlpDecoder::default().decode(&bytes, &arrival(signal), &mut chunk);
             }
         }
     }
@@ -536,8 +536,8 @@ fn names_beyond_those_that_have_columns_cost_no_column() {
             ..Default::default()
         }],
     };
-    let mut chunk = Chunk::new(&tables::LOGS);
-    Decoder::default()
+    let mut chunk = MemtableChunk::new(&tables::LOGS);
+    OtlpDecoder::default()
         .decode(&request.encode_to_vec(), &arrival(Signal::Logs), &mut chunk)
         .unwrap();
     assert_eq!((chunk.slots().all().len(), chunk.extras().len()), (1024, 3000 - 1024));
@@ -575,13 +575,13 @@ fn what_is_not_as_it_was_sent_is_counted() {
     // The first character of the body is cut in two.
     let at = bytes.windows(2).position(|two| two == "é".as_bytes()).unwrap();
     bytes[at] = b'x';
-    let arrival = Arrival {
+    let arrival = DecodeContext {
         cut_values_at: Some(10),
         ..arrival(Signal::Logs)
     };
-    let mut chunk = Chunk::new(&tables::LOGS);
-    let changed = Decoder::default().decode(&bytes, &arrival, &mut chunk).unwrap();
-    let expected = Changed {
+    let mut chunk = MemtableChunk::new(&tables::LOGS);
+    let changed = OtlpDecoder::default().decode(&bytes, &arrival, &mut chunk).unwrap();
+    let expected = OtlpChangeCounts {
         utf8_replaced: 1,
         ids_wrong: 1,
         keys_repeated: 1,

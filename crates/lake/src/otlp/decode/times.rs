@@ -1,20 +1,20 @@
 //! The time of a row: the first that is there of its own, the one at which it was observed, and its arrival.
 
-use super::Decoding;
-use crate::rows::chunk::Chunk;
+use super::RequestDecoder;
+use crate::rows::chunk::MemtableChunk;
 
 /// How far before and after its arrival the time of a record may be, in nanoseconds: what is beyond is a mistake of its clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct ArrivalWindow {
     pub past: i64,
     pub future: i64,
 }
 
-impl Default for Window {
+impl Default for ArrivalWindow {
     /// Ten years, and a day.
-    fn default() -> Window {
+    fn default() -> ArrivalWindow {
         const HOUR: i64 = 3_600_000_000_000;
-        Window {
+        ArrivalWindow {
             past: 10 * 8_766 * HOUR,
             future: 24 * HOUR,
         }
@@ -30,7 +30,7 @@ pub(crate) struct TimeColumns {
     pub original: usize,
 }
 
-impl Decoding<'_, '_> {
+impl RequestDecoder<'_, '_> {
     /// Zero is none.
     #[inline]
     pub(super) fn put_time(&mut self, row: usize, own: u64, observed: u64, columns: &TimeColumns) {
@@ -49,11 +49,11 @@ impl Decoding<'_, '_> {
 /// replaced by the arrival, and kept as it was sent; returns whether that is so.
 #[inline]
 pub(crate) fn put_sent<T: Copy + ToString + TryInto<i64>>(
-    chunk: &mut Chunk,
+    chunk: &mut MemtableChunk,
     row: usize,
     columns: &TimeColumns,
     arrival: i64,
-    window: Window,
+    window: ArrivalWindow,
     sent: Option<(T, Option<&str>)>,
 ) -> bool {
     let within = |sent: T| {

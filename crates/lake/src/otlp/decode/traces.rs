@@ -1,13 +1,13 @@
 //! Spans.
 
 use super::times::TimeColumns;
-use super::value::{Kind, Reader, name_and_value};
-use super::{Decoder, Decoding};
+use super::value::{AnyValueKind, AnyValueReader, name_and_value};
+use super::{OtlpDecoder, RequestDecoder};
 use crate::ids::span::fingerprint;
 use crate::otlp::fields::{event, link, span, status};
-use crate::otlp::wire::{Cursor, END, Result};
-use crate::rows::data::Data;
-use crate::rows::slots::Source;
+use crate::otlp::wire::{END, WireCursor, WireResult};
+use crate::rows::attribute_columns::AttributeSource;
+use crate::rows::column_data::ColumnData;
 use crate::rows::text::hex;
 use crate::tables::traces as table;
 
@@ -19,8 +19,8 @@ const TIME: TimeColumns = TimeColumns {
 };
 const SERVICE: &str = "service.name";
 
-impl Decoding<'_, '_> {
-    pub(super) fn span(&mut self, mut at: Cursor<'_>) -> Result<()> {
+impl RequestDecoder<'_, '_> {
+    pub(super) fn span(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         if !self.is_taken() {
             return Ok(());
         }
@@ -84,19 +84,19 @@ impl Decoding<'_, '_> {
     }
 
     fn put_fingerprint(&mut self, row: usize, kind: &str, name: &[u8]) {
-        let Decoder {
+        let OtlpDecoder {
             resource, read, bytes, ..
         } = &mut *self.decoder;
         let service = resource
             .iter()
             .find(|(name, _)| *name == SERVICE)
             .and_then(|(_, text)| text);
-        let attribute = |name: &str| self.chunk.slots.get(Source::Attr, name)?.column.text_of(row);
+        let attribute = |name: &str| self.chunk.slots.get(AttributeSource::Attr, name)?.column.text_of(row);
         let number = fingerprint(service.unwrap_or_default(), kind, &read.text(name), attribute, bytes);
         self.chunk.longs(table::FINGERPRINT).push(row, number);
     }
 
-    fn status(&mut self, row: usize, mut at: Cursor<'_>) -> Result<u64> {
+    fn status(&mut self, row: usize, mut at: WireCursor<'_>) -> WireResult<u64> {
         let mut code = 0;
         loop {
             match at.key()? {
@@ -108,7 +108,7 @@ impl Decoding<'_, '_> {
         }
     }
 
-    fn event(&mut self, mut at: Cursor<'_>) -> Result<()> {
+    fn event(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         let read = &mut self.decoder.read;
         let (item, row) = self.chunk.lists(table::EVENTS).next_item();
         let Some([time, name, dropped, attributes]) = item.members().map(|item| item.members.as_mut_slice()) else {
@@ -128,7 +128,7 @@ impl Decoding<'_, '_> {
         Ok(())
     }
 
-    fn link(&mut self, mut at: Cursor<'_>) -> Result<()> {
+    fn link(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         let read = &mut self.decoder.read;
         let (item, row) = self.chunk.lists(table::LINKS).next_item();
         let Some([trace, span, state, flags, dropped, attributes]) =
@@ -162,13 +162,13 @@ impl Decoding<'_, '_> {
     }
 }
 
-fn put_positive(column: &mut Data, row: usize, time: u64) {
+fn put_positive(column: &mut ColumnData, row: usize, time: u64) {
     if let Some(time) = i64::try_from(time).ok().filter(|time| *time > 0) {
         column.push_long(row, time);
     }
 }
 
-fn put_id(column: &mut Data, row: usize, id: &[u8], len: usize, read: &mut Reader) {
+fn put_id(column: &mut ColumnData, row: usize, id: &[u8], len: usize, read: &mut AnyValueReader) {
     let mut digits = [0; 32];
     match id.len() {
         0 => {}
@@ -177,20 +177,20 @@ fn put_id(column: &mut Data, row: usize, id: &[u8], len: usize, read: &mut Reade
     }
 }
 
-fn put_pair(column: &mut Data, pair: Cursor<'_>, read: &mut Reader) -> Result<()> {
+fn put_pair(column: &mut ColumnData, pair: WireCursor<'_>, read: &mut AnyValueReader) -> WireResult<()> {
     let (name, value) = name_and_value(pair)?;
     let (Some(map), Some(value)) = (column.map(), value) else {
         return Ok(());
     };
     let name = read.text(name);
     let (kind, text) = read.value(value)?;
-    if kind != Kind::Null {
+    if kind != AnyValueKind::Null {
         map.push(&name, &text);
     }
     Ok(())
 }
 
-fn close(column: &mut Data, row: usize) {
+fn close(column: &mut ColumnData, row: usize) {
     if let Some(map) = column.map() {
         map.close_if_any(row);
     }

@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::Changed;
+use super::OtlpChangeCounts;
 use crate::otlp::fields::{any, list, map, pair};
-use crate::otlp::wire::{Cursor, END, Result};
+use crate::otlp::wire::{END, WireCursor, WireResult};
 
 /// What kind of value was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AnyValueKind {
     /// There is no value.
     Null,
     Text,
@@ -24,33 +24,33 @@ pub(super) enum Kind {
     Map,
 }
 
-impl Kind {
+impl AnyValueKind {
     /// As a column names it; `None` for texts, which most values are.
     pub fn name(self) -> Option<&'static str> {
         match self {
-            Kind::Null | Kind::Text => None,
-            Kind::Bool => Some("bool"),
-            Kind::Int => Some("int"),
-            Kind::Double => Some("double"),
-            Kind::Bytes => Some("bytes"),
-            Kind::Array => Some("array"),
-            Kind::Map => Some("map"),
+            AnyValueKind::Null | AnyValueKind::Text => None,
+            AnyValueKind::Bool => Some("bool"),
+            AnyValueKind::Int => Some("int"),
+            AnyValueKind::Double => Some("double"),
+            AnyValueKind::Bytes => Some("bytes"),
+            AnyValueKind::Array => Some("array"),
+            AnyValueKind::Map => Some("map"),
         }
     }
 }
 
 /// Reads texts and values, and counts what it changes of them.
 #[derive(Default)]
-pub(super) struct Reader {
-    pub changed: Changed,
+pub(super) struct AnyValueReader {
+    pub changed: OtlpChangeCounts,
     cut_at: Option<usize>,
     /// What is not a text in the request.
     made: String,
 }
 
-impl Reader {
+impl AnyValueReader {
     pub fn begin(&mut self, cut_at: Option<usize>) {
-        self.changed = Changed::default();
+        self.changed = OtlpChangeCounts::default();
         self.cut_at = cut_at;
     }
 
@@ -73,14 +73,14 @@ impl Reader {
 
     /// A value as text; `None` if there is none.
     #[inline]
-    pub fn value<'a>(&'a mut self, mut at: Cursor<'a>) -> Result<(Kind, Cow<'a, str>)> {
+    pub fn value<'a>(&'a mut self, mut at: WireCursor<'a>) -> WireResult<(AnyValueKind, Cow<'a, str>)> {
         loop {
             match at.key()? {
                 any::TEXT => {
                     let text = self.text(at.bytes()?);
-                    return Ok((Kind::Text, self.cut(text)));
+                    return Ok((AnyValueKind::Text, self.cut(text)));
                 }
-                END => return Ok((Kind::Null, Cow::Borrowed(""))),
+                END => return Ok((AnyValueKind::Null, Cow::Borrowed(""))),
                 key @ (any::BOOL | any::INT | any::DOUBLE | any::BYTES | any::LIST | any::MAP) => {
                     let kind = self.make(key, &mut at)?;
                     let made = Cow::Borrowed(self.made.as_str());
@@ -98,7 +98,7 @@ impl Reader {
     }
 
     #[inline]
-    fn cut_made<'a>(text: Cow<'a, str>, cut_at: Option<usize>, changed: &mut Changed) -> Cow<'a, str> {
+    fn cut_made<'a>(text: Cow<'a, str>, cut_at: Option<usize>, changed: &mut OtlpChangeCounts) -> Cow<'a, str> {
         let Some(limit) = cut_at.filter(|limit| text.len() > *limit) else {
             return text;
         };
@@ -114,33 +114,33 @@ impl Reader {
     }
 
     #[inline(never)]
-    fn make(&mut self, key: u32, at: &mut Cursor<'_>) -> Result<Kind> {
+    fn make(&mut self, key: u32, at: &mut WireCursor<'_>) -> WireResult<AnyValueKind> {
         let mut made = std::mem::take(&mut self.made);
         made.clear();
         let kind = match key {
             any::BOOL => {
                 made.push_str(if at.number()? == 0 { "false" } else { "true" });
-                Kind::Bool
+                AnyValueKind::Bool
             }
             any::INT => {
                 made.push_str(itoa::Buffer::new().format(at.number()? as i64));
-                Kind::Int
+                AnyValueKind::Int
             }
             any::DOUBLE => {
                 write_double(f64::from_bits(at.fixed64()?), &mut made);
-                Kind::Double
+                AnyValueKind::Double
             }
             any::BYTES => {
                 BASE64_STANDARD.encode_string(at.bytes()?, &mut made);
-                Kind::Bytes
+                AnyValueKind::Bytes
             }
             any::LIST => {
                 self.write_list(at.message()?, &mut made)?;
-                Kind::Array
+                AnyValueKind::Array
             }
             _ => {
                 self.write_map(at.message()?, &mut made)?;
-                Kind::Map
+                AnyValueKind::Map
             }
         };
         self.made = made;
@@ -148,7 +148,7 @@ impl Reader {
     }
 
     /// As compact JSON. How deep values lie in each other was looked at before.
-    fn write_value(&mut self, mut at: Cursor<'_>, out: &mut String) -> Result<()> {
+    fn write_value(&mut self, mut at: WireCursor<'_>, out: &mut String) -> WireResult<()> {
         loop {
             match at.key()? {
                 any::TEXT => write_json_text(&self.text(at.bytes()?), out),
@@ -183,7 +183,7 @@ impl Reader {
         }
     }
 
-    fn write_list(&mut self, mut at: Cursor<'_>, out: &mut String) -> Result<()> {
+    fn write_list(&mut self, mut at: WireCursor<'_>, out: &mut String) -> WireResult<()> {
         out.push('[');
         let mut is_first = true;
         loop {
@@ -202,7 +202,7 @@ impl Reader {
         Ok(())
     }
 
-    fn write_map(&mut self, mut at: Cursor<'_>, out: &mut String) -> Result<()> {
+    fn write_map(&mut self, mut at: WireCursor<'_>, out: &mut String) -> WireResult<()> {
         out.push('{');
         let mut is_first = true;
         loop {
@@ -230,7 +230,7 @@ impl Reader {
 
 /// A pair as it lies there.
 #[inline(always)]
-pub(super) fn name_and_value<'a>(mut at: Cursor<'a>) -> Result<(&'a [u8], Option<Cursor<'a>>)> {
+pub(super) fn name_and_value<'a>(mut at: WireCursor<'a>) -> WireResult<(&'a [u8], Option<WireCursor<'a>>)> {
     let (mut name, mut value): (&[u8], _) = (&[], None);
     loop {
         match at.key()? {

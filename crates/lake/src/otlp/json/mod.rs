@@ -8,10 +8,10 @@
 //! alphabet. What has no meaning, a member of another signal or an enum that does not exist, is refused and not passed over,
 //! so that nothing is lost in silence; members that OTLP does not have are passed over, as in protobuf.
 
-mod map;
+mod message_schema;
 mod scalar;
-mod tables;
 pub(crate) mod tokens;
+mod transcode;
 mod write;
 
 #[cfg(test)]
@@ -20,8 +20,8 @@ pub(crate) mod tests;
 use std::fmt;
 
 use super::Signal;
-use map::Mapper;
-use tokens::Tokens;
+use tokens::JsonTokenizer;
+use transcode::JsonTranscoder;
 
 /// What cannot be read, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl fmt::Display for JsonError {
 
 impl std::error::Error for JsonError {}
 
-pub type Result<T> = std::result::Result<T, JsonError>;
+pub type JsonResult<T> = std::result::Result<T, JsonError>;
 
 const TOO_LARGE: &str = "the request is too long as protobuf";
 
@@ -84,12 +84,12 @@ impl Default for JsonLimits {
 ///
 /// Bytes of a text that are no UTF-8 are copied as they are: the decoder, which has the same to do for protobuf, replaces and
 /// counts them.
-pub fn to_proto(signal: Signal, json: &[u8], limits: &JsonLimits, out: &mut Vec<u8>) -> Result<()> {
+pub fn to_proto(signal: Signal, json: &[u8], limits: &JsonLimits, out: &mut Vec<u8>) -> JsonResult<()> {
     convert(signal, json, limits, out, |mapper| mapper.end()).map(drop)
 }
 
 /// The same for text that begins with a request and may go on behind it. Returns where the request ends.
-pub fn first_to_proto(signal: Signal, json: &[u8], limits: &JsonLimits, out: &mut Vec<u8>) -> Result<usize> {
+pub fn first_to_proto(signal: Signal, json: &[u8], limits: &JsonLimits, out: &mut Vec<u8>) -> JsonResult<usize> {
     convert(signal, json, limits, out, |_| Ok(()))
 }
 
@@ -97,18 +97,21 @@ pub fn first_to_proto(signal: Signal, json: &[u8], limits: &JsonLimits, out: &mu
 /// they are not those of a request, or if they cannot be read up to one that is.
 pub fn first_signal(json: &[u8]) -> Option<Signal> {
     let limits = JsonLimits::default();
-    Mapper::new(json, &limits, &mut Vec::new()).signal().ok().flatten()
+    JsonTranscoder::new(json, &limits, &mut Vec::new())
+        .signal()
+        .ok()
+        .flatten()
 }
 
 /// Whether the text is one value, whatever is in it, and nothing else.
 pub fn is_whole(json: &[u8]) -> bool {
-    let mut tokens = Tokens::new(json, JsonLimits::default().depth);
+    let mut tokens = JsonTokenizer::new(json, JsonLimits::default().depth);
     tokens.skip().and_then(|()| tokens.end()).is_ok()
 }
 
 /// Whether the text is right up to its end, where a value is not whole: more of it may follow.
 pub(crate) fn is_begun(json: &[u8]) -> bool {
-    let mut tokens = Tokens::new(json, JsonLimits::default().depth);
+    let mut tokens = JsonTokenizer::new(json, JsonLimits::default().depth);
     tokens.skip().is_err_and(|error| error.offset >= json.len())
 }
 
@@ -117,10 +120,10 @@ fn convert(
     json: &[u8],
     limits: &JsonLimits,
     out: &mut Vec<u8>,
-    then: impl FnOnce(&mut Mapper<'_, '_>) -> Result<()>,
-) -> Result<usize> {
+    then: impl FnOnce(&mut JsonTranscoder<'_, '_>) -> JsonResult<()>,
+) -> JsonResult<usize> {
     let begin = out.len();
-    let mut mapper = Mapper::new(json, limits, out);
+    let mut mapper = JsonTranscoder::new(json, limits, out);
     let done = mapper.request(signal).and_then(|()| {
         let end = mapper.offset();
         then(&mut mapper).map(|()| end)
@@ -139,7 +142,7 @@ pub fn otlp_json(data: &[u8]) {
         let mut out = Vec::new();
         match first_to_proto(signal, data, &limits, &mut out) {
             Ok(end) => {
-                let walked = super::walk::walk(signal, &out, &super::walk::WalkLimits::default());
+                let walked = super::validate::walk(signal, &out, &super::validate::OtlpRecordLimits::default());
                 assert!(walked.is_ok() && end <= data.len(), "{walked:?}");
                 let mut again = Vec::new();
                 let whole = to_proto(signal, data.get(..end).unwrap_or_default(), &limits, &mut again);

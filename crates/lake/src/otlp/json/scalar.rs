@@ -2,34 +2,34 @@
 
 use super::tokens::number_len;
 
-type Result<T> = std::result::Result<T, &'static str>;
+type ScalarResult<T> = std::result::Result<T, &'static str>;
 
 const NO_NUMBER: &str = "the text is no number";
 
 /// A whole number of up to 64 bits and its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Integer {
+pub struct JsonInteger {
     pub is_negative: bool,
     pub magnitude: u64,
 }
 
-impl Integer {
+impl JsonInteger {
     /// From a number as JSON writes it. `1.50e1` is whole, and exact.
     #[inline]
-    pub fn read(text: &[u8]) -> Result<Integer> {
+    pub fn read(text: &[u8]) -> ScalarResult<JsonInteger> {
         // Nineteen digits are always below 2^64.
         let short = text.len() <= 19 && !(text.len() > 1 && text.first() == Some(&b'0'));
         let mut magnitude = 0;
         for byte in text.iter().take(20) {
             let digit = byte.wrapping_sub(b'0');
             if digit > 9 || !short {
-                return Integer::read_long(text);
+                return JsonInteger::read_long(text);
             }
             magnitude = magnitude * 10 + u64::from(digit);
         }
         match text.is_empty() {
             true => Err(NO_NUMBER),
-            false => Ok(Integer {
+            false => Ok(JsonInteger {
                 is_negative: false,
                 magnitude,
             }),
@@ -37,7 +37,7 @@ impl Integer {
     }
 
     #[inline(never)]
-    fn read_long(text: &[u8]) -> Result<Integer> {
+    fn read_long(text: &[u8]) -> ScalarResult<JsonInteger> {
         if number_len(text) != text.len() {
             return Err(NO_NUMBER);
         }
@@ -77,13 +77,13 @@ impl Integer {
             return Err("the number has a fraction and its field has none");
         }
         let magnitude = magnitude_at(magnitude, exponent + zeros).filter(|_| !is_too_large);
-        Ok(Integer {
+        Ok(JsonInteger {
             is_negative: text.first() == Some(&b'-'),
             magnitude: magnitude.ok_or(TOO_LARGE)?,
         })
     }
 
-    pub fn unsigned(self, max: u64) -> Result<u64> {
+    pub fn unsigned(self, max: u64) -> ScalarResult<u64> {
         match self.magnitude <= max && (!self.is_negative || self.magnitude == 0) {
             true => Ok(self.magnitude),
             false => Err("the number is not one that its field can be"),
@@ -91,7 +91,7 @@ impl Integer {
     }
 
     /// Of so many bits.
-    pub fn signed(self, bits: u32) -> Result<i64> {
+    pub fn signed(self, bits: u32) -> ScalarResult<i64> {
         let number = match self.is_negative {
             true => 0_i64.checked_sub_unsigned(self.magnitude),
             false => i64::try_from(self.magnitude).ok(),
@@ -113,7 +113,7 @@ fn magnitude_at(magnitude: u64, zeros: i64) -> Option<u64> {
 }
 
 /// A double, as a number or as the name of what JSON has no number for.
-pub fn double(text: &[u8]) -> Result<f64> {
+pub fn double(text: &[u8]) -> ScalarResult<f64> {
     match text {
         b"NaN" => return Ok(f64::NAN),
         b"Infinity" => return Ok(f64::INFINITY),
@@ -128,7 +128,7 @@ pub fn double(text: &[u8]) -> Result<f64> {
 }
 
 /// Appends the bytes of hexadecimal digits of either case.
-pub fn hex(text: &[u8], out: &mut Vec<u8>) -> Result<()> {
+pub fn hex(text: &[u8], out: &mut Vec<u8>) -> ScalarResult<()> {
     let (pairs, rest) = text.as_chunks::<2>();
     let mut wrong = u8::from(!rest.is_empty());
     for [high, low] in pairs {
@@ -143,7 +143,7 @@ pub fn hex(text: &[u8], out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// Appends the bytes of base64, of either alphabet, with padding or without.
-pub fn base64(text: &[u8], out: &mut Vec<u8>) -> Result<()> {
+pub fn base64(text: &[u8], out: &mut Vec<u8>) -> ScalarResult<()> {
     const WRONG: &str = "the bytes are no base64";
     let text = text.strip_suffix(b"=").unwrap_or(text);
     let text = text.strip_suffix(b"=").unwrap_or(text);

@@ -1,10 +1,10 @@
 //! JSON read where it lies, token by token. Nothing is copied; what is open is counted, not remembered, since whoever reads
 //! knows what it is in.
 
-use super::{JsonError, Result};
+use super::{JsonError, JsonResult};
 
 /// A place in a text of JSON.
-pub struct Tokens<'a> {
+pub struct JsonTokenizer<'a> {
     json: &'a [u8],
     at: usize,
     /// Objects and lists that are open.
@@ -14,7 +14,7 @@ pub struct Tokens<'a> {
 
 /// What lies between two quotes. Its escapes are whole.
 #[derive(Clone, Copy, Debug)]
-pub struct Quoted<'a> {
+pub struct JsonString<'a> {
     pub raw: &'a [u8],
     pub is_escaped: bool,
     /// Of its first quote.
@@ -23,16 +23,16 @@ pub struct Quoted<'a> {
 
 /// What stands where a value must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Literal {
+pub enum JsonLiteral {
     Null,
     True,
     False,
 }
 
-impl<'a> Tokens<'a> {
-    pub fn new(json: &'a [u8], depth_max: usize) -> Tokens<'a> {
+impl<'a> JsonTokenizer<'a> {
+    pub fn new(json: &'a [u8], depth_max: usize) -> JsonTokenizer<'a> {
         let at = if json.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
-        Tokens {
+        JsonTokenizer {
             json,
             at,
             depth: 0,
@@ -86,7 +86,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Nothing but spaces is left.
-    pub fn end(&mut self) -> Result<()> {
+    pub fn end(&mut self) -> JsonResult<()> {
         self.peek();
         match self.at < self.json.len() {
             true => Err(self.wrong("something stands behind the request")),
@@ -96,18 +96,18 @@ impl<'a> Tokens<'a> {
 
     /// Goes into an object, which has members, as long as there are [`more`](Self::more).
     #[inline(always)]
-    pub fn object(&mut self) -> Result<()> {
+    pub fn object(&mut self) -> JsonResult<()> {
         self.enter(b'{', "an object must stand here")
     }
 
     /// Goes into a list.
     #[inline(always)]
-    pub fn list(&mut self) -> Result<()> {
+    pub fn list(&mut self) -> JsonResult<()> {
         self.enter(b'[', "a list must stand here")
     }
 
     #[inline(always)]
-    fn enter(&mut self, bracket: u8, what: &'static str) -> Result<()> {
+    fn enter(&mut self, bracket: u8, what: &'static str) -> JsonResult<()> {
         if self.peek() != bracket {
             return Err(self.wrong(what));
         }
@@ -121,7 +121,7 @@ impl<'a> Tokens<'a> {
 
     /// Whether another one follows in what ends with this bracket, which is left otherwise.
     #[inline(always)]
-    pub fn more(&mut self, bracket: u8, is_first: bool) -> Result<bool> {
+    pub fn more(&mut self, bracket: u8, is_first: bool) -> JsonResult<bool> {
         let byte = self.peek();
         if byte == bracket {
             self.at += 1;
@@ -139,14 +139,14 @@ impl<'a> Tokens<'a> {
 
     /// The name of a member, and the colon behind it.
     #[inline]
-    pub fn name(&mut self) -> Result<Quoted<'a>> {
+    pub fn name(&mut self) -> JsonResult<JsonString<'a>> {
         let name = self.quoted()?;
         self.colon()?;
         Ok(name)
     }
 
     #[inline(always)]
-    pub fn colon(&mut self) -> Result<()> {
+    pub fn colon(&mut self) -> JsonResult<()> {
         if self.peek() != b':' {
             return Err(self.wrong("a colon must stand here"));
         }
@@ -155,7 +155,7 @@ impl<'a> Tokens<'a> {
     }
 
     #[inline]
-    pub fn quoted(&mut self) -> Result<Quoted<'a>> {
+    pub fn quoted(&mut self) -> JsonResult<JsonString<'a>> {
         if self.peek() != b'"' {
             return Err(self.wrong("a text must stand here"));
         }
@@ -165,7 +165,7 @@ impl<'a> Tokens<'a> {
         match rest.get(plain) {
             Some(b'"') => {
                 self.at = offset + plain + 2;
-                Ok(Quoted {
+                Ok(JsonString {
                     raw: rest.get(..plain).unwrap_or_default(),
                     is_escaped: false,
                     offset,
@@ -177,7 +177,7 @@ impl<'a> Tokens<'a> {
 
     /// A text that is not plain from so many bytes on.
     #[inline(never)]
-    fn escaped(&mut self, offset: usize, rest: &'a [u8], mut len: usize) -> Result<Quoted<'a>> {
+    fn escaped(&mut self, offset: usize, rest: &'a [u8], mut len: usize) -> JsonResult<JsonString<'a>> {
         loop {
             let from = rest.get(len..).unwrap_or_default();
             len += match from {
@@ -199,7 +199,7 @@ impl<'a> Tokens<'a> {
             len += plain(rest.get(len..).unwrap_or_default());
         }
         self.at = offset + len + 2;
-        Ok(Quoted {
+        Ok(JsonString {
             raw: rest.get(..len).unwrap_or_default(),
             is_escaped: true,
             offset,
@@ -208,7 +208,7 @@ impl<'a> Tokens<'a> {
 
     /// The text of a number.
     #[inline]
-    pub fn number(&mut self) -> Result<&'a [u8]> {
+    pub fn number(&mut self) -> JsonResult<&'a [u8]> {
         self.peek();
         let rest = self.rest();
         match number_len(rest) {
@@ -220,13 +220,13 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    pub fn literal(&mut self) -> Result<Literal> {
+    pub fn literal(&mut self) -> JsonResult<JsonLiteral> {
         self.peek();
         let rest = self.rest();
         for (text, literal) in [
-            ("null", Literal::Null),
-            ("true", Literal::True),
-            ("false", Literal::False),
+            ("null", JsonLiteral::Null),
+            ("true", JsonLiteral::True),
+            ("false", JsonLiteral::False),
         ] {
             if rest.starts_with(text.as_bytes()) {
                 self.at += text.len();
@@ -238,7 +238,7 @@ impl<'a> Tokens<'a> {
 
     /// Passes over `null`, if that is next.
     #[inline(always)]
-    pub fn null(&mut self) -> Result<bool> {
+    pub fn null(&mut self) -> JsonResult<bool> {
         if self.peek() != b'n' {
             return Ok(false);
         }
@@ -246,7 +246,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Passes over a value.
-    pub fn skip(&mut self) -> Result<()> {
+    pub fn skip(&mut self) -> JsonResult<()> {
         match self.peek() {
             b'"' => self.quoted().map(drop),
             b'{' => {

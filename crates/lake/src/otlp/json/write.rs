@@ -1,11 +1,11 @@
 //! Protobuf written front to back. A message is written behind room for its length, which is filled in when it ends.
 
-use crate::otlp::wire::Key;
+use crate::otlp::wire::FieldKey;
 
 /// Room for a length that is not guessed: it is filled whatever the length is.
 pub const WIDE: usize = 5;
 
-pub struct Out<'o> {
+pub struct ProtoWriter<'o> {
     bytes: &'o mut Vec<u8>,
     /// What was there before.
     begin: usize,
@@ -13,17 +13,17 @@ pub struct Out<'o> {
 
 /// A message that is not at its end.
 #[derive(Clone, Copy, Debug)]
-pub struct Open {
+pub struct OpenMessage {
     /// Where its length lies.
     at: usize,
     /// The room for it.
     width: usize,
 }
 
-impl Out<'_> {
-    pub fn new(bytes: &mut Vec<u8>) -> Out<'_> {
+impl ProtoWriter<'_> {
+    pub fn new(bytes: &mut Vec<u8>) -> ProtoWriter<'_> {
         let begin = bytes.len();
-        Out { bytes, begin }
+        ProtoWriter { bytes, begin }
     }
 
     /// What was written.
@@ -37,7 +37,7 @@ impl Out<'_> {
     }
 
     #[inline(always)]
-    pub fn key(&mut self, key: Key) {
+    pub fn key(&mut self, key: FieldKey) {
         self.varint(u64::from(key));
     }
 
@@ -76,15 +76,15 @@ impl Out<'_> {
 
     /// Leaves room for a length of so many bytes.
     #[inline(always)]
-    pub fn open(&mut self, width: usize) -> Open {
+    pub fn open(&mut self, width: usize) -> OpenMessage {
         let at = self.bytes.len();
         self.bytes.resize(at + width, 0);
-        Open { at, width }
+        OpenMessage { at, width }
     }
 
     /// Everything since is what was opened. It moves if there is not the room that its length takes.
     #[inline(always)]
-    pub fn close(&mut self, open: Open) {
+    pub fn close(&mut self, open: OpenMessage) {
         let len = self.bytes.len() - (open.at + open.width);
         match (open.width, len < 0x80) {
             (1, true) => {
@@ -96,7 +96,7 @@ impl Out<'_> {
         }
     }
 
-    fn close_long(&mut self, open: Open, len: usize) {
+    fn close_long(&mut self, open: OpenMessage, len: usize) {
         let width = match open.width {
             WIDE => WIDE,
             _ => width_of(len),
@@ -124,14 +124,14 @@ pub fn width_of(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::otlp::wire::Cursor;
+    use crate::otlp::wire::WireCursor;
 
     #[test]
     fn a_message_has_its_length_before_it_whatever_room_was_left() {
         for len in [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152] {
             for width in 1..=WIDE {
                 let mut bytes = vec![9];
-                let mut out = Out::new(&mut bytes);
+                let mut out = ProtoWriter::new(&mut bytes);
                 let open = out.open(width);
                 out.bytes().extend((0..len).map(|at: usize| at as u8));
                 out.close(open);
@@ -140,7 +140,7 @@ mod tests {
                     out.len(),
                     expected.len() + if width == WIDE { WIDE } else { width_of(len) }
                 );
-                let mut at = Cursor::new(&bytes[1..]);
+                let mut at = WireCursor::new(&bytes[1..]);
                 assert_eq!(
                     (at.bytes(), at.len(), bytes[0]),
                     (Ok(&expected[..]), 0, 9),
@@ -154,8 +154,8 @@ mod tests {
     fn numbers_are_read_as_they_were_written() {
         for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
             let mut bytes = Vec::new();
-            Out::new(&mut bytes).varint(number);
-            assert_eq!(Cursor::new(&bytes).number(), Ok(number));
+            ProtoWriter::new(&mut bytes).varint(number);
+            assert_eq!(WireCursor::new(&bytes).number(), Ok(number));
         }
     }
 }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::Resolution;
-use super::super::pass::{Touched, touch};
-use super::{RollupError, Rollups, overlaps};
+use super::super::pass::{SeriesTimeRanges, touch};
+use super::{RollupBuilder, RollupError, overlaps};
 use crate::delta::actions::Action;
 use crate::delta::{DeltaLog, FileEntry, Snapshot, times_of};
 
 /// A file that a table got.
-struct Added {
+struct AddedFile {
     path: Arc<str>,
     bytes: u64,
     times: Option<(i64, i64)>,
 }
 
-impl Added {
-    fn of(file: &FileEntry) -> Added {
-        Added {
+impl AddedFile {
+    fn of(file: &FileEntry) -> AddedFile {
+        AddedFile {
             path: file.path.clone(),
             bytes: file.size,
             times: file.times,
@@ -27,15 +27,15 @@ impl Added {
     }
 }
 
-impl Rollups {
+impl RollupBuilder {
     /// Files that came since rows were looked at, and rows of theirs whose windows are made already.
     pub(super) fn look_for_late_rows(&mut self, source: &Snapshot) -> Result<(), RollupError> {
-        let mut late: [Touched; 5] = Default::default();
+        let mut late: [SeriesTimeRanges; 5] = Default::default();
         if let Some(until) = self.state(0).until {
             // A file may be merged already, so the commits tell and not the files there are. Before a start that is what has no
             // windows yet.
             let since = self.looked_until.unwrap_or(self.state(0).late);
-            let all = || source.files.values().map(|file| Added::of(file)).collect();
+            let all = || source.files.values().map(|file| AddedFile::of(file)).collect();
             let added = self.added(&self.source, since, source.version)?.unwrap_or_else(all);
             self.touch(source, 0, &added, until, &mut late)?;
             if self.looked_until.is_none() {
@@ -54,14 +54,14 @@ impl Rollups {
     }
 
     /// Revisions of the resolution before that this one has not taken.
-    fn look_for_revisions(&self, at: usize, late: &mut [Touched; 5]) -> Result<(), RollupError> {
+    fn look_for_revisions(&self, at: usize, late: &mut [SeriesTimeRanges; 5]) -> Result<(), RollupError> {
         let state = self.state(at);
         let (Some(until), Some(own)) = (state.until, self.own()) else {
             return Ok(());
         };
         let before = at.checked_sub(1).and_then(|before| Resolution::ALL.get(before));
         let folder = before.map_or_else(String::new, |before| format!("resolution_s={}/", before.seconds()));
-        let all = || own.files.values().map(|file| Added::of(file)).collect();
+        let all = || own.files.values().map(|file| AddedFile::of(file)).collect();
         let mut added = self.added(&self.log, state.late, own.version)?.unwrap_or_else(all);
         added.retain(|added| added.path.starts_with(&folder));
         self.touch(own, at, &added, until, late)
@@ -72,9 +72,9 @@ impl Rollups {
         &self,
         table: &Snapshot,
         at: usize,
-        added: &[Added],
+        added: &[AddedFile],
         until: i64,
-        late: &mut [Touched; 5],
+        late: &mut [SeriesTimeRanges; 5],
     ) -> Result<(), RollupError> {
         let (spec, log) = match at {
             0 => (self.source_spec, &self.source),
@@ -82,7 +82,7 @@ impl Rollups {
         };
         let Some(touched) = late.get_mut(at) else { return Ok(()) };
         let mut seen: BTreeSet<&str> = BTreeSet::new();
-        for Added { path, bytes, times } in added {
+        for AddedFile { path, bytes, times } in added {
             let Some((first, last)) = times.filter(|(first, _)| *first < until) else {
                 continue;
             };
@@ -108,7 +108,7 @@ impl Rollups {
     }
 
     /// What rows were added with versions behind one; `None` if nobody knows any more.
-    fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<Added>>, RollupError> {
+    fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<AddedFile>>, RollupError> {
         let mut added = Vec::new();
         for version in behind + 1..=version {
             let Some(actions) = self.runtime.block_on(log.read_commit(version))? else {
@@ -118,7 +118,7 @@ impl Rollups {
                 if let Action::Add(add) = action
                     && add.data_change
                 {
-                    added.push(Added {
+                    added.push(AddedFile {
                         times: times_of(&add),
                         bytes: add.size,
                         path: add.path.into(),
@@ -136,7 +136,7 @@ impl Rollups {
     }
 }
 
-pub(super) fn join(late: &mut Touched, more: Touched) {
+pub(super) fn join(late: &mut SeriesTimeRanges, more: SeriesTimeRanges) {
     for (series, (first, last)) in more {
         let span = late.entry(series).or_insert((first, last));
         *span = (span.0.min(first), span.1.max(last));

@@ -3,8 +3,8 @@ use crate::store::flaky::{Faults, Flaky, left_after};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-fn holder(id: &str, process: u32) -> Holder {
-    Holder {
+fn holder(id: &str, process: u32) -> LeaseHolder {
+    LeaseHolder {
         id: id.to_owned(),
         host: format!("host-{id}"),
         process,

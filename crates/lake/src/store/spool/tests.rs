@@ -27,7 +27,7 @@ impl World {
     }
 
     async fn fetch(&self, name: &str, bytes: u64) -> object_store::Result<LocalFile> {
-        let pace = Pace::new(0);
+        let pace = RateLimiter::new(0);
         self.spool
             .fetch(&self.store, &StorePath::from(name), name, bytes, &pace)
             .await
@@ -117,7 +117,7 @@ async fn somebody_else_with_the_same_spool_takes_no_copy_away() {
     world.put("a", 5).await;
     let read = world.fetch("a", 5).await.unwrap();
     let beside = Arc::new(Spool::new(&world.folder.path().join("spool"), MIB, 0));
-    let pace = Pace::new(0);
+    let pace = RateLimiter::new(0);
     let own = beside
         .fetch(&world.store, &StorePath::from("a"), "a", 5, &pace)
         .await

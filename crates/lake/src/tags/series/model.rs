@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use thalweg_record::{Marks, MetaMap, Metadata, Stamps, Text, Ticks, key};
+use thalweg_record::{MetaMap, Metadata, QualityDetails, Text, Ticks, ValueQuality, key};
 
-use super::table::{Found, SeriesTable};
+use super::cache::{TagSeriesCache, TagSeriesMatch};
 use super::tag_id;
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::Source;
+use crate::rows::attribute_columns::AttributeSource;
+use crate::rows::chunk::MemtableChunk;
 use crate::tables::{TAGS, tags as table};
 
 const BAD: u32 = 0x8000_0000;
@@ -78,7 +78,7 @@ fn read(source: &str, meta: &Metadata) -> Row {
     }
 }
 
-fn in_columns(chunk: &mut Chunk, row: usize, explicit_ms: Option<i64>) -> Row {
+fn in_columns(chunk: &mut MemtableChunk, row: usize, explicit_ms: Option<i64>) -> Row {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let of_slots = chunk.slots().all().iter();
     let of_slots = of_slots.filter_map(|slot| Some((slot.name.to_string(), text(slot.column.text_of(row)?))));
@@ -155,7 +155,7 @@ proptest! {
     ) {
         let maps: Vec<_> = maps.iter().map(|entries| map_of(entries)).collect();
         let sources: [Arc<str>; 2] = ["plant".into(), "other".into()];
-        let (mut series, mut chunk) = (SeriesTable::default(), Chunk::new(&TAGS));
+        let (mut series, mut chunk) = (TagSeriesCache::default(), MemtableChunk::new(&TAGS));
         let (mut room, mut expected) = (40_000, Vec::new());
         series.set_room(room);
         for step in steps {
@@ -169,11 +169,11 @@ proptest! {
                     check(&mut chunk, &expected)?;
                     expected.clear();
                     if take_over {
-                        let ended = std::mem::replace(&mut chunk, Chunk::new(&TAGS));
+                        let ended = std::mem::replace(&mut chunk, MemtableChunk::new(&TAGS));
                         if is_spare {
                             // Of rows with other names.
                             chunk.begin_row();
-                            let place = chunk.slots.place(Source::Attr, "other");
+                            let place = chunk.slots.place(AttributeSource::Attr, "other");
                             let column = chunk.slots.column_mut(place.unwrap()).unwrap();
                             column.push(0, b"other");
                             chunk.texts(table::TAG).push(0, b"other");
@@ -194,9 +194,9 @@ proptest! {
                 None => Metadata::shared(map),
                 Some((status, gap)) => {
                     let (source_time, server_time) = (Ticks(1), Ticks(2));
-                    let stamps = Stamps { source_time, server_time, status };
+                    let stamps = ValueQuality { source_time, server_time, status };
                     let text = (status == BAD).then(|| Text::from(BAD_TEXT));
-                    let marks = gap.map(|from| Marks::new(text, Some((Ticks(from), source_time))));
+                    let marks = gap.map(|from| QualityDetails::new(text, Some((Ticks(from), source_time))));
                     marks.map_or_else(|| Metadata::stamped(map.clone(), stamps), |marks| Metadata::marked(map.clone(), stamps, marks))
                 }
             };
@@ -213,7 +213,7 @@ proptest! {
     }
 }
 
-fn check(chunk: &mut Chunk, expected: &[(Row, Option<i64>, Found)]) -> Result<(), TestCaseError> {
+fn check(chunk: &mut MemtableChunk, expected: &[(Row, Option<i64>, TagSeriesMatch)]) -> Result<(), TestCaseError> {
     for (row, (expected, explicit_ms, found)) in expected.iter().enumerate() {
         let has = in_columns(chunk, row, *explicit_ms);
         prop_assert_eq!(&has, expected, "row {}, {:?}", row, found);

@@ -1,14 +1,14 @@
-use thalweg_record::{Stamps, Ticks};
+use thalweg_record::{Ticks, ValueQuality};
 
-use super::table::Found;
+use super::cache::TagSeriesMatch;
 use super::*;
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::Source;
+use crate::rows::attribute_columns::AttributeSource;
+use crate::rows::chunk::MemtableChunk;
 use crate::tables::TAGS;
-use crate::tags::RowLimits;
+use crate::tags::TagRowLimits;
 
-fn table() -> SeriesTable {
-    let mut table = SeriesTable::default();
+fn table() -> TagSeriesCache {
+    let mut table = TagSeriesCache::default();
     table.set_room(1 << 20);
     table
 }
@@ -30,7 +30,7 @@ fn map(entries: &[(&str, &str)]) -> Arc<MetaMap> {
 fn stamped(shared: &Arc<MetaMap>, status: u32) -> Metadata {
     Metadata::stamped(
         shared.clone(),
-        Stamps {
+        ValueQuality {
             source_time: Ticks(1),
             server_time: Ticks(2),
             status,
@@ -38,23 +38,23 @@ fn stamped(shared: &Arc<MetaMap>, status: u32) -> Metadata {
     )
 }
 
-fn find(table: &mut SeriesTable, meta: &Metadata) -> Found {
+fn find(table: &mut TagSeriesCache, meta: &Metadata) -> TagSeriesMatch {
     table.find(&source(), meta).0
 }
 
 /// The series of messages that come again, of which the input holds the map.
-fn found(table: &mut SeriesTable, meta: Metadata) -> (Arc<Series>, Option<i64>) {
+fn found(table: &mut TagSeriesCache, meta: Metadata) -> (Arc<TagSeries>, Option<i64>) {
     let _of_input = meta.shared_map().clone();
     for _ in 0..5 {
         let (found, time) = table.find(&source(), &meta);
-        if matches!(found, Found::Known(_)) {
+        if matches!(found, TagSeriesMatch::Known(_)) {
             return (table.series(found).unwrap().clone(), time);
         }
     }
     panic!("{meta:?} is never known");
 }
 
-fn attributes(series: &Series) -> Vec<(&str, &str)> {
+fn attributes(series: &TagSeries) -> Vec<(&str, &str)> {
     series
         .attributes
         .iter()
@@ -172,7 +172,7 @@ fn a_series_is_known_by_pointer_and_by_content() {
     assert_eq!(found(&mut table, removed).0.attributes.len(), 0);
     let other_source: Arc<str> = "other".into();
     let of_other = [(); 2].map(|()| table.find(&other_source, &stamped(&shared, 0)).0);
-    assert_eq!(of_other[0], Found::Passing);
+    assert_eq!(of_other[0], TagSeriesMatch::Passing);
     assert_ne!(table.series(of_other[1]).unwrap().tag_id, first.tag_id);
 }
 
@@ -204,21 +204,24 @@ fn what_comes_once_is_not_remembered_and_takes_no_room_from_what_comes_again() {
         );
         let own = [("umh_topic", "t"), (name.as_str(), text.as_str())];
         let alone = Metadata::shared(map(&own));
-        assert_eq!(find(&mut table, &alone), Found::Passing);
+        assert_eq!(find(&mut table, &alone), TagSeriesMatch::Passing);
         let shared = map(&own);
-        assert_eq!(find(&mut table, &Metadata::shared(shared.clone())), Found::Passing);
+        assert_eq!(
+            find(&mut table, &Metadata::shared(shared.clone())),
+            TagSeriesMatch::Passing
+        );
         held.push(shared);
         let mut changed = Metadata::shared(tag.clone());
         changed.set(name.as_str(), text.as_str());
-        assert!(matches!(find(&mut table, &changed), Found::Changed(_)));
+        assert!(matches!(find(&mut table, &changed), TagSeriesMatch::Changed(_)));
         changed.set("umh_topic", text.as_str());
-        assert_eq!(find(&mut table, &changed), Found::Passing, "it is another tag");
+        assert_eq!(find(&mut table, &changed), TagSeriesMatch::Passing, "it is another tag");
         table.set_room(1 << 20);
     }
     assert_eq!(table.counts(), known);
     assert!(matches!(
         find(&mut table, &Metadata::shared(tag.clone())),
-        Found::Known(_)
+        TagSeriesMatch::Known(_)
     ));
 }
 
@@ -231,7 +234,7 @@ fn few_kinds_of_changes_are_series_and_many_are_not() {
         for n in 0..100 {
             let mut changed = Metadata::shared(tag.clone());
             changed.set("n", n.to_string());
-            assert_ne!(find(&mut table, &changed), Found::Passing);
+            assert_ne!(find(&mut table, &changed), TagSeriesMatch::Passing);
         }
     }
     assert_eq!(table.counts().0, 3);
@@ -243,9 +246,9 @@ fn tens_of_thousands_of_names_cost_what_they_are() {
     const NAMES: usize = 30_000;
     let names: Vec<String> = (0..NAMES).map(|n| format!("name {n:05}")).collect();
     let shared = map(&names.iter().map(|name| (name.as_str(), "x")).collect::<Vec<_>>());
-    let mut table = SeriesTable::default();
+    let mut table = TagSeriesCache::default();
     table.set_room(64 << 20);
-    let mut chunk = Chunk::new(&TAGS);
+    let mut chunk = MemtableChunk::new(&TAGS);
     let mut changed = Metadata::shared(shared.clone());
     changed.set("name 02000", "changed");
     let mut ways = Vec::new();
@@ -257,7 +260,12 @@ fn tens_of_thousands_of_names_cost_what_they_are() {
             ways.push(found);
         }
     }
-    for way in [Found::Passing, Found::Known(0), Found::Changed(0), Found::Known(1)] {
+    for way in [
+        TagSeriesMatch::Passing,
+        TagSeriesMatch::Known(0),
+        TagSeriesMatch::Changed(0),
+        TagSeriesMatch::Known(1),
+    ] {
         assert!(ways.contains(&way), "{way:?} is not among {ways:?}");
     }
     let columns = chunk.slots().all().len();
@@ -268,7 +276,7 @@ fn tens_of_thousands_of_names_cost_what_they_are() {
             ("name 29999", "x"),
             ("name 02000", if row < 5 { "x" } else { "changed" }),
         ] {
-            let column = chunk.attribute(Source::Attr, name).unwrap();
+            let column = chunk.attribute(AttributeSource::Attr, name).unwrap();
             assert_eq!(column.text_of(row), Some(text.as_bytes()), "{name} of row {row}");
         }
     }
@@ -276,7 +284,7 @@ fn tens_of_thousands_of_names_cost_what_they_are() {
 
 #[test]
 fn a_message_over_a_limit_is_refused_with_the_limit() {
-    let limits = RowLimits {
+    let limits = TagRowLimits {
         attributes_max: 2,
         attribute_name_bytes_max: 5,
         attribute_value_bytes_max: 5,
@@ -309,11 +317,11 @@ fn where_there_is_no_room_those_that_are_known_stay_until_nobody_sends_them() {
     const ROOM: usize = 16 << 10;
     let of_tag = |n: usize| map(&[("umh_topic", &format!("t{n}")), ("a", "1")]);
     let maps: Vec<_> = (0..100).map(of_tag).collect();
-    let mut table = SeriesTable::default();
+    let mut table = TagSeriesCache::default();
     table.set_room(ROOM);
-    let known = |table: &mut SeriesTable, maps: &[Arc<MetaMap>]| {
+    let known = |table: &mut TagSeriesCache, maps: &[Arc<MetaMap>]| {
         let ways = maps.iter().map(|map| find(table, &Metadata::shared(map.clone())));
-        let known = ways.filter(|way| matches!(way, Found::Known(_))).count();
+        let known = ways.filter(|way| matches!(way, TagSeriesMatch::Known(_))).count();
         assert!(table.bytes() <= ROOM + ROOM / 4, "{} bytes", table.bytes());
         table.set_room(ROOM);
         known

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use super::Core;
+use super::WriterCore;
 use crate::error::{LogError, Result};
 use crate::ids::Micros;
 use crate::superblock::Superblock;
-use crate::writer::group::Group;
+use crate::writer::group::CommitGroup;
 
-impl Core {
+impl WriterCore {
     /// Everything written so far is on disk when this returns. After an error nothing more is taken.
     pub fn sync(&mut self) -> Result<()> {
         if let Some(cause) = &self.poison {
@@ -97,7 +97,7 @@ impl Core {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
-        let group = Group::default();
+        let group = CommitGroup::default();
         // A file without room for it has its index to say it, once it is closed.
         match self.files.place_of_changes(group.block_len(), 0) {
             Some(place) => self.write(group, &place, now, false).map(drop),

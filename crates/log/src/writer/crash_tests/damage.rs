@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::check::survey::Survey;
-use crate::dump::{DumpOptions, Dumped, dump};
+use crate::check::scan::LogScan;
+use crate::dump::{DumpLine, DumpOptions, dump};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::FileKind;
 use crate::format::frame;
-use crate::index::Entry;
+use crate::index::FrameEntry;
+use crate::partition_table::META;
 use crate::superblock;
-use crate::table::META;
 
 const PARTITIONS: usize = MODES.len();
 
@@ -86,11 +86,11 @@ pub(super) fn read_what_can_be(partition: &Partition) -> Readable {
         };
         for frame in frames {
             assert!(frame.header.base <= from, "a hole before {}", frame.header.base);
-            if frame.header.kind == Kind::Gap {
+            if frame.header.kind == FrameKind::Gap {
                 assert_eq!((frame.header.records, frame.body.len()), (0, 0));
                 found.gaps += frame.header.next() - from;
             }
-            if frame.header.kind == Kind::Checkpoint {
+            if frame.header.kind == FrameKind::Checkpoint {
                 found.checkpoint = frame.header.base;
             }
             let mut next = frame.header.base;
@@ -166,15 +166,15 @@ fn dumped(disk: &SimDisk) -> (u64, u64) {
     let mut own = false;
     dump(disk, &options, &mut |line| {
         match line {
-            Dumped::Block { .. } => blocks += 1,
-            Dumped::Frame { header, sound, .. } => {
+            DumpLine::Block { .. } => blocks += 1,
+            DumpLine::Frame { header, sound, .. } => {
                 own = header.partition != META;
                 frames += 1;
                 assert!(sound);
             }
-            Dumped::Record { offset, record } if own => assert_eq!(number_of(record.value), *offset),
-            Dumped::Record { .. } => {}
-            Dumped::Damage { .. } | Dumped::Newer { .. } => panic!("{line:?}"),
+            DumpLine::Record { offset, record } if own => assert_eq!(number_of(record.value), *offset),
+            DumpLine::Record { .. } => {}
+            DumpLine::Damage { .. } | DumpLine::Newer { .. } => panic!("{line:?}"),
         }
         true
     })
@@ -306,7 +306,7 @@ pub(super) fn placed(disk: &SimDisk) -> Vec<Placed> {
                     body_at: entry.body_at,
                     end: entry.body_at + u64::from(entry.header.body_len),
                     offsets: entry.header.base.max(range.first)..entry.header.next().min(range.next),
-                    checkpoint: entry.header.kind == Kind::Checkpoint,
+                    checkpoint: entry.header.kind == FrameKind::Checkpoint,
                 });
             }
         });
@@ -557,7 +557,7 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
 
 /// A log in which a partition begins with its only checkpoint, as the file with what came before is used again; and the frame of
 /// that checkpoint.
-fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, Entry)> {
+fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, FrameEntry)> {
     let mut random = Random::new(seed);
     let disk = SimDisk::new(seed, 64 << 20);
     let mut known = vec![Known::default(); PARTITIONS];
@@ -569,7 +569,7 @@ fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, E
         while driven.shelf.prepare(2).unwrap() {}
         let last = checked(&disk).last;
         driven.core.mark(9).unwrap();
-        let survey = Survey::of(&disk, &mut |_, _| {}).unwrap();
+        let survey = LogScan::of(&disk, &mut |_, _| {}).unwrap();
         if survey.last == last {
             // The file has no room for a mark: its last block is not known to be synced.
             continue;

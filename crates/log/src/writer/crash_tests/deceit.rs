@@ -33,7 +33,12 @@ fn forged(sequence: u64) -> Vec<u8> {
 }
 
 fn store(driven: &mut Driven, value: &[u8]) -> Result<Offsets> {
-    let stored = submission(&driven.partitions[0], Kind::Data, one_record(value), Durability::Fsync);
+    let stored = submission(
+        &driven.partitions[0],
+        FrameKind::Data,
+        one_record(value),
+        Durability::Fsync,
+    );
     commit(&mut driven.core, stored, 5)
 }
 
@@ -108,7 +113,7 @@ fn a_file_with_messages_that_look_like_blocks_is_not_used_again() {
             driven = open(&disk).unwrap();
         }
         let next = driven.partitions[0].bounds().next;
-        let said = Change::Trimmed(driven.partitions[0].id, next);
+        let said = PartitionChange::Trimmed(driven.partitions[0].id, next);
         change(&mut driven.core, &driven.meta, said, Durability::Fsync).unwrap();
         driven.partitions[0].trim(next);
         let full = driven.shelf.sealed().len();

@@ -1,7 +1,7 @@
 //! Where a log ends, and what is between its files: what was made and not used, what is cut off.
 
 use super::*;
-use crate::dump::{DumpOptions, Dumped, dump};
+use crate::dump::{DumpLine, DumpOptions, dump};
 use crate::file::commit_name;
 
 /// A log of several files, with nothing ready behind the one that is written. Returns the number of that one.
@@ -56,13 +56,13 @@ fn what_stands_behind_a_block_that_is_not_there_is_cut_off_and_counted() {
     assert_eq!(partition.durability(), Durability::Os);
     let before = driven.core.next_sequence();
     for n in 0..10u8 {
-        let submission = submission(&partition, Kind::Data, one_record(&[n; 100]), Durability::Os);
+        let submission = submission(&partition, FrameKind::Data, one_record(&[n; 100]), Durability::Os);
         driven.core.commit(&mut VecDeque::from([submission]), 1);
     }
     disk.kill();
     let mut blocks = Vec::new();
     dump(&disk, &DumpOptions::default(), &mut |line| {
-        if let Dumped::Block {
+        if let DumpLine::Block {
             file,
             position,
             sequence,

@@ -19,7 +19,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
         // Of the bodies alone: headers and index do not fit.
         for free in [bytes.saturating_sub(1), bytes] {
             disk.set_capacity(space.total_bytes - space.free_bytes + free);
-            let planned = Move::of(files, &driven.partitions).unwrap();
+            let planned = MovePlan::of(files, &driven.partitions).unwrap();
             match planned.run(&driven.shelf, &|_| {}) {
                 Err(LogError::DiskFull { free_bytes: 0, .. }) if free > 0 => by_write += 1,
                 Err(LogError::DiskFull { .. }) => by_space += 1,
@@ -32,7 +32,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
         for (slot, partition) in driven.partitions.iter().enumerate() {
             assert_eq!(read_all(partition).len() as u64, known[slot].acknowledged);
         }
-        Move::of(files, &driven.partitions)
+        MovePlan::of(files, &driven.partitions)
             .unwrap()
             .run(&driven.shelf, &|_| {})
             .unwrap();
@@ -57,7 +57,7 @@ fn a_move_leaves_free_what_the_log_is_to_leave() {
     let space = disk.space().unwrap();
     for free in [least, 4 * least] {
         disk.set_capacity(space.total_bytes - space.free_bytes + free);
-        let planned = Move::of(&opened.shelf.sealed()[..3], &partitions).unwrap();
+        let planned = MovePlan::of(&opened.shelf.sealed()[..3], &partitions).unwrap();
         let moved = planned.run(&opened.shelf, &|_| {});
         assert_eq!(moved.is_ok(), free > least, "{moved:?}");
         assert!(disk.space().unwrap().free_bytes >= least);

@@ -2,12 +2,12 @@
 //! byte of the log changes, whatever a start or a repair is told to give up.
 
 use super::*;
-use crate::dump::{DumpOptions, Dumped, dump};
+use crate::dump::{DumpLine, DumpOptions, dump};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
-use crate::format::footer::{self, Bounds, ENTRY_LEN, FileKind, TRAILER_LEN};
+use crate::format::footer::{self, ENTRY_LEN, FileKind, TRAILER_LEN, TrailerFields};
 use crate::format::frame::{self, FrameHeader};
-use crate::format::newer::{Newer, Versioned};
+use crate::format::newer::{NewerVersion, VersionedPart};
 
 /// What a later version may look like.
 const LATER: u16 = 7;
@@ -19,7 +19,7 @@ fn stored(seed: u64) -> SimDisk {
     driven.core.sync().unwrap();
     let sealed = driven.shelf.sealed();
     // The first file is small: there may be nothing of a partition in it.
-    Move::of(&sealed[..2], &driven.partitions)
+    MovePlan::of(&sealed[..2], &driven.partitions)
         .unwrap()
         .run(&driven.shelf, &|_| {})
         .unwrap();
@@ -36,12 +36,12 @@ fn files(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
 }
 
 /// What a start would find, before anything was changed.
-fn found(disk: &SimDisk) -> crate::recovery::Recovered {
+fn found(disk: &SimDisk) -> crate::recovery::RecoveredLog {
     recover(disk, &IndexCache::new(1 << 20)).unwrap()
 }
 
 /// All that looks at a log names the place, and nothing changes it.
-fn is_left_alone(disk: &SimDisk, file: &str, at: u64, newer: Newer, opens: bool) {
+fn is_left_alone(disk: &SimDisk, file: &str, at: u64, newer: NewerVersion, opens: bool) {
     let before = files(disk);
     let refused = |error: LogError| match error {
         LogError::NewerFormat {
@@ -58,7 +58,7 @@ fn is_left_alone(disk: &SimDisk, file: &str, at: u64, newer: Newer, opens: bool)
     names_it_alone(&report, file, at, newer);
     let mut shown = Vec::new();
     let dumped = dump(disk, &DumpOptions::default(), &mut |line| {
-        if let Dumped::Newer { file, position, found } = line {
+        if let DumpLine::Newer { file, position, found } = line {
             shown.push(((*file).to_owned(), *position, *found));
         }
         true
@@ -84,7 +84,7 @@ fn is_left_alone(disk: &SimDisk, file: &str, at: u64, newer: Newer, opens: bool)
     assert!(opens || files(disk) == before, "it was changed");
 }
 
-fn names_it_alone(report: &CheckReport, file: &str, at: u64, newer: Newer) {
+fn names_it_alone(report: &CheckReport, file: &str, at: u64, newer: NewerVersion) {
     let errors: Vec<_> = report.findings.iter().filter(|finding| finding.is_error).collect();
     let [named] = &errors[..] else { panic!("{errors:?}") };
     assert_eq!((named.file.as_str(), named.position), (file, at));
@@ -110,28 +110,28 @@ fn read_to_an_error(partition: &Partition) -> Option<LogError> {
 }
 
 /// A frame header as a newer program would have written it.
-fn newer_frame(header: &[u8], newer: Newer) -> Vec<u8> {
+fn newer_frame(header: &[u8], newer: NewerVersion) -> Vec<u8> {
     let mut header = header.to_vec();
-    let at = if newer.what == Versioned::Frame { 4 } else { 5 };
+    let at = if newer.what == VersionedPart::Frame { 4 } else { 5 };
     header[at] = newer.found as u8;
     let crc = crc32c::crc32c(&header[..frame::BARE_LEN]);
     header[frame::BARE_LEN..].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
-const NEWER_FRAMES: [Newer; 2] = [
-    Newer {
-        what: Versioned::Frame,
+const NEWER_FRAMES: [NewerVersion; 2] = [
+    NewerVersion {
+        what: VersionedPart::Frame,
         found: LATER,
     },
-    Newer {
-        what: Versioned::FrameKind,
+    NewerVersion {
+        what: VersionedPart::FrameKind,
         found: LATER,
     },
 ];
 
 /// Makes the last frame of a block one of a newer program, with all checksums. Returns where its header stands.
-fn make_newer(disk: &SimDisk, file: &LogFile, at: u64, newer: Newer) -> u64 {
+fn make_newer(disk: &SimDisk, file: &LogFile, at: u64, newer: NewerVersion) -> u64 {
     let header = BlockHeader::decode(&file.read(at, block::LEN).unwrap()).unwrap();
     let mut frames = file.read(at, header.headers_len()).unwrap().split_off(block::LEN);
     let last = frames.len() - frame::LEN;
@@ -263,8 +263,8 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
         assert!(report.is_whole() && !report.is_newer(), "{:?}", report.findings);
         trailer[TRAILER_LEN - 4] ^= 1;
         overwrite(&disk, &file.name, at, &trailer);
-        let newer = Newer {
-            what: Versioned::Index,
+        let newer = NewerVersion {
+            what: VersionedPart::Index,
             found: LATER,
         };
         is_left_alone(&disk, &file.name, at, newer, false);
@@ -277,8 +277,8 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
         let crc = crc32c::crc32c(&trailer[..TRAILER_LEN - 4]);
         trailer[TRAILER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
         overwrite(&disk, &file.name, at, &trailer);
-        let newer = Newer {
-            what: Versioned::FileKind,
+        let newer = NewerVersion {
+            what: VersionedPart::FileKind,
             found: LATER,
         };
         is_left_alone(&disk, &file.name, at, newer, false);
@@ -291,7 +291,7 @@ fn a_newer_file_behind_one_that_is_not_used_yet_is_seen() {
     let found = found(&disk);
     let number = found.next_number + 1;
     let made = LogFile::make(&disk, number, FILE_SIZE, &IndexCache::new(1 << 20), &|_| true).unwrap();
-    let bounds = Bounds {
+    let bounds = TrailerFields {
         kind: FileKind::Commit,
         file: number,
         first: 1,
@@ -305,8 +305,8 @@ fn a_newer_file_behind_one_that_is_not_used_yet_is_seen() {
     let at = made.size - footer.len() as u64;
     (footer[4], footer[TRAILER_LEN - 1]) = (LATER as u8, !footer[TRAILER_LEN - 1]);
     overwrite(&disk, &made.name, at, &footer);
-    let newer = Newer {
-        what: Versioned::Index,
+    let newer = NewerVersion {
+        what: VersionedPart::Index,
         found: LATER,
     };
     is_left_alone(&disk, &made.name, at, newer, false);
@@ -340,8 +340,8 @@ fn a_log_that_goes_on_with_a_newer_block_is_neither_cut_off_nor_repaired() {
         block[16..24].copy_from_slice(&found.next.to_le_bytes());
         block[32..40].copy_from_slice(&found.log_id.unwrap().to_le_bytes());
         overwrite(&disk, &file, at, &block);
-        let newer = Newer {
-            what: Versioned::Block,
+        let newer = NewerVersion {
+            what: VersionedPart::Block,
             found: 2,
         };
         is_left_alone(&disk, &file, at, newer, false);

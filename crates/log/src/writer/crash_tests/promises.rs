@@ -12,7 +12,7 @@ fn commit_files(files: &Snapshot) -> Vec<String> {
     used.filter(|name| name.starts_with("commit-")).collect()
 }
 
-fn recovered(files: &Snapshot) -> crate::recovery::Recovered {
+fn recovered(files: &Snapshot) -> crate::recovery::RecoveredLog {
     recover(&disk_of(files, 1), &IndexCache::new(1 << 20)).unwrap()
 }
 
@@ -160,7 +160,7 @@ fn what_was_not_synced_when_a_process_was_killed_is_not_missed_if_the_file_is_da
             driven.core.rest(9);
             let (partition, mut wanted) = (driven.partitions[slot].clone(), acknowledged(&known));
             let records = one_record(&value(wanted[slot], &mut random));
-            let last = submission(&partition, Kind::Data, records, mode);
+            let last = submission(&partition, FrameKind::Data, records, mode);
             commit(&mut driven.core, last, 10).unwrap();
             drop(driven);
             disk.kill();

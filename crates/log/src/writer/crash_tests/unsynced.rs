@@ -26,7 +26,7 @@ impl Time {
         Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
 
-    fn give_to(&self, core: &mut Core) {
+    fn give_to(&self, core: &mut WriterCore) {
         let (own, began) = (self.clone(), Instant::now());
         core.set_clock(Box::new(move || {
             if let Some(random) = &own.stalls {
@@ -39,7 +39,7 @@ impl Time {
     }
 
     /// As the thread sleeps while nothing comes.
-    fn sleep(&self, core: &mut Core, time: Duration) {
+    fn sleep(&self, core: &mut WriterCore, time: Duration) {
         let until = self.now() + time;
         while self.now() < until {
             let left = until.saturating_sub(self.now());
@@ -52,11 +52,16 @@ impl Time {
 /// A message, and somebody who waits for it.
 fn message(partition: &Partition, bytes: usize) -> (Submission, Answer) {
     let records = one_record(&vec![7; bytes]);
-    awaited(submission(partition, Kind::Data, records, partition.durability()))
+    awaited(submission(partition, FrameKind::Data, records, partition.durability()))
 }
 
 fn journaled(partition: &Partition) -> Submission {
-    submission(partition, Kind::State, one_record(b"lease"), partition.durability())
+    submission(
+        partition,
+        FrameKind::State,
+        one_record(b"lease"),
+        partition.durability(),
+    )
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{EmbeddedLog, Log, LogOptions, Offset, PartitionId, ReadWant, Records, Unit};
+use thalweg_log::{EmbeddedLog, Log, LogOptions, Offset, PartitionId, ReadOptions, Records, WriteBatch};
 
 /// Bytes of a file of [`small_files`].
 pub const FILE: u64 = 256 << 10;
@@ -52,7 +52,7 @@ pub fn open_folder(folder: &Path) -> EmbeddedLog {
         first_file_bytes: 1 << 20,
         ..options(4 << 20)
     };
-    EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap()
+    EmbeddedLog::open(Arc::new(FolderDisk::open(folder).unwrap()), 7, &options).unwrap()
 }
 
 /// One record with this value.
@@ -63,8 +63,8 @@ pub fn one_record(value: &[u8]) -> Records {
 }
 
 /// One record of one partition.
-pub fn message(id: PartitionId, value: &[u8]) -> Unit {
-    Unit::of(id, one_record(value))
+pub fn message(id: PartitionId, value: &[u8]) -> WriteBatch {
+    WriteBatch::of(id, one_record(value))
 }
 
 /// Appends a message that is not refused; its offset.
@@ -76,7 +76,7 @@ pub async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Offset 
 /// The values of all that is stored of a partition, read in several pieces if they are many.
 pub fn values(log: &dyn Log, id: PartitionId) -> Vec<Vec<u8>> {
     let (mut values, mut from) = (Vec::new(), log.bounds(id).unwrap().first);
-    let want = ReadWant {
+    let want = ReadOptions {
         bytes: 100_000,
         synced: false,
     };

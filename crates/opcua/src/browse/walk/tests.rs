@@ -7,7 +7,7 @@ use super::*;
 use crate::browse::references;
 use crate::config::BrowseConfig;
 use crate::namespace_array::NamespaceArray;
-use crate::node_table::{Class, Found, NO_NODE, NodeTable};
+use crate::node_table::{DiscoveredNode, NO_NODE, NodeKind, NodeTable};
 
 fn reference(to: u32) -> ReferenceDescription {
     ReferenceDescription {
@@ -37,10 +37,10 @@ fn config(depth_max: u16) -> BrowseConfig {
 
 fn with_root() -> NodeTable {
     let mut table = NodeTable::default();
-    let root = Found {
+    let root = DiscoveredNode {
         id: &NodeId::new(1, 0u32),
         name: "n0",
-        class: Class::Object,
+        class: NodeKind::Object,
         parent: NO_NODE,
     };
     table.add(&root).unwrap();

@@ -11,8 +11,8 @@ use parking_lot::RwLock;
 use tokio::sync::{Notify, oneshot};
 
 use super::*;
-use crate::channel::pending::{Pending, Reply};
-use crate::channel::reader::Reader;
+use crate::channel::pending::{AnswerSink, PendingRequests};
+use crate::channel::reader::ChannelReader;
 use crate::channel::{handshake, limits};
 
 const CONTENT: &[u8] = b"sequence header and body";
@@ -165,10 +165,10 @@ fn a_channel_opens_to_a_server_that_shows_its_issuers() {
         let security = security(&own, certificate, policy);
         let secure = Arc::new(RwLock::new(handshake::secure_channel(&security)));
         secure.write().set_local_nonce(&[5; 32]);
-        let pending = Arc::new(Pending::default());
+        let pending = Arc::new(PendingRequests::default());
         let (reply, answer) = oneshot::channel();
-        pending.add(REQUEST, Reply::One(reply));
-        let reader = Reader {
+        pending.add(REQUEST, AnswerSink::One(reply));
+        let reader = ChannelReader {
             read: &frame[..],
             chunk_bytes_max: limits::CHUNK_BYTES_MAX,
             secure: secure.clone(),

@@ -1,7 +1,7 @@
 use opcua::crypto::{SecurityPolicy, X509, X509Data};
 
 use super::*;
-use crate::security::x509::Parsed;
+use crate::security::x509::ParsedCertificate;
 
 #[tokio::test]
 async fn a_certificate_is_made_once_and_kept() {
@@ -23,7 +23,7 @@ async fn a_certificate_is_made_once_and_kept() {
         .unwrap();
     assert_ne!(legacy.pair.der, first.pair.der);
 
-    let parsed = Parsed::from_der(&first.pair.der).unwrap();
+    let parsed = ParsedCertificate::from_der(&first.pair.der).unwrap();
     let name = first.application_uri.rsplit(':').next().unwrap().to_owned();
     assert_eq!(name.len(), 8);
     assert_eq!(parsed.subject(), format!("CN=thalweg-{name}"));
@@ -41,7 +41,7 @@ async fn a_certificate_is_made_once_and_kept() {
         .unwrap()
         .1;
     assert_eq!(extended.0, [CLIENT_AUTH]);
-    let sha1 = Parsed::from_der(&legacy.pair.der).unwrap();
+    let sha1 = ParsedCertificate::from_der(&legacy.pair.der).unwrap();
     assert_eq!(
         sha1.certificate.signature_algorithm.oid.to_string(),
         "1.2.840.113549.1.1.5"

@@ -13,14 +13,14 @@ fn token(policy: Option<SecurityPolicy>, kind: UserTokenType, id: &str) -> UserT
     }
 }
 
-fn offer(mode: MessageSecurityMode, policy: SecurityPolicy, tokens: Vec<UserTokenPolicy>) -> Offer {
-    Offer {
+fn offer(mode: MessageSecurityMode, policy: SecurityPolicy, tokens: Vec<UserTokenPolicy>) -> EndpointOffer {
+    EndpointOffer {
         tokens,
-        ..Offer::assumed("opc.tcp://x:1".to_owned(), mode, policy)
+        ..EndpointOffer::assumed("opc.tcp://x:1".to_owned(), mode, policy)
     }
 }
 
-fn open(tokens: Vec<UserTokenPolicy>) -> Offer {
+fn open(tokens: Vec<UserTokenPolicy>) -> EndpointOffer {
     offer(MessageSecurityMode::None, SecurityPolicy::None, tokens)
 }
 

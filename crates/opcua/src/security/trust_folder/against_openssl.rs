@@ -465,7 +465,7 @@ fn judged(world: &World, order: &mut Random) -> Result<(), String> {
         }
     }
     world.lists().into_iter().for_each(|list| put("crl", list));
-    TrustFolder::new(folder.path()).check(&Check {
+    TrustFolder::new(folder.path()).check(&CertificateCheck {
         certificates: &shown,
         url: "opc.tcp://plc:4840/",
         host: "plc",

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::super::x509::Parsed;
+use super::super::x509::ParsedCertificate;
 
 /// Longest path from a server's certificate to an authority.
 pub(super) const AUTHORITIES_MAX: usize = 8;
@@ -21,13 +21,13 @@ const STEPS_MAX: usize = 1024;
 /// Why a path does not do. Of several paths, the one that failed latest is told of.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Refusal {
-    pub stage: Stage,
+    pub stage: PathCheckStage,
     pub why: String,
 }
 
 /// In the order in which a path is checked.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum PathCheckStage {
     Authority,
     PathLength,
     Extensions,
@@ -39,7 +39,7 @@ pub(super) enum Stage {
 
 /// What the search for a path has come to.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum PathSearchResult {
     Good,
     /// Paths lead to what is trusted, and none does.
     Refused(Refusal),
@@ -50,8 +50,8 @@ pub(super) enum Found {
 }
 
 /// The certificates that paths are built of.
-pub(super) struct Pool {
-    leaf: Parsed,
+pub(super) struct CertificatePool {
+    leaf: ParsedCertificate,
     is_leaf_trusted: bool,
     /// In the order in which they are tried.
     issuers: Vec<Issuer>,
@@ -61,16 +61,22 @@ pub(super) struct Pool {
 }
 
 struct Issuer {
-    parsed: Parsed,
+    parsed: ParsedCertificate,
     is_trusted: bool,
 }
 
 /// Ends a search.
-struct Done(Found);
+struct SearchEnd(PathSearchResult);
 
-impl Pool {
+impl CertificatePool {
     /// `now` only says what is tried first.
-    pub fn new(leaf: Parsed, trusted: &[Parsed], known: &[Parsed], sent: Vec<Parsed>, now: Duration) -> Pool {
+    pub fn new(
+        leaf: ParsedCertificate,
+        trusted: &[ParsedCertificate],
+        known: &[ParsedCertificate],
+        sent: Vec<ParsedCertificate>,
+        now: Duration,
+    ) -> CertificatePool {
         let is_leaf_trusted = trusted.contains(&leaf);
         let trusted = trusted.iter().map(|parsed| (parsed.clone(), true));
         let others = known.iter().cloned().chain(sent.into_iter().take(SENT_MAX));
@@ -87,7 +93,7 @@ impl Pool {
             (order, parsed.der.clone())
         });
         issuers.dedup_by(|later, earlier| later.parsed == earlier.parsed);
-        Pool {
+        CertificatePool {
             leaf,
             is_leaf_trusted,
             issuers,
@@ -97,11 +103,11 @@ impl Pool {
     }
 
     /// Judges path after path until one is good. A path begins with the server's certificate.
-    pub fn search(&mut self, judge: &mut dyn FnMut(&[&Parsed]) -> Result<(), Refusal>) -> Found {
+    pub fn search(&mut self, judge: &mut dyn FnMut(&[&ParsedCertificate]) -> Result<(), Refusal>) -> PathSearchResult {
         let mut latest: Option<Refusal> = None;
         match self.follow(&mut Vec::new(), &mut latest, judge) {
-            Err(Done(found)) => found,
-            Ok(()) => latest.map_or(Found::Nowhere, Found::Refused),
+            Err(SearchEnd(found)) => found,
+            Ok(()) => latest.map_or(PathSearchResult::Nowhere, PathSearchResult::Refused),
         }
     }
 
@@ -110,16 +116,18 @@ impl Pool {
         &mut self,
         path: &mut Vec<usize>,
         latest: &mut Option<Refusal>,
-        judge: &mut dyn FnMut(&[&Parsed]) -> Result<(), Refusal>,
-    ) -> Result<(), Done> {
+        judge: &mut dyn FnMut(&[&ParsedCertificate]) -> Result<(), Refusal>,
+    ) -> Result<(), SearchEnd> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
-            return Err(Done(Found::TooMuchWork));
+            return Err(SearchEnd(PathSearchResult::TooMuchWork));
         }
         let top = path.last().copied();
         if self.is_trusted(top) {
             // Nothing above it can mend what is wrong below.
-            let refusal = judge(&self.certificates(path)).err().ok_or(Done(Found::Good))?;
+            let refusal = judge(&self.certificates(path))
+                .err()
+                .ok_or(SearchEnd(PathSearchResult::Good))?;
             if latest.as_ref().is_none_or(|known| refusal.stage > known.stage) {
                 *latest = Some(refusal);
             }
@@ -138,7 +146,7 @@ impl Pool {
         Ok(())
     }
 
-    fn certificate(&self, at: Option<usize>) -> &Parsed {
+    fn certificate(&self, at: Option<usize>) -> &ParsedCertificate {
         let issuer = at.and_then(|at| self.issuers.get(at));
         issuer.map_or(&self.leaf, |issuer| &issuer.parsed)
     }
@@ -150,7 +158,7 @@ impl Pool {
         }
     }
 
-    fn certificates(&self, path: &[usize]) -> Vec<&Parsed> {
+    fn certificates(&self, path: &[usize]) -> Vec<&ParsedCertificate> {
         let issuers = path.iter().map(|at| self.certificate(Some(*at)));
         std::iter::once(&self.leaf).chain(issuers).collect()
     }
@@ -160,8 +168,9 @@ impl Pool {
     fn candidates(&self, top: Option<usize>, path: &[usize]) -> Vec<usize> {
         let subject = self.certificate(top);
         let below = self.certificates(path);
-        let is_new = |issuer: &Parsed| {
-            let same = |known: &&Parsed| known.subject_name == issuer.subject_name && known.has_same_key(issuer);
+        let is_new = |issuer: &ParsedCertificate| {
+            let same =
+                |known: &&ParsedCertificate| known.subject_name == issuer.subject_name && known.has_same_key(issuer);
             !below.iter().any(same)
         };
         let fits = |issuer: &Issuer| issuer.parsed.subject_name == subject.issuer_name && is_new(&issuer.parsed);
@@ -170,12 +179,12 @@ impl Pool {
         named.into_iter().chain(others).map(|(at, _)| at).collect()
     }
 
-    fn has_signed(&mut self, issuer: usize, subject: Option<usize>) -> Result<bool, Done> {
+    fn has_signed(&mut self, issuer: usize, subject: Option<usize>) -> Result<bool, SearchEnd> {
         if let Some(known) = self.signatures.get(&(subject, issuer)) {
             return Ok(*known);
         }
         if self.signatures.len() == SIGNATURES_MAX {
-            return Err(Done(Found::TooMuchWork));
+            return Err(SearchEnd(PathSearchResult::TooMuchWork));
         }
         let has = self
             .certificate(Some(issuer))
@@ -190,8 +199,8 @@ mod tests {
     use super::*;
     use crate::security::test_pki::{Design, NOW};
 
-    fn parsed(der: Vec<u8>) -> Parsed {
-        Parsed::from_der(&der).unwrap()
+    fn parsed(der: Vec<u8>) -> ParsedCertificate {
+        ParsedCertificate::from_der(&der).unwrap()
     }
 
     /// Whatever a server sends, a connection that it is refused costs no more than the bounds.
@@ -200,7 +209,7 @@ mod tests {
         // One name, so that each may be the issuer of each; all of them lead nowhere.
         let all: Vec<Design> = (0..8).map(|key| Design::authority("same", key)).collect();
         let leaf = Design::server(0).signed_by(&all[1]);
-        let sent: Vec<Parsed> = (0..8)
+        let sent: Vec<ParsedCertificate> = (0..8)
             .flat_map(|subject| (0..8).map(move |issuer| (subject, issuer)))
             .map(|(subject, issuer)| parsed(all[subject].signed_by(&all[issuer])))
             .collect();
@@ -208,9 +217,12 @@ mod tests {
         // What comes from the folder is not cut off, so the other bounds are reached.
         let now = Duration::from_secs(NOW);
         for (known, sent) in [(Vec::new(), sent.clone()), (sent, Vec::new())] {
-            let mut pool = Pool::new(parsed(leaf.clone()), &trusted, &known, sent, now);
+            let mut pool = CertificatePool::new(parsed(leaf.clone()), &trusted, &known, sent, now);
             let found = pool.search(&mut |_| panic!("nothing leads to what is trusted"));
-            assert!(matches!(found, Found::Nowhere | Found::TooMuchWork), "{found:?}");
+            assert!(
+                matches!(found, PathSearchResult::Nowhere | PathSearchResult::TooMuchWork),
+                "{found:?}"
+            );
             assert!(pool.signatures.len() <= SIGNATURES_MAX && pool.steps <= STEPS_MAX + 1);
         }
     }
@@ -225,9 +237,9 @@ mod tests {
         for (before, is_found) in [(SENT_MAX - 1, true), (SENT_MAX, false)] {
             let mut sent = vec![filler.clone(); before];
             sent.push(parsed(middle.signed_by(&root)));
-            let mut pool = Pool::new(leaf.clone(), &trusted, &[], sent, Duration::from_secs(NOW));
+            let mut pool = CertificatePool::new(leaf.clone(), &trusted, &[], sent, Duration::from_secs(NOW));
             let found = pool.search(&mut |_| Ok(()));
-            assert_eq!(matches!(found, Found::Good), is_found, "{before}: {found:?}");
+            assert_eq!(matches!(found, PathSearchResult::Good), is_found, "{before}: {found:?}");
         }
     }
 
@@ -238,14 +250,14 @@ mod tests {
                 .map(|at| Design::authority(&format!("authority {at}"), at % 8))
                 .collect();
             let certificates = all.iter().zip(all.iter().skip(1));
-            let known: Vec<Parsed> = certificates
+            let known: Vec<ParsedCertificate> = certificates
                 .map(|(below, above)| parsed(below.signed_by(above)))
                 .collect();
             let trusted = vec![parsed(all[authorities - 1].self_signed())];
             let leaf = parsed(Design::server(7).signed_by(&all[0]));
-            Pool::new(leaf, &trusted, &known, Vec::new(), Duration::from_secs(NOW)).search(&mut |_| Ok(()))
+            CertificatePool::new(leaf, &trusted, &known, Vec::new(), Duration::from_secs(NOW)).search(&mut |_| Ok(()))
         };
-        assert!(matches!(chain(AUTHORITIES_MAX), Found::Good));
-        assert!(matches!(chain(AUTHORITIES_MAX + 1), Found::Nowhere));
+        assert!(matches!(chain(AUTHORITIES_MAX), PathSearchResult::Good));
+        assert!(matches!(chain(AUTHORITIES_MAX + 1), PathSearchResult::Nowhere));
     }
 }

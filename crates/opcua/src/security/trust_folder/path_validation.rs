@@ -11,46 +11,46 @@ use x509_cert::spki::ObjectIdentifier;
 
 use super::super::policy_rules::{check_key, is_legacy};
 use super::super::sha256_hex;
-use super::super::x509::Parsed;
+use super::super::x509::ParsedCertificate;
 use super::date;
-use super::path_building::{Refusal, Stage};
+use super::path_building::{PathCheckStage, Refusal};
 use crate::config::policy_name;
 
 const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
 const ANY_PURPOSE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.37.0");
 
 /// `path` begins with the server's certificate and ends with a trusted one.
-pub(super) fn validate(path: &[&Parsed], policy: SecurityPolicy, now: Duration) -> Result<(), Refusal> {
+pub(super) fn validate(path: &[&ParsedCertificate], policy: SecurityPolicy, now: Duration) -> Result<(), Refusal> {
     let Some((leaf, authorities)) = path.split_first() else {
         return Ok(());
     };
-    let at = |stage: Stage| move |why: String| Refusal { stage, why };
+    let at = |stage: PathCheckStage| move |why: String| Refusal { stage, why };
     if authorities.is_empty() {
-        check_strength(path, policy).map_err(at(Stage::Strength))?;
-        return check_dates(leaf, now).map_err(at(Stage::Dates));
+        check_strength(path, policy).map_err(at(PathCheckStage::Strength))?;
+        return check_dates(leaf, now).map_err(at(PathCheckStage::Dates));
     }
     for authority in authorities {
-        check_authority(authority).map_err(at(Stage::Authority))?;
+        check_authority(authority).map_err(at(PathCheckStage::Authority))?;
     }
-    check_path_lengths(authorities).map_err(at(Stage::PathLength))?;
+    check_path_lengths(authorities).map_err(at(PathCheckStage::PathLength))?;
     for certificate in path {
-        check_extensions(certificate).map_err(at(Stage::Extensions))?;
+        check_extensions(certificate).map_err(at(PathCheckStage::Extensions))?;
     }
     if let Some(problem) = unfit_as_server(leaf) {
         let why = format!(
             "the server's certificate {} {problem}; have it issued for a server, or move it from rejected/ to trusted/ to accept it as it is",
             sha256_hex(&leaf.der)
         );
-        return Err(at(Stage::Usage)(why));
+        return Err(at(PathCheckStage::Usage)(why));
     }
-    check_strength(path, policy).map_err(at(Stage::Strength))?;
+    check_strength(path, policy).map_err(at(PathCheckStage::Strength))?;
     path.iter()
         .try_for_each(|certificate| check_dates(certificate, now))
-        .map_err(at(Stage::Dates))
+        .map_err(at(PathCheckStage::Dates))
 }
 
 /// What is unusual about a server's certificate that lies in `trusted/` itself.
-pub(super) fn peculiarity(leaf: &Parsed, policy: SecurityPolicy) -> Option<String> {
+pub(super) fn peculiarity(leaf: &ParsedCertificate, policy: SecurityPolicy) -> Option<String> {
     if let Some(unusable) = &leaf.extensions.unusable {
         return Some(format!("has {unusable}"));
     }
@@ -63,7 +63,7 @@ pub(super) fn peculiarity(leaf: &Parsed, policy: SecurityPolicy) -> Option<Strin
 }
 
 /// That it is an authority at all is known.
-fn check_authority(authority: &Parsed) -> Result<(), String> {
+fn check_authority(authority: &ParsedCertificate) -> Result<(), String> {
     let subject = authority.subject();
     let usage = authority.extensions.usage.as_ref();
     if usage.is_some_and(|usage| !usage.key_cert_sign()) {
@@ -86,13 +86,13 @@ fn check_authority(authority: &Parsed) -> Result<(), String> {
     }
 }
 
-fn is_for_servers(certificate: &Parsed) -> bool {
+fn is_for_servers(certificate: &ParsedCertificate) -> bool {
     let purposes = certificate.extensions.extended_usage.as_ref();
     purposes.is_none_or(|purposes| purposes.iter().any(|id| *id == SERVER_AUTH || *id == ANY_PURPOSE))
 }
 
 /// What keeps a certificate from being a server's. Without the extensions it may be anything.
-fn unfit_as_server(leaf: &Parsed) -> Option<String> {
+fn unfit_as_server(leaf: &ParsedCertificate) -> Option<String> {
     if leaf.is_authority() {
         return Some("is an authority's and no server's".to_owned());
     }
@@ -115,7 +115,7 @@ fn unfit_as_server(leaf: &Parsed) -> Option<String> {
 }
 
 /// `authorities` go upwards. One that has issued itself a new certificate is no step.
-fn check_path_lengths(authorities: &[&Parsed]) -> Result<(), String> {
+fn check_path_lengths(authorities: &[&ParsedCertificate]) -> Result<(), String> {
     let mut below = 0;
     for authority in authorities {
         let most = authority
@@ -133,7 +133,7 @@ fn check_path_lengths(authorities: &[&Parsed]) -> Result<(), String> {
     Ok(())
 }
 
-fn check_extensions(certificate: &Parsed) -> Result<(), String> {
+fn check_extensions(certificate: &ParsedCertificate) -> Result<(), String> {
     match &certificate.extensions.unusable {
         Some(unusable) => Err(format!(
             "the certificate of {} has {unusable}; have it issued without, or move the server's certificate from rejected/ to trusted/ to accept it as it is",
@@ -144,7 +144,7 @@ fn check_extensions(certificate: &Parsed) -> Result<(), String> {
 }
 
 /// A forged signature of one authority is enough, so each must hold. What a trusted one says of itself proves nothing.
-fn check_strength(path: &[&Parsed], policy: SecurityPolicy) -> Result<(), String> {
+fn check_strength(path: &[&ParsedCertificate], policy: SecurityPolicy) -> Result<(), String> {
     let (_, signed) = path.split_last().unzip();
     for certificate in signed.unwrap_or_default() {
         if certificate.is_signed_with_sha1() && !is_legacy(policy) {
@@ -161,7 +161,7 @@ fn check_strength(path: &[&Parsed], policy: SecurityPolicy) -> Result<(), String
     })
 }
 
-fn check_dates(certificate: &Parsed, now: Duration) -> Result<(), String> {
+fn check_dates(certificate: &ParsedCertificate, now: Duration) -> Result<(), String> {
     let (from, to) = (certificate.valid_from(), certificate.valid_to());
     let subject = certificate.subject();
     if now < from {

@@ -11,7 +11,7 @@ use x509_cert::der::{Decode as _, SliceReader};
 use x509_cert::ext::Extension;
 
 use super::super::sha256_hex;
-use super::super::x509::{self, ComparedName, Parsed, Signed};
+use super::super::x509::{self, ComparedName, ParsedCertificate, SignedData};
 use super::date;
 
 const KEY_ID: &str = "2.5.29.35";
@@ -61,15 +61,15 @@ impl RevocationList {
         })
     }
 
-    fn signed(&self) -> Signed<'_> {
-        Signed {
+    fn signed(&self) -> SignedData<'_> {
+        SignedData {
             bytes: x509::signed_bytes(&self.der).unwrap_or_default(),
             algorithms: [&self.list.tbs_cert_list.signature, &self.list.signature_algorithm],
             signature: self.list.signature.as_bytes().unwrap_or_default(),
         }
     }
 
-    fn revokes(&self, certificate: &Parsed) -> bool {
+    fn revokes(&self, certificate: &ParsedCertificate) -> bool {
         let serial = &certificate.certificate.tbs_certificate.serial_number;
         let revoked = self.list.tbs_cert_list.revoked_certificates.iter().flatten();
         let mut named = revoked.into_iter().filter(|entry| entry.serial_number == *serial);
@@ -141,7 +141,7 @@ fn is_taken_back(entry: &RevokedCert) -> bool {
 pub(super) struct Revocation<'a> {
     lists: &'a [RevocationList],
     /// Authorities of the folder.
-    authorities: Vec<&'a Parsed>,
+    authorities: Vec<&'a ParsedCertificate>,
     now: Duration,
     signers: HashMap<(usize, Vec<u8>), bool>,
     /// Lists that were looked at for their date, so that one is warned of once.
@@ -149,7 +149,7 @@ pub(super) struct Revocation<'a> {
 }
 
 impl<'a> Revocation<'a> {
-    pub fn new(lists: &'a [RevocationList], authorities: Vec<&'a Parsed>, now: Duration) -> Revocation<'a> {
+    pub fn new(lists: &'a [RevocationList], authorities: Vec<&'a ParsedCertificate>, now: Duration) -> Revocation<'a> {
         Revocation {
             lists,
             authorities,
@@ -161,7 +161,7 @@ impl<'a> Revocation<'a> {
 
     /// Each certificate of the path against the lists of its issuer, an authority's own too, which may revoke its former key or
     /// itself. An issuer without a list revokes nothing.
-    pub fn check(&mut self, path: &[&Parsed]) -> Result<(), String> {
+    pub fn check(&mut self, path: &[&ParsedCertificate]) -> Result<(), String> {
         for (at, certificate) in path.iter().enumerate() {
             let above = path.get(at + 1..).unwrap_or_default();
             for (number, list) in self.lists.iter().enumerate() {
@@ -189,11 +189,11 @@ impl<'a> Revocation<'a> {
         &mut self,
         number: usize,
         list: &RevocationList,
-        certificate: &Parsed,
-        above: &[&Parsed],
+        certificate: &ParsedCertificate,
+        above: &[&ParsedCertificate],
     ) -> Result<bool, String> {
-        let known: Vec<&Parsed> = self.authorities.iter().chain(above).copied().collect();
-        let signers: Vec<&Parsed> = known
+        let known: Vec<&ParsedCertificate> = self.authorities.iter().chain(above).copied().collect();
+        let signers: Vec<&ParsedCertificate> = known
             .into_iter()
             .filter(|known| self.has_signed(number, list, known))
             .collect();
@@ -202,7 +202,8 @@ impl<'a> Revocation<'a> {
                 list.unusable("its signature is by no authority in trusted/ or issuers/, or of a kind that is not RSA")
             );
         }
-        let may_sign = |signer: &&&Parsed| signer.extensions.usage.as_ref().is_none_or(|usage| usage.crl_sign());
+        let may_sign =
+            |signer: &&&ParsedCertificate| signer.extensions.usage.as_ref().is_none_or(|usage| usage.crl_sign());
         let mut entitled = signers.iter().filter(may_sign).peekable();
         if entitled.peek().is_none() {
             return Err(list.unusable("the key usage of its issuer is without cRLSign"));
@@ -211,7 +212,7 @@ impl<'a> Revocation<'a> {
         Ok(entitled.any(|signer| signer.has_signed(&signed)))
     }
 
-    fn has_signed(&mut self, number: usize, list: &RevocationList, authority: &Parsed) -> bool {
+    fn has_signed(&mut self, number: usize, list: &RevocationList, authority: &ParsedCertificate) -> bool {
         if list.issuer != authority.subject_name {
             return false;
         }

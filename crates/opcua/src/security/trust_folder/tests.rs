@@ -32,7 +32,7 @@ impl Folder {
     /// What becomes of a server that shows these certificates, its own first.
     pub fn check(&self, shown: &[&[u8]]) -> Result<(), String> {
         let certificates: Vec<Vec<u8>> = shown.iter().map(|der| der.to_vec()).collect();
-        TrustFolder::new(self.path()).check(&Check {
+        TrustFolder::new(self.path()).check(&CertificateCheck {
             certificates: &certificates,
             url: "opc.tcp://plc:4840/",
             host: "plc",
@@ -448,7 +448,7 @@ fn a_certificate_with_one_bit_changed_is_not_taken_and_harms_nothing() {
     let root = Design::authority("root", 0);
     let server = Design::server(2).signed_by(&root);
     let contents = Contents {
-        trusted: vec![Parsed::from_der(&root.self_signed()).unwrap()],
+        trusted: vec![ParsedCertificate::from_der(&root.self_signed()).unwrap()],
         issuers: Vec::new(),
         too_large: Vec::new(),
         lists: Vec::new(),
@@ -456,7 +456,7 @@ fn a_certificate_with_one_bit_changed_is_not_taken_and_harms_nothing() {
     let verdict = |der: &[u8]| {
         let certificates = x509::first_certificates(der, 2);
         let leaf = certificates.first().ok_or("it is none")?;
-        let check = Check {
+        let check = CertificateCheck {
             certificates: &certificates,
             url: "opc.tcp://plc:4840/",
             host: "plc",

@@ -7,10 +7,10 @@ use x509_cert::name::Name;
 
 /// Equal for names that mean the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::security) struct ComparedName(Vec<Vec<(String, Value)>>);
+pub(in crate::security) struct ComparedName(Vec<Vec<(String, NameValue)>>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Value {
+enum NameValue {
     Text(String),
     /// What is no text.
     Bytes(Vec<u8>),
@@ -19,13 +19,13 @@ enum Value {
 impl ComparedName {
     pub fn of(name: &Name) -> ComparedName {
         let parts = name.0.iter().map(|part| {
-            let mut attributes: Vec<(String, Value)> = part
+            let mut attributes: Vec<(String, NameValue)> = part
                 .0
                 .iter()
                 .map(|attribute| {
                     let value = &attribute.value;
-                    let text = text(value.tag(), value.value()).map(|text| Value::Text(folded(&text)));
-                    let value = text.unwrap_or_else(|| Value::Bytes(value.to_der().unwrap_or_default()));
+                    let text = text(value.tag(), value.value()).map(|text| NameValue::Text(folded(&text)));
+                    let value = text.unwrap_or_else(|| NameValue::Bytes(value.to_der().unwrap_or_default()));
                     (attribute.oid.to_string(), value)
                 })
                 .collect();

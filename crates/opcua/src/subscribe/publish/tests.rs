@@ -33,7 +33,7 @@ async fn keeping(max: usize) -> (FakeServer, Arc<Mutex<Vec<PublishRequest>>>) {
     (FakeServer::start(answer).await, kept)
 }
 
-async fn fill(publisher: &mut Publisher, session: &Session, subscriptions: usize) -> usize {
+async fn fill(publisher: &mut PublishRequester, session: &Session, subscriptions: usize) -> usize {
     let missing = publisher.missing(subscriptions);
     for _ in 0..missing {
         publisher.send(session).await;
@@ -46,7 +46,7 @@ async fn as_many_requests_are_outstanding_as_subscriptions_call_for_but_never_mo
     let (server, kept) = keeping(1000).await;
     let session = session(&server.url).await;
     let outstanding = gauge();
-    let mut publisher = Publisher::new(4, outstanding.clone());
+    let mut publisher = PublishRequester::new(4, outstanding.clone());
     assert_eq!(fill(&mut publisher, &session, 3).await, 12);
     assert_eq!(fill(&mut publisher, &session, 3).await, 0);
     // A hundred subscriptions would call for 400.
@@ -62,7 +62,7 @@ async fn as_many_requests_are_outstanding_as_subscriptions_call_for_but_never_mo
 async fn a_server_that_keeps_fewer_requests_is_not_sent_more() {
     let (server, kept) = keeping(5).await;
     let session = session(&server.url).await;
-    let mut publisher = Publisher::new(8, gauge());
+    let mut publisher = PublishRequester::new(8, gauge());
     assert_eq!(fill(&mut publisher, &session, 1).await, 8);
     for _ in 0..3 {
         let (answer, _) = publisher.answer().await;
@@ -83,7 +83,7 @@ async fn a_server_that_keeps_fewer_requests_is_not_sent_more() {
 async fn acknowledgements_go_with_the_next_request_and_wait_for_another_connection() {
     let (server, kept) = keeping(1000).await;
     let session = session(&server.url).await;
-    let mut publisher = Publisher::new(2, gauge());
+    let mut publisher = PublishRequester::new(2, gauge());
     publisher.acknowledge(7, 1);
     publisher.connection_lost();
     publisher.acknowledge(7, 2);
@@ -122,7 +122,7 @@ async fn answers_of_a_connection_that_is_gone_are_not_taken_for_those_of_the_nex
     };
     let server = FakeServer::start(answering).await;
     let session = session(&server.url).await;
-    let mut publisher = Publisher::new(2, gauge());
+    let mut publisher = PublishRequester::new(2, gauge());
     publisher.send(&session).await;
     publisher.connection_lost();
     publisher.send(&session).await;
@@ -135,7 +135,7 @@ async fn answers_of_a_connection_that_is_gone_are_not_taken_for_those_of_the_nex
 async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
     let (server, _kept) = keeping(0).await;
     let session = session(&server.url).await;
-    let mut publisher = Publisher::new(4, gauge());
+    let mut publisher = PublishRequester::new(4, gauge());
     assert_eq!(fill(&mut publisher, &session, 1).await, 4);
     let (_failed, _) = publisher.answer().await;
     publisher.rest(PAUSE);
@@ -162,7 +162,7 @@ async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
 async fn a_server_that_takes_no_request_at_all_is_asked_again_after_a_pause() {
     let (server, _kept) = keeping(0).await;
     let session = session(&server.url).await;
-    let mut publisher = Publisher::new(4, gauge());
+    let mut publisher = PublishRequester::new(4, gauge());
     fill(&mut publisher, &session, 1).await;
     for _ in 0..4 {
         publisher.answer().await;

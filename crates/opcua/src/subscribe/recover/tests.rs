@@ -3,7 +3,7 @@ use opcua::types::{NotificationMessage, RepublishResponse, TransferResult, Trans
 
 use super::*;
 use crate::fake_server::{FakeServer, fault, good, session};
-use crate::value::TypeBook;
+use crate::value::StructureRegistry;
 
 /// Of the messages 1 to 6 the server keeps the even ones.
 #[tokio::test]
@@ -30,12 +30,13 @@ async fn a_server_that_keeps_some_messages_gives_those() {
     let mut given = Vec::new();
     for number in 1..=6 {
         match republish(&session, 7, number).await.unwrap() {
-            Republished::Message(body) => {
-                let message = crate::value::answers::republish(&body, &TypeBook::default(), &mut Vec::new()).unwrap();
+            RepublishOutcome::Message(body) => {
+                let message =
+                    crate::value::answers::republish(&body, &StructureRegistry::default(), &mut Vec::new()).unwrap();
                 given.push((number, message.sequence_number));
             }
-            Republished::NotAvailable => {}
-            Republished::Unanswered | Republished::NoSubscription => panic!("{number} was answered"),
+            RepublishOutcome::NotAvailable => {}
+            RepublishOutcome::Unanswered | RepublishOutcome::NoSubscription => panic!("{number} was answered"),
         }
     }
     assert_eq!(given, [(2, 2), (4, 4), (6, 6)]);
@@ -46,7 +47,10 @@ async fn a_server_that_keeps_some_messages_gives_those() {
     })
     .await;
     let other = crate::fake_server::session(&without.url).await;
-    assert!(matches!(republish(&other, 7, 1).await, Ok(Republished::Unanswered)));
+    assert!(matches!(
+        republish(&other, 7, 1).await,
+        Ok(RepublishOutcome::Unanswered)
+    ));
     drop(server);
     session.channel().closed().await;
     assert!(matches!(republish(&session, 7, 1).await, Err(CallError::Closed(_))));
@@ -89,7 +93,7 @@ async fn a_server_that_miscounts_what_it_has_moved_is_asked_for_one_at_a_time() 
     .await;
     let session = session(&server.url).await;
     let results = transfer(&session, &[7, 8, 9, 10, 11]).await.unwrap();
-    let good: Vec<bool> = results.iter().map(Transferred::is_good).collect();
+    let good: Vec<bool> = results.iter().map(SubscriptionTransfer::is_good).collect();
     assert_eq!(good, [true, true, false, false, false]);
     assert_eq!(results[0].available, [3]);
     assert!(transfer(&session, &[]).await.unwrap().is_empty());

@@ -16,12 +16,12 @@ fn following(seen: u32) -> Messages {
     messages
 }
 
-fn deliver(number: u32) -> Next<u32> {
-    Next::Deliver { number, values: number }
+fn deliver(number: u32) -> RetransmissionStep<u32> {
+    RetransmissionStep::Deliver { number, values: number }
 }
 
-fn message(number: u32) -> Reply<u32> {
-    Reply::Message {
+fn message(number: u32) -> RepublishReply<u32> {
+    RepublishReply::Message {
         number,
         is_keep_alive: false,
         values: number,
@@ -29,18 +29,18 @@ fn message(number: u32) -> Reply<u32> {
 }
 
 /// As servers answer that do not know the number.
-fn empty(number: u32) -> Reply<u32> {
-    Reply::Message {
+fn empty(number: u32) -> RepublishReply<u32> {
+    RepublishReply::Message {
         number,
         is_keep_alive: true,
         values: 0,
     }
 }
 
-const LOST: Next<u32> = Next::Gap(GapReason::NotRepublished);
+const LOST: RetransmissionStep<u32> = RetransmissionStep::Gap(GapReason::NotRepublished);
 
-fn counts(missing: u32, asked: u32, fetched: u32) -> Next<u32> {
-    Next::Ended(Counts {
+fn counts(missing: u32, asked: u32, fetched: u32) -> RetransmissionStep<u32> {
+    RetransmissionStep::Ended(RecoveryCounts {
         missing,
         asked,
         fetched,
@@ -48,10 +48,10 @@ fn counts(missing: u32, asked: u32, fetched: u32) -> Next<u32> {
 }
 
 /// All steps until there is nothing to do, each question answered by `answer`.
-fn steps(messages: &mut Messages, answer: impl Fn(u32) -> Reply<u32>) -> Vec<Next<u32>> {
+fn steps(messages: &mut Messages, answer: impl Fn(u32) -> RepublishReply<u32>) -> Vec<RetransmissionStep<u32>> {
     let mut all = Vec::new();
     while let Some(step) = messages.next() {
-        if let Next::Ask(number) = step {
+        if let RetransmissionStep::Ask(number) = step {
             messages.answered(number, answer(number));
         }
         all.push(step);
@@ -66,12 +66,15 @@ fn after_a_reconnect_an_empty_or_wrong_message_ends_the_asking() {
         |number: u32| empty(number),
         |number: u32| message(number + 1),
         |number: u32| message(number - 1),
-        |_: u32| Reply::NotAvailable,
-        |_: u32| Reply::Unanswered,
+        |_: u32| RepublishReply::NotAvailable,
+        |_: u32| RepublishReply::Unanswered,
     ] {
         let mut messages = following(5);
         messages.reconnected(&[]);
-        assert_eq!(steps(&mut messages, answer), [Next::Ask(6), counts(0, 1, 0)]);
+        assert_eq!(
+            steps(&mut messages, answer),
+            [RetransmissionStep::Ask(6), counts(0, 1, 0)]
+        );
         assert_eq!(messages.published(6, &[], 6), Arrival::InOrder);
         assert_eq!(steps(&mut messages, answer), [deliver(6)]);
     }
@@ -83,11 +86,11 @@ fn after_a_reconnect_what_the_server_has_is_fetched_until_it_has_no_more() {
     messages.reconnected(&[]);
     let keeps_two = |number: u32| if number <= 7 { message(number) } else { empty(0) };
     let expected = [
-        Next::Ask(6),
+        RetransmissionStep::Ask(6),
         deliver(6),
-        Next::Ask(7),
+        RetransmissionStep::Ask(7),
         deliver(7),
-        Next::Ask(8),
+        RetransmissionStep::Ask(8),
         counts(2, 3, 2),
     ];
     assert_eq!(steps(&mut messages, keeps_two), expected);
@@ -100,7 +103,10 @@ fn a_server_that_never_runs_out_of_messages_is_asked_for_so_many_and_no_more() {
     messages.reconnected(&[]);
     let asked = steps(&mut messages, message);
     assert_eq!(
-        asked.iter().filter(|step| matches!(step, Next::Ask(_))).count(),
+        asked
+            .iter()
+            .filter(|step| matches!(step, RetransmissionStep::Ask(_)))
+            .count(),
         AHEAD_MAX
     );
     let next = 6 + AHEAD_MAX as u32;
@@ -112,10 +118,10 @@ fn after_a_transfer_what_the_server_lists_is_asked_for_and_nothing_else() {
     let mut messages = following(5);
     messages.reconnected(&[3, 9, 8, 8, 0, 5]);
     let expected = [
-        Next::Ask(8),
+        RetransmissionStep::Ask(8),
         LOST,
         deliver(8),
-        Next::Ask(9),
+        RetransmissionStep::Ask(9),
         deliver(9),
         counts(4, 2, 2),
     ];
@@ -125,7 +131,10 @@ fn after_a_transfer_what_the_server_lists_is_asked_for_and_nothing_else() {
     assert_eq!(steps(&mut messages, message), []);
     // It does not keep what it lists: what is missing shows with the next message.
     messages.reconnected(&[11]);
-    assert_eq!(steps(&mut messages, |_| empty(0)), [Next::Ask(11), counts(0, 1, 0)]);
+    assert_eq!(
+        steps(&mut messages, |_| empty(0)),
+        [RetransmissionStep::Ask(11), counts(0, 1, 0)]
+    );
     messages.published(12, &[12], 12);
     assert_eq!(steps(&mut messages, message), [LOST, counts(2, 0, 0), deliver(12)]);
 }
@@ -136,12 +145,12 @@ fn a_hole_is_filled_in_order_and_what_does_not_come_is_a_gap_where_it_is() {
     assert!(matches!(messages.published(8, &[3, 5, 6, 8], 8), Arrival::After(_)));
     let six_is_gone = |number: u32| if number == 6 { empty(0) } else { message(number) };
     let expected = [
-        Next::Ask(3),
+        RetransmissionStep::Ask(3),
         deliver(3),
-        Next::Ask(5),
+        RetransmissionStep::Ask(5),
         LOST,
         deliver(5),
-        Next::Ask(6),
+        RetransmissionStep::Ask(6),
         LOST,
         counts(5, 3, 2),
         deliver(8),
@@ -155,9 +164,9 @@ fn a_hole_is_filled_in_order_and_what_does_not_come_is_a_gap_where_it_is() {
 fn a_message_that_cannot_be_read_is_a_gap_that_says_so() {
     let mut messages = following(1);
     messages.published(3, &[2, 3], 3);
-    let unreadable = Next::Gap(GapReason::Undecodable);
-    let expected = [Next::Ask(2), unreadable, counts(1, 1, 0), deliver(3)];
-    assert_eq!(steps(&mut messages, |_| Reply::Unreadable), expected);
+    let unreadable = RetransmissionStep::Gap(GapReason::Undecodable);
+    let expected = [RetransmissionStep::Ask(2), unreadable, counts(1, 1, 0), deliver(3)];
+    assert_eq!(steps(&mut messages, |_| RepublishReply::Unreadable), expected);
 }
 
 #[test]
@@ -166,7 +175,12 @@ fn of_very_many_missing_messages_those_are_asked_for_that_the_server_still_has()
     let kept: Vec<u32> = (5001..=5004).collect();
     messages.published(5005, &kept, 5005);
     let asked = steps(&mut messages, message);
-    let expected = [Next::Ask(5001), LOST, deliver(5001), Next::Ask(5002)];
+    let expected = [
+        RetransmissionStep::Ask(5001),
+        LOST,
+        deliver(5001),
+        RetransmissionStep::Ask(5002),
+    ];
     assert_eq!(asked[..4], expected);
     assert_eq!(asked[asked.len() - 2..], [counts(5003, 4, 4), deliver(5005)]);
     // The newest, if it lists more than there is time for, or does not say.
@@ -175,8 +189,8 @@ fn of_very_many_missing_messages_those_are_asked_for_that_the_server_still_has()
         let all: Vec<u32> = (2..=100_000).collect();
         messages.published(100_001, if lists { &all } else { &[] }, 100_001);
         let asked = steps(&mut messages, message);
-        assert_eq!(asked[..2], [Next::Ask(100_001 - most), LOST]);
-        let questions = asked.iter().filter(|step| matches!(step, Next::Ask(_)));
+        assert_eq!(asked[..2], [RetransmissionStep::Ask(100_001 - most), LOST]);
+        let questions = asked.iter().filter(|step| matches!(step, RetransmissionStep::Ask(_)));
         assert_eq!(questions.count() as u32, most);
         assert_eq!(asked.last(), Some(&deliver(100_001)));
     }
@@ -187,24 +201,24 @@ fn of_very_many_missing_messages_those_are_asked_for_that_the_server_still_has()
 fn a_break_while_a_hole_is_filled_loses_neither_the_rest_of_it_nor_the_message_behind_it() {
     let mut messages = following(1);
     messages.published(5, &[2, 3, 4, 5], 5);
-    assert_eq!(messages.next(), Some(Next::Ask(2)));
+    assert_eq!(messages.next(), Some(RetransmissionStep::Ask(2)));
     messages.answered(2, message(2));
     assert_eq!(messages.next(), Some(deliver(2)));
     for _ in 0..2 {
-        assert_eq!(messages.next(), Some(Next::Ask(3)));
+        assert_eq!(messages.next(), Some(RetransmissionStep::Ask(3)));
         messages.reconnected(&[]);
     }
     let has_up_to_six = |number: u32| if number <= 6 { message(number) } else { empty(0) };
     let expected = [
-        Next::Ask(3),
+        RetransmissionStep::Ask(3),
         deliver(3),
-        Next::Ask(4),
+        RetransmissionStep::Ask(4),
         deliver(4),
         counts(3, 3, 3),
         deliver(5),
-        Next::Ask(6),
+        RetransmissionStep::Ask(6),
         deliver(6),
-        Next::Ask(7),
+        RetransmissionStep::Ask(7),
         counts(1, 2, 1),
     ];
     assert_eq!(steps(&mut messages, has_up_to_six), expected);
@@ -214,7 +228,7 @@ fn a_break_while_a_hole_is_filled_loses_neither_the_rest_of_it_nor_the_message_b
 fn what_is_given_up_is_a_gap_and_the_message_behind_it_still_leaves() {
     let mut messages = following(1);
     messages.published(4, &[2, 3, 4], 4);
-    assert_eq!(messages.next(), Some(Next::Ask(2)));
+    assert_eq!(messages.next(), Some(RetransmissionStep::Ask(2)));
     // The subscription is gone.
     messages.give_up();
     assert_eq!(steps(&mut messages, message), [LOST, counts(2, 0, 0), deliver(4)]);
@@ -342,17 +356,17 @@ impl World {
     }
 
     /// The answer to a question; `None`: the connection breaks.
-    fn answer(&mut self, number: u32) -> Option<Reply<u32>> {
+    fn answer(&mut self, number: u32) -> Option<RepublishReply<u32>> {
         let has = self.kept.contains(&number);
         Some(match self.fates.pop().unwrap_or(Fate::Honest) {
             Fate::Honest if has => message(number),
             Fate::Sent if number <= self.sent => message(number),
-            Fate::Honest | Fate::Refused => Reply::NotAvailable,
+            Fate::Honest | Fate::Refused => RepublishReply::NotAvailable,
             Fate::Sent | Fate::Empty => empty(0),
             Fate::EmptyOfThisNumber => empty(number),
             Fate::AnotherNumber(other) if other != number => message(other),
-            Fate::AnotherNumber(_) | Fate::Unanswered => Reply::Unanswered,
-            Fate::Unreadable => Reply::Unreadable,
+            Fate::AnotherNumber(_) | Fate::Unanswered => RepublishReply::Unanswered,
+            Fate::Unreadable => RepublishReply::Unreadable,
             Fate::CutBefore => return None,
             Fate::CutAfter => {
                 self.kept.retain(|kept| *kept != number);
@@ -367,14 +381,16 @@ impl World {
         let mut connections = 1;
         while let Some(step) = self.messages.next() {
             match step {
-                Next::Gap(_) => self.left.push(None),
-                Next::Deliver { number, values } => {
+                RetransmissionStep::Gap(_) => self.left.push(None),
+                RetransmissionStep::Deliver { number, values } => {
                     assert_eq!(number, values);
                     self.left.push(Some(number));
                     self.kept.retain(|kept| *kept != number);
                 }
-                Next::Ended(counts) => assert!(counts.fetched <= counts.asked && counts.fetched <= counts.missing),
-                Next::Ask(number) => {
+                RetransmissionStep::Ended(counts) => {
+                    assert!(counts.fetched <= counts.asked && counts.fetched <= counts.missing)
+                }
+                RetransmissionStep::Ask(number) => {
                     asked += 1;
                     match self.answer(number) {
                         Some(reply) => self.messages.answered(number, reply),

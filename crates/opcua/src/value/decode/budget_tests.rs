@@ -3,19 +3,19 @@
 use opcua::types::NodeId;
 
 use super::*;
-use crate::value::types::{Element, Field, Rank, Structure, StructureKind};
+use crate::value::types::{FieldEncoding, FieldLayout, Rank, Structure, StructureKind};
 
 const ENCODING: u32 = 100;
 
-fn structure(fields: Vec<Field>) -> Structure {
+fn structure(fields: Vec<FieldLayout>) -> Structure {
     Structure {
         kind: StructureKind::Plain,
         fields,
     }
 }
 
-fn field(name: &str, element: Element, rank: Rank) -> Field {
-    Field {
+fn field(name: &str, element: FieldEncoding, rank: Rank) -> FieldLayout {
+    FieldLayout {
         name: name.into(),
         element,
         rank,
@@ -28,8 +28,8 @@ fn data_type(id: u32) -> NodeId {
 }
 
 /// A book whose structures have the numbers 0, 1, …; the last one is encoded as [`ENCODING`].
-fn book(structures: Vec<Structure>) -> TypeBook {
-    let mut book = TypeBook::default();
+fn book(structures: Vec<Structure>) -> StructureRegistry {
+    let mut book = StructureRegistry::default();
     let last = structures.len() as u32 - 1;
     for (id, structure) in structures.into_iter().enumerate() {
         book.learn(data_type(id as u32), structure);
@@ -62,8 +62,8 @@ fn array(kind: u8, element_bytes: usize, length: i32) -> Vec<u8> {
 #[test]
 fn an_array_of_structures_without_content_is_left_as_bytes() {
     let nothing = structure(Vec::new());
-    let of_nothing = structure(vec![field("n", Element::Structure(data_type(0)), Rank::Scalar)]);
-    let many = structure(vec![field("many", Element::Structure(data_type(1)), Rank::Array)]);
+    let of_nothing = structure(vec![field("n", FieldEncoding::Structure(data_type(0)), Rank::Scalar)]);
+    let many = structure(vec![field("many", FieldEncoding::Structure(data_type(1)), Rank::Array)]);
     let book = book(vec![nothing, of_nothing, many]);
     let bytes = extension(&1_000_000i32.to_le_bytes());
     let mut decoder = Decoder::new(&bytes, &book);
@@ -77,7 +77,7 @@ fn an_array_of_structures_without_content_is_left_as_bytes() {
 fn structures_that_multiply_without_a_byte_are_left_as_bytes() {
     // 30 levels of two fields each: a thousand million objects.
     let twice = |of: u32| {
-        let one = |name| field(name, Element::Structure(data_type(of)), Rank::Scalar);
+        let one = |name| field(name, FieldEncoding::Structure(data_type(of)), Rank::Scalar);
         structure(vec![one("a"), one("b")])
     };
     let mut structures = vec![structure(Vec::new())];
@@ -94,17 +94,22 @@ fn many_large_arrays_are_left_out_once_they_are_too_much_together() {
     const ARRAYS: usize = 10;
     let mut bytes: Vec<u8> = (0..ARRAYS).flat_map(|_| array(types::BOOLEAN, 1, 1_000_000)).collect();
     bytes.extend([1, types::BYTE, 7]);
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let mut decoder = Decoder::new(&bytes, &book);
-    let contents: Vec<Content> = (0..ARRAYS).map(|_| decoder.data_value().unwrap().content).collect();
+    let contents: Vec<ValueContent> = (0..ARRAYS).map(|_| decoder.data_value().unwrap().content).collect();
     let whole = contents
         .iter()
-        .filter(|content| matches!(content, Content::Value(_)))
+        .filter(|content| matches!(content, ValueContent::Value(_)))
         .count();
     assert_eq!(whole, ANSWER_ELEMENTS_MAX / 1_000_000);
-    assert!(contents.iter().skip(whole).all(|content| *content == Content::TooLarge));
+    assert!(
+        contents
+            .iter()
+            .skip(whole)
+            .all(|content| *content == ValueContent::TooLarge)
+    );
     // What comes behind them is not lost.
-    assert_eq!(decoder.data_value().unwrap().content, Content::Value(Value::U8(7)));
+    assert_eq!(decoder.data_value().unwrap().content, ValueContent::Value(Value::U8(7)));
     assert!(decoder.is_empty() && decoder.is_exhausted());
 }
 
@@ -114,8 +119,8 @@ fn elements_with_an_allocation_count_for_what_they_take() {
     let bytes: Vec<u8> = (0..3)
         .flat_map(|_| array(types::LOCALIZED_TEXT, 1, 1_000_000))
         .collect();
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let mut decoder = Decoder::new(&bytes, &book);
-    assert!(matches!(decoder.data_value().unwrap().content, Content::Value(_)));
-    assert_eq!(decoder.data_value().unwrap().content, Content::TooLarge);
+    assert!(matches!(decoder.data_value().unwrap().content, ValueContent::Value(_)));
+    assert_eq!(decoder.data_value().unwrap().content, ValueContent::TooLarge);
 }

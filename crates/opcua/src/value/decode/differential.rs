@@ -71,7 +71,7 @@ fn encoded(value: &impl BinaryEncodable) -> Vec<u8> {
 type Decoded<T> = std::result::Result<(T, usize), String>;
 
 fn ours(bytes: &[u8]) -> Decoded<DataValue> {
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let mut decoder = Decoder::new(bytes, &book);
     let value = decoder.data_value().map_err(|error| error.to_string())?;
     Ok((value, bytes.len() - decoder.rest.len()))
@@ -113,11 +113,11 @@ fn same_to_the_library(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-fn value_of(content: &Content) -> Value {
+fn value_of(content: &ValueContent) -> Value {
     match content {
-        Content::Nothing => Value::Null,
-        Content::Value(value) => value.clone(),
-        Content::TooLarge => panic!("no array here is too large"),
+        ValueContent::Nothing => Value::Null,
+        ValueContent::Value(value) => value.clone(),
+        ValueContent::TooLarge => panic!("no array here is too large"),
     }
 }
 
@@ -167,7 +167,7 @@ proptest! {
         prop_assert_eq!(compare(&bytes), Ok(()));
         // The same variant alone.
         if let Some(variant) = &value.value {
-            let (bytes, book) = (encoded(variant), TypeBook::default());
+            let (bytes, book) = (encoded(variant), StructureRegistry::default());
             let mut decoder = Decoder::new(&bytes, &book);
             let ours = decoder.variant().unwrap();
             prop_assert!(same(&ours, &meaning::of_variant(variant)) && decoder.is_empty());
@@ -246,9 +246,9 @@ fn every_mask_of_a_data_value_is_read_alike() {
         assert_eq!(taken, bytes.len(), "{mask:#b}");
         assert_eq!(compare(&bytes), Ok(()), "{mask:#b}");
         let expected = if mask & 1 == 0 {
-            Content::Nothing
+            ValueContent::Nothing
         } else {
-            Content::Value(Value::U8(7))
+            ValueContent::Value(Value::U8(7))
         };
         assert_eq!(value.content, expected);
         assert_eq!(value.stamps.status, if mask & 2 == 0 { 0 } else { 0x8040_0000 });
@@ -327,14 +327,14 @@ fn what_the_library_reads_wrongly() {
     assert_eq!((ours(&reserved).unwrap().1, theirs(&reserved).unwrap().1), (7, 2));
     // Whatever is not zero is true.
     let yes = [1, types::BOOLEAN, 2];
-    assert_eq!(ours(&yes).unwrap().0.content, Content::Value(Value::Bool(true)));
+    assert_eq!(ours(&yes).unwrap().0.content, ValueContent::Value(Value::Bool(true)));
     assert_eq!(theirs(&yes).unwrap().0.value, Some(Variant::Boolean(false)));
     // A null array is no array.
     let null = [1, 0x80 | types::INT32, 0xFF, 0xFF, 0xFF, 0xFF];
-    assert_eq!(ours(&null).unwrap().0.content, Content::Nothing);
+    assert_eq!(ours(&null).unwrap().0.content, ValueContent::Nothing);
     assert_eq!(
         meaning::of_data_value(&theirs(&null).unwrap().0).content,
-        Content::Value(Value::from(vec![]))
+        ValueContent::Value(Value::from(vec![]))
     );
     // An extension object without a body still has a type.
     let bare = [1, types::EXTENSION_OBJECT, 0, 9, 0];
@@ -344,7 +344,7 @@ fn what_the_library_reads_wrongly() {
     ));
     assert_eq!(
         meaning::of_data_value(&theirs(&bare).unwrap().0).content,
-        Content::Nothing
+        ValueContent::Nothing
     );
 }
 
@@ -362,12 +362,12 @@ fn what_would_be_read_at_the_wrong_place_is_refused() {
 /// XML in the place of a binary body is no structure, also where its type is known.
 #[test]
 fn a_body_of_xml_stays_as_it_is() {
-    let mut book = TypeBook::default();
+    let mut book = StructureRegistry::default();
     let structure = types::Structure {
         kind: types::StructureKind::Plain,
-        fields: vec![types::Field {
+        fields: vec![types::FieldLayout {
             name: "a".into(),
-            element: types::Element::BuiltIn(types::UINT32),
+            element: types::FieldEncoding::BuiltIn(types::UINT32),
             rank: types::Rank::Scalar,
             optional: false,
         }],

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use thalweg_record::json;
 
 use super::*;
-use crate::value::types::{Element, Field, Rank, Structure, StructureKind};
+use crate::value::types::{FieldEncoding, FieldLayout, Rank, Structure, StructureKind};
 
 fn encode(value: &impl BinaryEncodable) -> Vec<u8> {
     let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
@@ -16,13 +16,13 @@ fn encode(value: &impl BinaryEncodable) -> Vec<u8> {
 
 /// The JSON of a variant after the wire.
 fn decoded(variant: Variant) -> String {
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let bytes = encode(&UaDataValue::value_only(variant));
     let mut decoder = Decoder::new(&bytes, &book);
     let value = decoder.data_value().unwrap();
     assert!(decoder.is_empty());
     match value.content {
-        Content::Value(value) => json::to_string(&value),
+        ValueContent::Value(value) => json::to_string(&value),
         other => format!("{other:?}"),
     }
 }
@@ -119,7 +119,7 @@ fn dimensions_that_do_not_fit_leave_the_list_flat() {
     bytes.extend(2i32.to_le_bytes());
     bytes.extend(3i32.to_le_bytes());
     bytes.extend((-5i32).to_le_bytes());
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let value = Decoder::new(&bytes, &book).variant().unwrap();
     assert_eq!(json::to_string(&value), "[1,2]");
 }
@@ -135,10 +135,10 @@ fn stamps_and_status_come_with_the_value() {
         server_timestamp: None,
         server_picoseconds: None,
     };
-    let (bytes, book) = (encode(&value), TypeBook::default());
+    let (bytes, book) = (encode(&value), StructureRegistry::default());
     let value = Decoder::new(&bytes, &book).data_value().unwrap();
     assert!(value.wrapped);
-    assert_eq!(value.content, Content::Value(Value::text("x")));
+    assert_eq!(value.content, ValueContent::Value(Value::text("x")));
     assert_eq!(value.stamps.status, 0x4090_0000);
     assert_eq!(value.stamps.source_time.to_string(), "2031-05-06T07:08:09.1234567Z");
     assert!(value.stamps.server_time.is_missing());
@@ -151,15 +151,15 @@ fn an_array_beyond_the_limit_is_told_and_what_follows_is_read() {
     bytes.extend((length as i32).to_le_bytes());
     bytes.resize(bytes.len() + length, 1);
     bytes.extend([1, types::BYTE, 9]);
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let mut decoder = Decoder::new(&bytes, &book);
-    assert_eq!(decoder.data_value().unwrap().content, Content::TooLarge);
-    assert_eq!(decoder.data_value().unwrap().content, Content::Value(Value::U8(9)));
+    assert_eq!(decoder.data_value().unwrap().content, ValueContent::TooLarge);
+    assert_eq!(decoder.data_value().unwrap().content, ValueContent::Value(Value::U8(9)));
 }
 
 #[test]
 fn a_lie_about_a_length_costs_nothing() {
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     for kind in [types::INT32, types::BYTE, types::STRING, types::VARIANT] {
         let mut bytes = vec![0x80 | kind];
         bytes.extend(i32::MAX.to_le_bytes());
@@ -169,8 +169,8 @@ fn a_lie_about_a_length_costs_nothing() {
     assert!(Decoder::new(&deep, &book).variant().is_err());
 }
 
-fn field(name: &str, element: Element, rank: Rank, optional: bool) -> Field {
-    Field {
+fn field(name: &str, element: FieldEncoding, rank: Rank, optional: bool) -> FieldLayout {
+    FieldLayout {
         name: name.into(),
         element,
         rank,
@@ -191,28 +191,28 @@ fn extension_bytes(encoding: u32, body: &[u8]) -> Vec<u8> {
 #[test]
 fn a_described_structure_is_an_object_of_its_fields() {
     let data_type = |id: u32| NodeId::new(3, id);
-    let mut book = TypeBook::default();
+    let mut book = StructureRegistry::default();
     let point = Structure {
         kind: StructureKind::Plain,
         fields: vec![
-            field("x", Element::BuiltIn(types::INT16), Rank::Scalar, false),
-            field("names", Element::BuiltIn(types::STRING), Rank::Array, false),
+            field("x", FieldEncoding::BuiltIn(types::INT16), Rank::Scalar, false),
+            field("names", FieldEncoding::BuiltIn(types::STRING), Rank::Array, false),
         ],
     };
     let outer = Structure {
         kind: StructureKind::OptionalFields,
         fields: vec![
-            field("a", Element::BuiltIn(types::BYTE), Rank::Scalar, true),
-            field("b", Element::BuiltIn(types::BYTE), Rank::Scalar, true),
-            field("p", Element::Structure(data_type(1)), Rank::Scalar, false),
-            field("m", Element::BuiltIn(types::UINT16), Rank::Matrix, false),
+            field("a", FieldEncoding::BuiltIn(types::BYTE), Rank::Scalar, true),
+            field("b", FieldEncoding::BuiltIn(types::BYTE), Rank::Scalar, true),
+            field("p", FieldEncoding::Structure(data_type(1)), Rank::Scalar, false),
+            field("m", FieldEncoding::BuiltIn(types::UINT16), Rank::Matrix, false),
         ],
     };
     let union = Structure {
         kind: StructureKind::Union,
         fields: vec![
-            field("flag", Element::BuiltIn(types::BOOLEAN), Rank::Scalar, false),
-            field("blob", Element::BuiltIn(types::BYTE), Rank::Array, false),
+            field("flag", FieldEncoding::BuiltIn(types::BOOLEAN), Rank::Scalar, false),
+            field("blob", FieldEncoding::BuiltIn(types::BYTE), Rank::Array, false),
         ],
     };
     for (id, structure) in [(1, point), (2, outer), (3, union)] {
@@ -291,7 +291,7 @@ fn any_scalar() -> impl Strategy<Value = (Variant, Value)> {
 proptest! {
     #[test]
     fn what_the_library_encodes_is_read_exactly((variant, value) in any_scalar()) {
-        let (bytes, book) = (encode(&variant), TypeBook::default());
+        let (bytes, book) = (encode(&variant), StructureRegistry::default());
         let mut decoder = Decoder::new(&bytes, &book);
         prop_assert_eq!(decoder.variant().unwrap(), value);
         prop_assert!(decoder.is_empty());
@@ -299,14 +299,14 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let book = TypeBook::default();
+        let book = StructureRegistry::default();
         let mut decoder = Decoder::new(&bytes, &book);
         while decoder.data_value().is_ok() && !decoder.is_empty() {}
     }
 
     #[test]
     fn every_cut_of_a_value_is_an_error_or_the_value((variant, _) in any_scalar(), cut in any::<prop::sample::Index>()) {
-        let (bytes, book) = (encode(&variant), TypeBook::default());
+        let (bytes, book) = (encode(&variant), StructureRegistry::default());
         let part = &bytes[..cut.index(bytes.len())];
         prop_assert!(Decoder::new(part, &book).variant().is_err());
     }
@@ -315,7 +315,7 @@ proptest! {
 /// A list of one element that claims very many dimensions stays a list: nothing may recurse as deep as a server likes.
 #[test]
 fn dimensions_without_end_are_not_folded() {
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let many = 100_000_i32;
     let matrix = |kind: u8, element: &[u8]| {
         // A value, an array with dimensions of a built-in type.
@@ -331,15 +331,15 @@ fn dimensions_without_end_are_not_folded() {
         (matrix(types::BYTE, &[7]), "\"Bw==\""),
     ] {
         let mut decoder = Decoder::new(&bytes, &book);
-        let Content::Value(value) = decoder.data_value().unwrap().content else {
+        let ValueContent::Value(value) = decoder.data_value().unwrap().content else {
             panic!("a value was expected");
         };
         assert_eq!(json::to_string(&value), flat);
         drop(value);
     }
-    let field = Field {
+    let field = FieldLayout {
         name: "Matrix".into(),
-        element: Element::BuiltIn(types::INT32),
+        element: FieldEncoding::BuiltIn(types::INT32),
         rank: Rank::Matrix,
         optional: false,
     };
@@ -355,7 +355,7 @@ fn dimensions_without_end_are_not_folded() {
 #[test]
 fn a_value_that_lies_in_very_many_others_is_refused() {
     const VARIANT: u8 = 24;
-    let book = TypeBook::default();
+    let book = StructureRegistry::default();
     let decoded = |depth: usize| {
         // A value and nothing else, a variant in each other, and a Boolean in the last of them.
         let bytes = [&[1][..], &vec![VARIANT; depth], &[1, 1]].concat();

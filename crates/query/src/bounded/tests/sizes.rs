@@ -15,11 +15,11 @@ use datafusion::execution::SessionStateDefaults;
 use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
 use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
 
-use crate::bounded::list::{self, Size};
+use crate::bounded::function_list::{self, ResultBound};
 use crate::bounded::measure::array_bytes;
-use crate::bounded::sizes::Call;
-use crate::bounded::written;
-use crate::format::{Format, RowWriter};
+use crate::bounded::sizes::FunctionCall;
+use crate::bounded::text_length;
+use crate::format::{RowFormat, RowWriter};
 
 const TRIES: usize = 6_000;
 /// Calls with an answer, of each function.
@@ -179,7 +179,7 @@ struct Made {
 }
 
 /// One call of a function with what was drawn, if it takes that.
-fn call(function: &Arc<ScalarUDF>, size: Size, random: &mut Random) -> Option<Made> {
+fn call(function: &Arc<ScalarUDF>, size: ResultBound, random: &mut Random) -> Option<Made> {
     let rows = 1 + random.below(40);
     let count = [1, 2, 2, 3, 3, 4][random.below(6)];
     let drawn: Vec<ColumnarValue> = (0..count)
@@ -213,7 +213,7 @@ fn call(function: &Arc<ScalarUDF>, size: Size, random: &mut Random) -> Option<Ma
     });
     let are_constants = scalars.iter().all(Option::is_some);
     let rows = if are_constants { 1 } else { rows };
-    let told = Call { args: &args, rows };
+    let told = FunctionCall { args: &args, rows };
     let (announced, given) = (size.asked(&told), told.bytes());
     let text = format!(
         "{}({})",
@@ -254,8 +254,8 @@ fn no_call_makes_more_than_was_announced_and_none_is_announced_far_too_large() {
     // What is caught is not to be told.
     std::panic::set_hook(Box::new(|_| {}));
     for function in SessionStateDefaults::default_scalar_functions() {
-        let size = list::scalar(function.name()).unwrap();
-        if matches!(size, Size::Plain | Size::Refused) {
+        let size = function_list::scalar(function.name()).unwrap();
+        if matches!(size, ResultBound::Plain | ResultBound::Refused) {
             continue;
         }
         let mut random = Random(seed.unwrap_or(1_u64).wrapping_mul(7_919));
@@ -280,7 +280,7 @@ fn no_call_makes_more_than_was_announced_and_none_is_announced_far_too_large() {
                 let _ = std::panic::take_hook();
                 panic!("too few: {told}");
             }
-            let is_told = matches!(size, Size::Exact(_) | Size::Inputs(_));
+            let is_told = matches!(size, ResultBound::Exact(_) | ResultBound::Inputs(_));
             if is_told && announced > (given + real) * FACTOR_MAX + slack {
                 let _ = std::panic::take_hook();
                 panic!("too many: {told}");
@@ -302,13 +302,13 @@ fn an_answer_is_no_longer_as_a_text_than_was_told() {
         let batch =
             RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, column)| (name, column, true)));
         let batch = batch.unwrap();
-        let parts = written::parts(&batch, usize::MAX).unwrap();
+        let parts = text_length::parts(&batch, usize::MAX).unwrap();
         let told: usize = parts.iter().map(|part| part.bytes).sum();
         assert_eq!(parts.iter().map(|part| part.rows.num_rows()).sum::<usize>(), rows);
         let each: usize = batch
             .columns()
             .iter()
-            .flat_map(|column| written::text_bytes(column))
+            .flat_map(|column| text_length::text_bytes(column))
             .sum();
         let names: usize = batch
             .schema()
@@ -316,7 +316,7 @@ fn an_answer_is_no_longer_as_a_text_than_was_told() {
             .iter()
             .map(|field| 6 * field.name().len() + 4)
             .sum();
-        for (format, times) in [(Format::Json, 1), (Format::NdJson, 1), (Format::Csv, 3)] {
+        for (format, times) in [(RowFormat::Json, 1), (RowFormat::NdJson, 1), (RowFormat::Csv, 3)] {
             let mut writer = RowWriter::new(format, &batch.schema()).unwrap();
             let Ok(bytes) = writer.write(&batch) else { continue };
             let length = bytes.len();

@@ -1,6 +1,6 @@
 //! What is told of a function whose result would be too large: which one it is, and what to do.
 
-use crate::bounded::list::{self, Size};
+use crate::bounded::function_list::{self, ResultBound};
 use crate::{Engine, QueryMetrics, QueryOptions};
 
 /// The least that a configuration allows. A result may have an eighth of it.
@@ -209,8 +209,13 @@ async fn what_cannot_be_planned_or_compiled_is_told_with_its_place_and_the_cure(
 
 #[test]
 fn no_bounded_function_is_without_its_text() {
-    let has_size = |size: &Size| matches!(size, Size::Exact(_) | Size::AtMost(_) | Size::Pattern(_));
-    let bounded = list::SCALAR
+    let has_size = |size: &ResultBound| {
+        matches!(
+            size,
+            ResultBound::Exact(_) | ResultBound::AtMost(_) | ResultBound::Pattern(_)
+        )
+    };
+    let bounded = function_list::SCALAR
         .iter()
         .filter(|(_, size)| has_size(size))
         .map(|(name, _)| *name);

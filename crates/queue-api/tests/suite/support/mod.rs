@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Queues, QueuesOptions, SystemClock};
@@ -29,7 +29,7 @@ impl Server {
 
     pub fn with(auto_create: bool) -> Server {
         let folder = tempfile::tempdir().unwrap();
-        let disk = Arc::new(Folder::open(folder.path()).unwrap());
+        let disk = Arc::new(FolderDisk::open(folder.path()).unwrap());
         let mut server = Server::on(disk, auto_create);
         server.folder = Some(folder);
         server

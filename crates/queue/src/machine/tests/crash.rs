@@ -7,7 +7,7 @@ use thalweg_log::{Micros, Offset};
 
 use super::driver::{CONSUMERS, Driver, Options, Random, for_seeds};
 use super::model::{At, Message};
-use crate::machine::entry::{Entry, State};
+use crate::machine::entry::{MessageEntry, MessageState};
 use crate::machine::*;
 
 const SECOND: Micros = 1_000_000;
@@ -20,10 +20,10 @@ struct Disk {
 }
 
 impl Disk {
-    fn store_journal(&mut self, machine: &mut Machine) {
+    fn store_journal(&mut self, machine: &mut WorkMachine) {
         let mut bytes = Vec::new();
         machine.take_journal(&mut bytes);
-        let mut from = codec::Reader::new(&bytes);
+        let mut from = codec::StateReader::new(&bytes);
         let mut start = 0;
         while !from.is_empty() {
             from.byte().unwrap();
@@ -33,7 +33,7 @@ impl Disk {
         }
     }
 
-    fn store_checkpoint(&mut self, machine: &mut Machine) {
+    fn store_checkpoint(&mut self, machine: &mut WorkMachine) {
         self.store_journal(machine);
         let mut bytes = Vec::new();
         machine.checkpoint(&mut bytes);
@@ -41,8 +41,8 @@ impl Disk {
         self.records.clear();
     }
 
-    fn restore(&self, log: &[Option<Passing>], policy: Policy, now: Micros) -> Machine {
-        let mut restoring = Restoring::new(0, self.checkpoint.as_deref()).unwrap();
+    fn restore(&self, log: &[Option<MessageMeta>], policy: DeliveryPolicy, now: Micros) -> WorkMachine {
+        let mut restoring = MachineRecovery::new(0, self.checkpoint.as_deref()).unwrap();
         for record in &self.records {
             restoring.apply(record).unwrap();
         }
@@ -57,9 +57,9 @@ fn can_return(consumer: u32) -> bool {
     consumer != 0
 }
 
-fn entry_of(machine: &Machine, offset: Offset) -> Option<&Entry> {
+fn entry_of(machine: &WorkMachine, offset: Offset) -> Option<&MessageEntry> {
     match machine.find(offset) {
-        Found::Active(entry) => Some(machine.store.entries.get(entry)),
+        MessageStatus::Active(entry) => Some(machine.store.entries.get(entry)),
         _ => None,
     }
 }
@@ -114,15 +114,20 @@ fn a_complete_journal_gives_the_same_state() {
     });
 }
 
-fn assert_same(driver: &Driver, restored: &Machine, offset: Offset, message: &Message) {
-    let known =
-        driver.model.held.contains(&offset) || message.deliveries > 0 || message.reason == Some(Reason::Overflow);
-    if message.asleep || (message.roused && message.deliveries == 0 && message.reason != Some(Reason::Overflow)) {
-        assert!(matches!(restored.find(offset), Found::Asleep), "{offset}: {message:?}");
+fn assert_same(driver: &Driver, restored: &WorkMachine, offset: Offset, message: &Message) {
+    let known = driver.model.held.contains(&offset)
+        || message.deliveries > 0
+        || message.reason == Some(RemovalReason::Overflow);
+    if message.asleep || (message.roused && message.deliveries == 0 && message.reason != Some(RemovalReason::Overflow))
+    {
+        assert!(
+            matches!(restored.find(offset), MessageStatus::Asleep),
+            "{offset}: {message:?}"
+        );
         return;
     }
     let Some(entry) = entry_of(restored, offset) else {
-        let unpassed = matches!(restored.find(offset), Found::Unpassed);
+        let unpassed = matches!(restored.find(offset), MessageStatus::Unpassed);
         assert!((!known || message.slept) && unpassed, "{offset} is lost: {message:?}");
         return;
     };
@@ -150,25 +155,29 @@ fn assert_same(driver: &Driver, restored: &Machine, offset: Offset, message: &Me
     let may_end = leases > usize::from(driver.model.policy.lane_window)
         || same_lane().any(|(other, m)| *other < offset && matches!(m.at, At::Ready | At::Waiting));
     let expected = match message.at {
-        At::Leased if !can_return(message.consumer) => State::Ready,
-        At::Leased if may_end && entry.state == State::Ready => State::Ready,
-        At::Leased => State::Leased,
-        At::Waiting if message.reason.is_some() => State::Ending,
+        At::Leased if !can_return(message.consumer) => MessageState::Ready,
+        At::Leased if may_end && entry.state == MessageState::Ready => MessageState::Ready,
+        At::Leased => MessageState::Leased,
+        At::Waiting if message.reason.is_some() => MessageState::Ending,
         // Due within this millisecond.
-        At::Waiting if message.due <= driver.now => State::Ready,
-        At::Waiting => State::Waiting,
-        At::Ready => State::Ready,
-        At::Delayed => State::Delayed,
-        At::Ending => State::Ending,
+        At::Waiting if message.due <= driver.now => MessageState::Ready,
+        At::Waiting => MessageState::Waiting,
+        At::Ready => MessageState::Ready,
+        At::Delayed => MessageState::Delayed,
+        At::Ending => MessageState::Ending,
         At::Settled(_) => unreachable!(),
     };
     // Given back late, it may have expired meanwhile.
-    let expired = entry.state == State::Ending && expected == State::Ready && entry.expires_at <= driver.now;
+    let expired =
+        entry.state == MessageState::Ending && expected == MessageState::Ready && entry.expires_at <= driver.now;
     assert!(
         entry.state == expected || expired,
         "{offset}: {message:?} became {entry:?}"
     );
-    if matches!(expected, State::Leased | State::Waiting | State::Delayed) {
+    if matches!(
+        expected,
+        MessageState::Leased | MessageState::Waiting | MessageState::Delayed
+    ) {
         assert_eq!(entry.due, message.due, "{offset}: {message:?}");
     }
 }
@@ -203,9 +212,9 @@ fn a_journal_cut_off_loses_no_message_and_raises_no_delivery_number() {
 }
 
 /// Claims and acks until all of the log is settled, with a second crash on the way.
-fn drain(driver: &Driver, mut disk: Disk, restored: Machine) {
+fn drain(driver: &Driver, mut disk: Disk, restored: WorkMachine) {
     let log = &driver.log;
-    let policy = Policy {
+    let policy = DeliveryPolicy {
         max_retries: 1000,
         total_timeout: 0,
         ..driver.model.policy
@@ -237,7 +246,7 @@ fn drain(driver: &Driver, mut disk: Disk, restored: Machine) {
             }
         }
         for ending in machine.take_ending(10) {
-            assert!(machine.ended(ending.offset, Terminal::Dead, now));
+            assert!(machine.ended(ending.offset, FinalState::Dead, now));
         }
         while let Some(span) = machine.to_rouse(now) {
             let messages = log.iter().flatten().filter(|message| span.contains(&message.offset));
@@ -267,7 +276,7 @@ fn drain(driver: &Driver, mut disk: Disk, restored: Machine) {
     );
 }
 
-fn claim(machine: &mut Machine, log: &[Option<Passing>], consumer: u32, now: Micros) -> Option<Lease> {
+fn claim(machine: &mut WorkMachine, log: &[Option<MessageMeta>], consumer: u32, now: Micros) -> Option<Lease> {
     loop {
         if let Some(lease) = machine.next_ready(consumer, SECOND, now) {
             return Some(lease);
@@ -281,15 +290,15 @@ fn claim(machine: &mut Machine, log: &[Option<Passing>], consumer: u32, now: Mic
             return None;
         };
         match machine.pass(&message, consumer, SECOND, now) {
-            Passed::Leased(lease) => return Some(lease),
-            Passed::Taken => {}
-            Passed::Full(_) => return None,
+            PassOutcome::Leased(lease) => return Some(lease),
+            PassOutcome::Taken => {}
+            PassOutcome::Full(_) => return None,
         }
     }
 }
 
 /// Everything earlier of the lane is done, leaves, is delayed, or is with the same consumer.
-fn assert_order(machine: &Machine, log: &[Option<Passing>], offset: Offset, consumer: u32) {
+fn assert_order(machine: &WorkMachine, log: &[Option<MessageMeta>], offset: Offset, consumer: u32) {
     let passing = log[offset as usize].unwrap();
     let Some(lane) = machine.lane_of(passing.lane) else {
         return;
@@ -299,11 +308,11 @@ fn assert_order(machine: &Machine, log: &[Option<Passing>], offset: Offset, cons
             continue;
         }
         // Who sleeps is delayed.
-        let asleep = matches!(machine.find(earlier.offset), Found::Asleep);
+        let asleep = matches!(machine.find(earlier.offset), MessageStatus::Asleep);
         let fine = asleep
             || entry_of(machine, earlier.offset).is_some_and(|entry| match entry.state {
-                State::Leased => entry.consumer == consumer && machine.policy().lane_window > 1,
-                State::Delayed | State::Ending => true,
+                MessageState::Leased => entry.consumer == consumer && machine.policy().lane_window > 1,
+                MessageState::Delayed | MessageState::Ending => true,
                 _ => entry.reason.is_some(),
             });
         assert!(
@@ -318,7 +327,7 @@ fn assert_order(machine: &Machine, log: &[Option<Passing>], offset: Offset, cons
 
 #[test]
 fn an_early_record_of_a_move_keeps_the_message_settled() {
-    let message = Passing {
+    let message = MessageMeta {
         offset: 0,
         lane: None,
         expires_at: None,
@@ -326,23 +335,23 @@ fn an_early_record_of_a_move_keeps_the_message_settled() {
         skip: false,
         hint: 0,
     };
-    let mut machine = Machine::new(Policy::default(), 0);
-    assert!(matches!(machine.pass(&message, 1, SECOND, 0), Passed::Leased(_)));
+    let mut machine = WorkMachine::new(DeliveryPolicy::default(), 0);
+    assert!(matches!(machine.pass(&message, 1, SECOND, 0), PassOutcome::Leased(_)));
     machine.reject(0, 1).unwrap();
     let mut disk = Disk::default();
     let mut early = Vec::new();
-    Machine::ended_record(0, Terminal::Dead, &mut early);
+    WorkMachine::ended_record(0, FinalState::Dead, &mut early);
     disk.records.push(early);
     disk.store_journal(&mut machine);
-    let mut restored = disk.restore(&[Some(message)], Policy::default(), 0);
+    let mut restored = disk.restore(&[Some(message)], DeliveryPolicy::default(), 0);
     assert!(restored.is_settled(0));
     assert_eq!(restored.take_ending(10), []);
     assert_eq!(restored.cursor(), 1);
 }
 
 /// One message, then a gap, then another message: what was journaled in one go.
-fn over_a_gap(width: u64, delayed: bool) -> (Machine, Disk) {
-    let message = Passing {
+fn over_a_gap(width: u64, delayed: bool) -> (WorkMachine, Disk) {
+    let message = MessageMeta {
         offset: width,
         lane: None,
         expires_at: None,
@@ -350,12 +359,12 @@ fn over_a_gap(width: u64, delayed: bool) -> (Machine, Disk) {
         skip: false,
         hint: 0,
     };
-    let mut machine = Machine::new(Policy::default(), 0);
+    let mut machine = WorkMachine::new(DeliveryPolicy::default(), 0);
     let mut disk = Disk::default();
     disk.store_journal(&mut machine);
     assert_eq!(machine.pass_gap(width, true, 0), width);
     let passed = machine.pass(&message, 1, SECOND, 0);
-    assert_eq!(matches!(passed, Passed::Leased(_)), !delayed);
+    assert_eq!(matches!(passed, PassOutcome::Leased(_)), !delayed);
     disk.store_journal(&mut machine);
     (machine, disk)
 }
@@ -369,26 +378,26 @@ fn a_gap_wider_than_the_window_and_what_comes_behind_it_are_restored_as_they_wer
         (3 * WINDOW_MAX, true),
     ] {
         let (machine, disk) = over_a_gap(width, delayed);
-        let mut restoring = Restoring::new(0, None).unwrap();
+        let mut restoring = MachineRecovery::new(0, None).unwrap();
         for record in &disk.records {
             restoring.apply(record).unwrap();
         }
         assert_eq!(restoring.floor(), machine.floor(), "{width}");
         let unknown = if delayed { vec![] } else { vec![width] };
         assert_eq!(restoring.unknown(), unknown);
-        let restored = restoring.finish(Policy::default(), 0, can_return);
+        let restored = restoring.finish(DeliveryPolicy::default(), 0, can_return);
         assert_eq!(restored.asleep(), u64::from(delayed));
     }
 }
 
 #[test]
 fn a_window_as_wide_as_can_be_is_restored_though_its_floor_rose_with_the_last_lease() {
-    let policy = Policy {
+    let policy = DeliveryPolicy {
         max_pending: WINDOW_MAX as u32,
         max_held: 0,
-        ..Policy::default()
+        ..DeliveryPolicy::default()
     };
-    let message = |offset| Passing {
+    let message = |offset| MessageMeta {
         offset,
         lane: None,
         expires_at: None,
@@ -396,21 +405,24 @@ fn a_window_as_wide_as_can_be_is_restored_though_its_floor_rose_with_the_last_le
         skip: offset > 0 && offset < WINDOW_MAX,
         hint: 0,
     };
-    let (mut machine, mut disk) = (Machine::new(policy, 0), Disk::default());
+    let (mut machine, mut disk) = (WorkMachine::new(policy, 0), Disk::default());
     for offset in 0..WINDOW_MAX {
-        assert!(!matches!(machine.pass(&message(offset), 1, SECOND, 0), Passed::Full(_)));
+        assert!(!matches!(
+            machine.pass(&message(offset), 1, SECOND, 0),
+            PassOutcome::Full(_)
+        ));
     }
     assert!(matches!(
         machine.pass(&message(WINDOW_MAX), 1, SECOND, 0),
-        Passed::Full(_)
+        PassOutcome::Full(_)
     ));
     disk.store_journal(&mut machine);
     // One claim finds that the first message is lost, and then there is room.
     assert!(machine.gone(0, true, 0));
     let passed = machine.pass(&message(2 * WINDOW_MAX - 1), 1, SECOND, 0);
-    assert!(matches!(passed, Passed::Leased(_)), "{passed:?}");
+    assert!(matches!(passed, PassOutcome::Leased(_)), "{passed:?}");
     disk.store_journal(&mut machine);
-    let mut restoring = Restoring::new(0, None).unwrap();
+    let mut restoring = MachineRecovery::new(0, None).unwrap();
     for record in &disk.records {
         restoring.apply(record).unwrap();
     }

@@ -60,14 +60,14 @@ impl Drop for Told {
     }
 }
 
-pub fn random_policy(random: &mut Random) -> Policy {
+pub fn random_policy(random: &mut Random) -> DeliveryPolicy {
     let initial = [0, 700, SECOND, 5 * SECOND][random.below(4) as usize];
-    Policy {
+    DeliveryPolicy {
         ordering: [
-            Ordering::None,
-            Ordering::Partition,
-            Ordering::Partition,
-            Ordering::Strict,
+            LaneOrdering::None,
+            LaneOrdering::Partition,
+            LaneOrdering::Partition,
+            LaneOrdering::Strict,
         ][random.below(4) as usize],
         lane_window: 1 + random.below(4) as u16,
         max_pending: [1, 3, 8, 20, 64][random.below(5) as usize],
@@ -95,10 +95,10 @@ pub struct Options {
 
 pub struct Driver {
     pub random: Random,
-    pub machine: Machine,
+    pub machine: WorkMachine,
     pub model: Model,
     pub now: Micros,
-    pub log: Vec<Option<Passing>>,
+    pub log: Vec<Option<MessageMeta>>,
     pub options: Options,
     receipts: Vec<(Offset, u32)>,
     taken: Vec<Offset>,
@@ -106,7 +106,7 @@ pub struct Driver {
 }
 
 /// What stands at `offset` of the log; `None` where an offset is missing.
-fn random_message(random: &mut Random, offset: Offset, now: Micros) -> Option<Passing> {
+fn random_message(random: &mut Random, offset: Offset, now: Micros) -> Option<MessageMeta> {
     if random.chance(12) {
         return None;
     }
@@ -118,7 +118,7 @@ fn random_message(random: &mut Random, offset: Offset, now: Micros) -> Option<Pa
     let expires_at = random
         .chance(3)
         .then(|| from + random.below(40 * SECOND as u64) as Micros);
-    Some(Passing {
+    Some(MessageMeta {
         offset,
         lane,
         expires_at,
@@ -134,7 +134,7 @@ impl Driver {
         let policy = random_policy(&mut random);
         let now = random.below(1 << 50) as Micros;
         Driver {
-            machine: Machine::new(policy, 0),
+            machine: WorkMachine::new(policy, 0),
             model: Model::new(policy, 0),
             now,
             random,
@@ -162,7 +162,7 @@ impl Driver {
         self.compare();
     }
 
-    pub fn at_cursor(&mut self) -> Option<Passing> {
+    pub fn at_cursor(&mut self) -> Option<MessageMeta> {
         let cursor = self.machine.cursor() as usize;
         while self.log.len() <= cursor + 4 {
             let offset = self.log.len() as Offset;
@@ -193,7 +193,7 @@ impl Driver {
             };
             assert!(self.model.may_rouse());
             let read = self.log.iter().flatten().copied();
-            let mut messages: Vec<Passing> = read.filter(|message| span.contains(&message.offset)).collect();
+            let mut messages: Vec<MessageMeta> = read.filter(|message| span.contains(&message.offset)).collect();
             if self.random.chance(20) && !messages.is_empty() {
                 messages.remove(self.random.below(messages.len() as u64) as usize);
             }
@@ -228,7 +228,7 @@ impl Driver {
                 self.model.pass(&message, consumer, visibility, self.now),
                 "pass {message:?}"
             );
-            if let Passed::Leased(lease) = passed {
+            if let PassOutcome::Leased(lease) = passed {
                 self.receipts.push((lease.offset, lease.delivery));
             }
         }
@@ -315,7 +315,7 @@ impl Driver {
                 let failed = self.machine.move_failed(offset, self.now);
                 assert_eq!(failed, self.model.move_failed(offset, self.now), "move_failed {offset}");
             } else {
-                let kind = [Terminal::Dead, Terminal::Expired, Terminal::Dropped][self.random.below(3) as usize];
+                let kind = [FinalState::Dead, FinalState::Expired, FinalState::Dropped][self.random.below(3) as usize];
                 let ended = self.machine.ended(offset, kind, self.now);
                 assert_eq!(ended, self.model.ended(offset, kind, self.now), "ended {offset}");
             }
@@ -357,7 +357,7 @@ impl Driver {
                 );
             }
             15 if self.options.policy_changes => {
-                let policy = Policy {
+                let policy = DeliveryPolicy {
                     ordering: self.model.policy.ordering,
                     ..random_policy(&mut self.random)
                 };

@@ -18,7 +18,7 @@ pub enum At {
     Leased,
     Waiting,
     Ending,
-    Settled(Terminal),
+    Settled(FinalState),
 }
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Message {
     pub first: Micros,
     pub claimed: Micros,
     pub hint: u32,
-    pub reason: Option<Reason>,
+    pub reason: Option<RemovalReason>,
     /// The machine has no entry for it.
     pub asleep: bool,
     /// It slept, and was not delivered since.
@@ -56,7 +56,7 @@ enum Node {
 }
 
 pub struct Model {
-    pub policy: Policy,
+    pub policy: DeliveryPolicy,
     pub messages: BTreeMap<Offset, Message>,
     pub floor: Offset,
     pub cursor: Offset,
@@ -67,7 +67,7 @@ pub struct Model {
     endings: Vec<Offset>,
     now: Micros,
     wheel: i64,
-    pub totals: Counts,
+    pub totals: MessageCounts,
 }
 
 fn tick_up(time: Micros) -> i64 {
@@ -75,7 +75,7 @@ fn tick_up(time: Micros) -> i64 {
 }
 
 impl Model {
-    pub fn new(policy: Policy, start: Offset) -> Self {
+    pub fn new(policy: DeliveryPolicy, start: Offset) -> Self {
         Model {
             policy,
             messages: BTreeMap::new(),
@@ -88,7 +88,7 @@ impl Model {
             endings: Vec::new(),
             now: 0,
             wheel: 0,
-            totals: Counts::default(),
+            totals: MessageCounts::default(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Model {
             .is_some_and(|message| !matches!(message.at, At::Settled(_)))
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> MessageCounts {
         let of = |at: At| self.messages.values().filter(|message| message.at == at).count() as u64;
         let lanes: BTreeSet<u64> = self
             .messages
@@ -106,7 +106,7 @@ impl Model {
             .filter(|m| !matches!(m.at, At::Settled(_)) && !m.asleep)
             .filter_map(|m| m.lane)
             .collect();
-        Counts {
+        MessageCounts {
             delayed: of(At::Delayed),
             ready: of(At::Ready),
             leased: of(At::Leased),
@@ -141,7 +141,7 @@ impl Model {
     }
 
     /// Those of the span that sleep and are found have an entry now, if they are due before long.
-    pub fn rouse(&mut self, span: std::ops::Range<Offset>, messages: &[Passing], now: Micros) {
+    pub fn rouse(&mut self, span: std::ops::Range<Offset>, messages: &[MessageMeta], now: Micros) {
         let asleep = self.messages.range(span).filter(|(_, message)| message.asleep);
         for offset in asleep.map(|(offset, _)| *offset).collect::<Vec<_>>() {
             let Some(passing) = messages.iter().find(|message| message.offset == offset) else {
@@ -161,7 +161,7 @@ impl Model {
         }
     }
 
-    fn wake(&mut self, offset: Offset, passing: &Passing, now: Micros) {
+    fn wake(&mut self, offset: Offset, passing: &MessageMeta, now: Micros) {
         let lane = self.lane_of(passing);
         let message = self.get(offset);
         message.asleep = false;
@@ -303,9 +303,9 @@ impl Model {
                 self.get(offset).at = At::Ending;
                 self.endings.push(offset);
             }
-            At::Waiting if message.expires_at <= now => self.end(offset, Reason::Expired),
+            At::Waiting if message.expires_at <= now => self.end(offset, RemovalReason::Expired),
             At::Waiting | At::Delayed => self.make_ready(offset),
-            At::Ready => self.end(offset, Reason::Expired),
+            At::Ready => self.end(offset, RemovalReason::Expired),
             At::Ending | At::Settled(_) => panic!("a timer of {message:?}"),
         }
     }
@@ -333,7 +333,7 @@ impl Model {
         self.get(offset).lane.take()
     }
 
-    fn end(&mut self, offset: Offset, reason: Reason) {
+    fn end(&mut self, offset: Offset, reason: RemovalReason) {
         let lane = self.leave_lists(offset);
         let message = self.get(offset);
         message.at = At::Ending;
@@ -344,7 +344,7 @@ impl Model {
         self.relist(lane);
     }
 
-    fn settle(&mut self, offset: Offset, kind: Terminal, now: Micros) {
+    fn settle(&mut self, offset: Offset, kind: FinalState, now: Micros) {
         let lane = self.leave_lists(offset);
         self.get(offset).at = At::Settled(kind);
         self.get(offset).asleep = false;
@@ -355,13 +355,13 @@ impl Model {
         }
     }
 
-    fn count(&mut self, kind: Terminal, by: u64) {
+    fn count(&mut self, kind: FinalState, by: u64) {
         match kind {
-            Terminal::Acked => self.totals.acked += by,
-            Terminal::Dead => self.totals.dead += by,
-            Terminal::Expired => self.totals.expired += by,
-            Terminal::Dropped => self.totals.dropped += by,
-            Terminal::Skipped => self.totals.skipped += by,
+            FinalState::Acked => self.totals.acked += by,
+            FinalState::Dead => self.totals.dead += by,
+            FinalState::Expired => self.totals.expired += by,
+            FinalState::Dropped => self.totals.dropped += by,
+            FinalState::Skipped => self.totals.skipped += by,
         }
     }
 
@@ -382,13 +382,13 @@ impl Model {
         }
     }
 
-    fn exhausted(&self, offset: Offset, now: Micros) -> Option<Reason> {
+    fn exhausted(&self, offset: Offset, now: Micros) -> Option<RemovalReason> {
         let message = &self.messages[&offset];
         if message.deliveries > self.policy.max_retries {
-            return Some(Reason::MaxRetries);
+            return Some(RemovalReason::MaxRetries);
         }
         let timeout = self.policy.total_timeout;
-        (timeout > 0 && message.deliveries > 0 && now - message.first >= timeout).then_some(Reason::Timeout)
+        (timeout > 0 && message.deliveries > 0 && now - message.first >= timeout).then_some(RemovalReason::Timeout)
     }
 
     fn revoke_later(&mut self, offset: Offset) {
@@ -405,7 +405,10 @@ impl Model {
         self.get(offset).failures += 1;
         self.revoke_later(offset);
         let expired = self.messages[&offset].expires_at <= now;
-        if let Some(reason) = self.exhausted(offset, now).or(expired.then_some(Reason::Expired)) {
+        if let Some(reason) = self
+            .exhausted(offset, now)
+            .or(expired.then_some(RemovalReason::Expired))
+        {
             self.end(offset, reason);
             return FailOutcome::Ending(reason);
         }
@@ -478,19 +481,22 @@ impl Model {
                 Node::Lane(lane) => self.row_of(lane)[0],
             };
             let expired = self.messages[&offset].expires_at <= now;
-            match self.exhausted(offset, now).or(expired.then_some(Reason::Expired)) {
+            match self
+                .exhausted(offset, now)
+                .or(expired.then_some(RemovalReason::Expired))
+            {
                 Some(reason) => self.end(offset, reason),
                 None => return Some(self.lease(offset, consumer, visibility, now)),
             }
         }
     }
 
-    pub fn pass(&mut self, message: &Passing, consumer: u32, visibility: Micros, now: Micros) -> Passed {
+    pub fn pass(&mut self, message: &MessageMeta, consumer: u32, visibility: Micros, now: Micros) -> PassOutcome {
         if let Some(passed) = self.reach(message, now) {
             return passed;
         }
         if self.settles_on_sight(message, now) {
-            return Passed::Taken;
+            return PassOutcome::Taken;
         }
         let lane = self.lane_of(message);
         if let Some(lane) = lane {
@@ -500,8 +506,8 @@ impl Model {
                 && leased.len() < usize::from(self.policy.lane_window)
                 && leased.iter().all(|offset| self.messages[offset].consumer == consumer);
             if !free {
-                if self.policy.ordering == Ordering::Strict {
-                    return Passed::Full(Full::Lane);
+                if self.policy.ordering == LaneOrdering::Strict {
+                    return PassOutcome::Full(CursorStop::Lane);
                 }
                 self.admit(message, At::Ready, now);
                 if let Some(at) = message.expires_at {
@@ -509,41 +515,41 @@ impl Model {
                 }
                 self.relist(Some(lane));
                 self.step(now);
-                return Passed::Taken;
+                return PassOutcome::Taken;
             }
         }
         self.admit(message, At::Ready, now);
         let lease = self.lease(message.offset, consumer, visibility, now);
         self.step(now);
-        Passed::Leased(lease)
+        PassOutcome::Leased(lease)
     }
 
-    pub fn walk(&mut self, message: &Passing, now: Micros) -> bool {
+    pub fn walk(&mut self, message: &MessageMeta, now: Micros) -> bool {
         match self.reach(message, now) {
-            Some(passed) => passed == Passed::Taken,
+            Some(passed) => passed == PassOutcome::Taken,
             None => self.settles_on_sight(message, now),
         }
     }
 
-    pub fn discard(&mut self, message: &Passing, to_dlq: bool, now: Micros) -> Passed {
+    pub fn discard(&mut self, message: &MessageMeta, to_dlq: bool, now: Micros) -> PassOutcome {
         if let Some(passed) = self.reach(message, now) {
             return passed;
         }
         self.admit(message, At::Delayed, now);
         if to_dlq {
-            self.end(message.offset, Reason::Overflow);
+            self.end(message.offset, RemovalReason::Overflow);
         } else {
-            self.get(message.offset).at = At::Settled(Terminal::Dropped);
+            self.get(message.offset).at = At::Settled(FinalState::Dropped);
             self.totals.dropped += 1;
         }
         self.step(now);
-        Passed::Taken
+        PassOutcome::Taken
     }
 
     pub fn pass_gap(&mut self, to: Offset, lost: bool, now: Micros) -> Offset {
         while self.cursor < to && self.full(now).is_none() {
             let offset = self.cursor;
-            let nothing = Passing {
+            let nothing = MessageMeta {
                 offset,
                 lane: None,
                 expires_at: None,
@@ -551,7 +557,7 @@ impl Model {
                 skip: true,
                 hint: 0,
             };
-            self.admit(&nothing, At::Settled(Terminal::Skipped), now);
+            self.admit(&nothing, At::Settled(FinalState::Skipped), now);
             match lost {
                 true => self.totals.lost += 1,
                 false => self.totals.skipped += 1,
@@ -561,15 +567,15 @@ impl Model {
         self.cursor
     }
 
-    fn reach(&mut self, message: &Passing, now: Micros) -> Option<Passed> {
+    fn reach(&mut self, message: &MessageMeta, now: Micros) -> Option<PassOutcome> {
         self.pass_gap(message.offset, false, now);
         if message.offset < self.cursor {
-            return Some(Passed::Taken);
+            return Some(PassOutcome::Taken);
         }
-        self.full(now).map(Passed::Full)
+        self.full(now).map(PassOutcome::Full)
     }
 
-    fn full(&mut self, now: Micros) -> Option<Full> {
+    fn full(&mut self, now: Micros) -> Option<CursorStop> {
         let width = |model: &Model| model.cursor - model.floor >= u64::from(model.policy.max_pending);
         if width(self) {
             self.trim(now);
@@ -579,15 +585,15 @@ impl Model {
         }
         self.totals.stopped += 1;
         Some(if self.policy.max_held == 0 {
-            Full::Window
+            CursorStop::Window
         } else {
-            Full::Held
+            CursorStop::Held
         })
     }
 
-    fn settles_on_sight(&mut self, message: &Passing, now: Micros) -> bool {
+    fn settles_on_sight(&mut self, message: &MessageMeta, now: Micros) -> bool {
         if message.skip {
-            self.admit(message, At::Settled(Terminal::Skipped), now);
+            self.admit(message, At::Settled(FinalState::Skipped), now);
             self.totals.skipped += 1;
         } else if let Some(due) = message.not_before.filter(|due| *due > now) {
             self.admit(message, At::Delayed, now);
@@ -600,7 +606,7 @@ impl Model {
             }
         } else if message.expires_at.is_some_and(|at| at <= now) {
             self.admit(message, At::Delayed, now);
-            self.end(message.offset, Reason::Expired);
+            self.end(message.offset, RemovalReason::Expired);
         } else {
             return false;
         }
@@ -608,15 +614,15 @@ impl Model {
         true
     }
 
-    fn lane_of(&self, message: &Passing) -> Option<u64> {
+    fn lane_of(&self, message: &MessageMeta) -> Option<u64> {
         match self.policy.ordering {
-            Ordering::None => None,
-            Ordering::Partition => message.lane,
-            Ordering::Strict => Some(0),
+            LaneOrdering::None => None,
+            LaneOrdering::Partition => message.lane,
+            LaneOrdering::Strict => Some(0),
         }
     }
 
-    fn admit(&mut self, passing: &Passing, at: At, now: Micros) {
+    fn admit(&mut self, passing: &MessageMeta, at: At, now: Micros) {
         let message = Message {
             at,
             lane: if matches!(at, At::Settled(_)) {
@@ -658,7 +664,7 @@ impl Model {
         if !self.is_active(offset) {
             return false;
         }
-        self.settle(offset, Terminal::Skipped, now);
+        self.settle(offset, FinalState::Skipped, now);
         self.totals.skipped -= u64::from(lost);
         self.totals.lost += u64::from(lost);
         true
@@ -668,7 +674,7 @@ impl Model {
         let unleased = |message: &Message| matches!(message.at, At::Delayed | At::Ready | At::Waiting);
         let offset = *self.messages.iter().find(|(_, message)| unleased(message))?.0;
         if to_dlq && self.messages[&offset].asleep {
-            let unread = Passing {
+            let unread = MessageMeta {
                 offset,
                 lane: None,
                 expires_at: None,
@@ -679,8 +685,8 @@ impl Model {
             self.wake(offset, &unread, now);
         }
         match to_dlq {
-            true => self.end(offset, Reason::Overflow),
-            false => self.settle(offset, Terminal::Dropped, now),
+            true => self.end(offset, RemovalReason::Overflow),
+            false => self.settle(offset, FinalState::Dropped, now),
         }
         Some(offset)
     }
@@ -693,7 +699,7 @@ impl Model {
             .values_mut()
             .filter(|message| !matches!(message.at, At::Settled(_)))
         {
-            message.at = At::Settled(Terminal::Dropped);
+            message.at = At::Settled(FinalState::Dropped);
             (message.lane, message.timer, message.asleep) = (None, None, false);
             self.totals.dropped += 1;
         }
@@ -747,7 +753,7 @@ impl Model {
         self.messages.range(self.cursor..).count() as u64
     }
 
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: DeliveryPolicy) {
         self.policy = policy;
         let lanes: BTreeSet<u64> = self.messages.values().filter_map(|message| message.lane).collect();
         for lane in lanes {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use thalweg_log::Micros;
 
-use crate::machine::codec::{Facts, Reader, put, put_signed};
-use crate::machine::entry::{NEVER, State};
-use crate::machine::journal::{Journal, LeaseRun, Verdict};
-use crate::machine::wheel::{Timer, Timers, Wheel};
+use crate::machine::codec::{MessageSnapshot, StateReader, put, put_signed};
+use crate::machine::entry::{MessageState, NEVER};
+use crate::machine::journal::{FailureVerdict, Journal, LeaseRun};
+use crate::machine::timer_wheel::{Timer, TimerWheel, Timers};
 use crate::machine::*;
 
 struct Handles(Vec<Timer>);
@@ -40,7 +40,7 @@ proptest! {
     #[test]
     fn the_wheel_fires_what_an_ordered_map_would(start in 0i64..1 << 50, ops in prop::collection::vec(op(), 1..200)) {
         let mut now = start;
-        let mut wheel = Wheel::new(now);
+        let mut wheel = TimerWheel::new(now);
         let mut handles = Handles(vec![Timer::IDLE; 24]);
         let mut map: BTreeMap<u32, i64> = BTreeMap::new();
         for op in ops {
@@ -67,7 +67,7 @@ proptest! {
                         expected.sort_unstable();
                         prop_assert_eq!(&due, &expected);
                         for handle in due.drain(..) {
-                            prop_assert!(Wheel::take_fired(&mut handles, handle));
+                            prop_assert!(TimerWheel::take_fired(&mut handles, handle));
                             map.remove(&handle);
                         }
                     }
@@ -87,7 +87,7 @@ proptest! {
         let mut bytes = Vec::new();
         put(&mut bytes, unsigned);
         put_signed(&mut bytes, signed);
-        let mut from = Reader::new(&bytes);
+        let mut from = StateReader::new(&bytes);
         prop_assert_eq!((from.u64(), from.i64(), from.is_empty()), (Ok(unsigned), Ok(signed), true));
     }
 
@@ -95,9 +95,9 @@ proptest! {
     fn facts_come_back(facts in facts()) {
         let mut bytes = Vec::new();
         facts.encode(&mut bytes);
-        prop_assert_eq!(Facts::decode(&mut Reader::new(&bytes), true), Ok(facts));
+        prop_assert_eq!(MessageSnapshot::decode(&mut StateReader::new(&bytes), true), Ok(facts));
         for len in 0..bytes.len() {
-            prop_assert!(Facts::decode(&mut Reader::new(&bytes[..len]), true).is_err());
+            prop_assert!(MessageSnapshot::decode(&mut StateReader::new(&bytes[..len]), true).is_err());
         }
     }
 
@@ -125,12 +125,12 @@ proptest! {
         }
         for checkpoint in [&checkpoint, &good_checkpoint] {
             for journal in [&journal, &good_journal, &framed] {
-                if let Ok(mut restoring) = Restoring::new(0, Some(checkpoint)) {
+                if let Ok(mut restoring) = MachineRecovery::new(0, Some(checkpoint)) {
                     let _ = restoring.apply(journal);
                     for offset in restoring.unknown() {
                         restoring.fill(&passing(offset));
                     }
-                    restoring.finish(Policy::default(), 0, |_| true).advance(1 << 50);
+                    restoring.finish(DeliveryPolicy::default(), 0, |_| true).advance(1 << 50);
                 }
             }
             let _ = StreamMachine::restore(checkpoint, 10);
@@ -138,7 +138,7 @@ proptest! {
     }
 }
 
-fn facts() -> impl Strategy<Value = Facts> {
+fn facts() -> impl Strategy<Value = MessageSnapshot> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), 0u8..5);
     (
         any::<u64>(),
@@ -151,14 +151,14 @@ fn facts() -> impl Strategy<Value = Facts> {
         .prop_map(
             |(offset, times, numbers, lane, failures, (has_lane, expires, filled, state))| {
                 let deliveries = numbers[0].max(1);
-                Facts {
+                MessageSnapshot {
                     offset,
                     state: [
-                        State::Delayed,
-                        State::Ready,
-                        State::Leased,
-                        State::Waiting,
-                        State::Ending,
+                        MessageState::Delayed,
+                        MessageState::Ready,
+                        MessageState::Leased,
+                        MessageState::Waiting,
+                        MessageState::Ending,
                     ][state as usize],
                     deliveries,
                     failures,
@@ -170,15 +170,15 @@ fn facts() -> impl Strategy<Value = Facts> {
                     claimed_at: times[3],
                     hint: numbers[2],
                     epoch: numbers[3],
-                    reason: (state == 4).then_some(Reason::Timeout),
+                    reason: (state == 4).then_some(RemovalReason::Timeout),
                     filled,
                 }
             },
         )
 }
 
-fn passing(offset: u64) -> Passing {
-    Passing {
+fn passing(offset: u64) -> MessageMeta {
+    MessageMeta {
         offset,
         lane: Some(offset % 3),
         expires_at: None,
@@ -190,12 +190,12 @@ fn passing(offset: u64) -> Passing {
 
 /// A checkpoint and a journal in which every kind of record occurs.
 fn example() -> (Vec<u8>, Vec<u8>) {
-    let policy = Policy {
+    let policy = DeliveryPolicy {
         max_pending: 10,
-        ..Policy::default()
+        ..DeliveryPolicy::default()
     };
-    let mut machine = Machine::new(policy, 5);
-    let lease = |machine: &mut Machine, offset| machine.pass(&passing(offset), 1, 1_000_000, 7);
+    let mut machine = WorkMachine::new(policy, 5);
+    let lease = |machine: &mut WorkMachine, offset| machine.pass(&passing(offset), 1, 1_000_000, 7);
     let _ = (5..16).map(|offset| lease(&mut machine, offset)).count();
     machine.ack(7, 1, 8).unwrap();
     machine.nack(6, 1, None, 9).unwrap();
@@ -217,10 +217,10 @@ fn example() -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn a_batch_of_claims_and_acks_is_two_records_of_a_few_bytes() {
-    let mut machine = Machine::new(
-        Policy {
-            ordering: Ordering::None,
-            ..Policy::default()
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
+            ordering: LaneOrdering::None,
+            ..DeliveryPolicy::default()
         },
         1000,
     );
@@ -238,14 +238,14 @@ fn a_batch_of_claims_and_acks_is_two_records_of_a_few_bytes() {
 
 #[test]
 fn without_a_journal_nothing_is_written() {
-    let mut machine = Machine::new(Policy::default(), 0).without_journal();
+    let mut machine = WorkMachine::new(DeliveryPolicy::default(), 0).without_journal();
     machine.pass(&passing(0), 1, 1000, 0);
     machine.nack(0, 1, None, 0).unwrap();
     machine.purge(5);
     assert!(!machine.has_journal());
     let mut journal = Journal::default();
     journal.turn_off();
-    journal.failed(1, 1, 1, Verdict::Retry(5));
+    journal.failed(1, 1, 1, FailureVerdict::Retry(5));
     let run = LeaseRun {
         first: 1,
         len: 1,
@@ -263,20 +263,20 @@ fn lengths_in_a_checkpoint_take_no_memory() {
     // Floor 0, 2^40 runs announced; a run 2^40 long behind a hole; a message 2^40 away.
     let mut many = vec![1, 0];
     put(&mut many, 1 << 40);
-    assert!(Restoring::new(0, Some(&many)).is_err());
+    assert!(MachineRecovery::new(0, Some(&many)).is_err());
     let mut long = vec![1, 0, 1, 1];
     put(&mut long, 1 << 40);
     long.push(1);
-    let damaged = Restoring::new(0, Some(&long)).err().unwrap();
+    let damaged = MachineRecovery::new(0, Some(&long)).err().unwrap();
     assert_eq!(damaged.what, "a run lies too far from the floor");
     let mut far = vec![1, 0, 0, 1];
-    Facts {
+    MessageSnapshot {
         filled: true,
-        ..Facts::unfilled(1 << 40)
+        ..MessageSnapshot::unfilled(1 << 40)
     }
     .encode(&mut far);
     assert_eq!(
-        Restoring::new(0, Some(&far)).err().unwrap().what,
+        MachineRecovery::new(0, Some(&far)).err().unwrap().what,
         "a message lies too far from the floor"
     );
 }

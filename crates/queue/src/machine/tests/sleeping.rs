@@ -7,8 +7,8 @@ use crate::machine::*;
 const SECOND: Micros = 1_000_000;
 const HOUR: Micros = 3600 * SECOND;
 
-fn delayed(offset: u64, until: Micros) -> Passing {
-    Passing {
+fn delayed(offset: u64, until: Micros) -> MessageMeta {
+    MessageMeta {
         offset,
         lane: None,
         expires_at: None,
@@ -20,7 +20,7 @@ fn delayed(offset: u64, until: Micros) -> Passing {
 
 #[test]
 fn what_falls_asleep_while_its_span_is_read_sleeps_on_and_is_roused_in_its_time() {
-    let mut machine = Machine::new(Policy::default(), 0);
+    let mut machine = WorkMachine::new(DeliveryPolicy::default(), 0);
     let (first, second) = (delayed(0, HOUR), delayed(1, 2 * HOUR));
     assert!(machine.walk(&first, 0));
     let span = machine.to_rouse(HOUR).unwrap();

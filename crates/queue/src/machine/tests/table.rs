@@ -9,7 +9,7 @@ const SECOND: Micros = 1_000_000;
 const CURRENT: u32 = 2;
 const OLDER: u32 = 1;
 
-fn policy() -> Policy {
+fn policy() -> DeliveryPolicy {
     let backoff = Backoff {
         initial: 5 * SECOND,
         max: 300 * SECOND,
@@ -17,15 +17,15 @@ fn policy() -> Policy {
         jitter: 0.0,
         seed: 0,
     };
-    Policy {
-        ordering: Ordering::None,
+    DeliveryPolicy {
+        ordering: LaneOrdering::None,
         backoff,
-        ..Policy::default()
+        ..DeliveryPolicy::default()
     }
 }
 
-fn message(offset: u64) -> Passing {
-    Passing {
+fn message(offset: u64) -> MessageMeta {
+    MessageMeta {
         offset,
         lane: None,
         expires_at: None,
@@ -35,25 +35,25 @@ fn message(offset: u64) -> Passing {
     }
 }
 
-fn lease_of(passed: Passed) -> Lease {
+fn lease_of(passed: PassOutcome) -> Lease {
     match passed {
-        Passed::Leased(lease) => lease,
+        PassOutcome::Leased(lease) => lease,
         other => panic!("{other:?}"),
     }
 }
 
 /// A machine whose only message is in the state that the column names, at time 0.
-fn column(name: &str, ttl: Option<Micros>) -> Machine {
-    let mut machine = Machine::new(policy(), 0);
+fn column(name: &str, ttl: Option<Micros>) -> WorkMachine {
+    let mut machine = WorkMachine::new(policy(), 0);
     if name == "Delayed" {
-        let delayed = Passing {
+        let delayed = MessageMeta {
             not_before: Some(10 * SECOND),
             ..message(0)
         };
-        assert_eq!(machine.pass(&delayed, 1, 1000 * SECOND, 0), Passed::Taken);
+        assert_eq!(machine.pass(&delayed, 1, 1000 * SECOND, 0), PassOutcome::Taken);
         return machine;
     }
-    let passing = Passing {
+    let passing = MessageMeta {
         expires_at: ttl,
         ..message(0)
     };
@@ -73,27 +73,27 @@ fn column(name: &str, ttl: Option<Micros>) -> Machine {
     machine
 }
 
-fn finish_endings(machine: &mut Machine) {
+fn finish_endings(machine: &mut WorkMachine) {
     for ending in machine.take_ending(10) {
         let kind = match ending.reason {
-            Reason::Expired => Terminal::Expired,
-            Reason::Overflow => Terminal::Dropped,
-            _ => Terminal::Dead,
+            RemovalReason::Expired => FinalState::Expired,
+            RemovalReason::Overflow => FinalState::Dropped,
+            _ => FinalState::Dead,
         };
         assert!(machine.ended(ending.offset, kind, 0));
     }
 }
 
-fn state(machine: &Machine, offset: u64) -> String {
+fn state(machine: &WorkMachine, offset: u64) -> String {
     let counts = machine.counts();
     match machine.find(offset) {
         // Without any delivery there is no receipt to answer, and the end is only counted.
-        Found::Settled(_, None) if counts.dropped > 0 => "Dropped".to_string(),
-        Found::Settled(_, None) if counts.expired > 0 => "Expired".to_string(),
-        Found::Active(entry) => format!("{:?}", machine.store.entries.get(entry).state),
-        Found::Settled(kind, _) => format!("{kind:?}"),
-        Found::Unpassed => "Ready".to_string(),
-        Found::Asleep => "Delayed".to_string(),
+        MessageStatus::Settled(_, None) if counts.dropped > 0 => "Dropped".to_string(),
+        MessageStatus::Settled(_, None) if counts.expired > 0 => "Expired".to_string(),
+        MessageStatus::Active(entry) => format!("{:?}", machine.store.entries.get(entry).state),
+        MessageStatus::Settled(kind, _) => format!("{kind:?}"),
+        MessageStatus::Unpassed => "Ready".to_string(),
+        MessageStatus::Asleep => "Delayed".to_string(),
     }
 }
 
@@ -107,7 +107,7 @@ fn answer<T>(result: Result<T, SettleError>) -> &'static str {
     }
 }
 
-type Event = fn(&mut Machine) -> &'static str;
+type Event = fn(&mut WorkMachine) -> &'static str;
 const COLUMNS: [&str; 7] = ["Delayed", "Ready", "Leased", "Waiting", "Acked", "Dead", "Dropped"];
 
 #[test]
@@ -213,12 +213,12 @@ fn every_cell_of_the_table_is_as_specified() {
     }
 }
 
-fn time(machine: &mut Machine, seconds: Micros) -> &'static str {
+fn time(machine: &mut WorkMachine, seconds: Micros) -> &'static str {
     machine.advance(seconds * SECOND);
     ""
 }
 
-fn claim(machine: &mut Machine) -> &'static str {
+fn claim(machine: &mut WorkMachine) -> &'static str {
     if machine.next_ready(2, SECOND, 0).is_some() {
         "ok"
     } else {
@@ -226,35 +226,37 @@ fn claim(machine: &mut Machine) -> &'static str {
     }
 }
 
-fn purge(machine: &mut Machine) -> &'static str {
+fn purge(machine: &mut WorkMachine) -> &'static str {
     machine.purge(machine.cursor());
     ""
 }
 
 /// Whether the message still has the number of its last delivery.
-fn seek_back(machine: &mut Machine) -> &'static str {
+fn seek_back(machine: &mut WorkMachine) -> &'static str {
     let is_delayed = machine.counts().delayed > 0;
     machine.seek(0);
     if is_delayed {
-        let delayed = Passing {
+        let delayed = MessageMeta {
             not_before: Some(10 * SECOND),
             ..message(0)
         };
         machine.pass(&delayed, 9, SECOND, 0);
     }
     match machine.find(0) {
-        Found::Active(entry) if machine.store.entries.get(entry).deliveries == CURRENT => "kept",
+        MessageStatus::Active(entry) if machine.store.entries.get(entry).deliveries == CURRENT => "kept",
         _ => "",
     }
 }
 
-fn restart(machine: &mut Machine) -> &'static str {
+fn restart(machine: &mut WorkMachine) -> &'static str {
     let mut bytes = Vec::new();
     machine.checkpoint(&mut bytes);
-    *machine = Restoring::new(0, Some(&bytes)).unwrap().finish(policy(), 0, |_| true);
+    *machine = MachineRecovery::new(0, Some(&bytes))
+        .unwrap()
+        .finish(policy(), 0, |_| true);
     if machine.cursor() == 0 {
         machine.pass(
-            &Passing {
+            &MessageMeta {
                 not_before: Some(10 * SECOND),
                 ..message(0)
             },
@@ -284,7 +286,7 @@ fn deadlines_and_retry_times_lead_to_waiting_and_back() {
 
 #[test]
 fn an_exhausted_message_is_dead_at_its_claim_its_nack_and_its_deadline() {
-    let strict = Policy {
+    let strict = DeliveryPolicy {
         max_retries: 1,
         ..policy()
     };
@@ -306,18 +308,18 @@ fn an_exhausted_message_is_dead_at_its_claim_its_nack_and_its_deadline() {
         let endings = machine.take_ending(10);
         assert_eq!(
             (endings.len(), endings[0].reason, endings[0].deliveries),
-            (1, Reason::MaxRetries, 2)
+            (1, RemovalReason::MaxRetries, 2)
         );
         assert_eq!(machine.ack(0, CURRENT, 0), Err(SettleError::Gone));
-        assert!(machine.ended(0, Terminal::Dead, 0));
+        assert!(machine.ended(0, FinalState::Dead, 0));
         assert_eq!(state(&machine, 0), "Dead");
     }
 }
 
 #[test]
 fn total_timeout_runs_from_the_first_delivery_not_from_the_append() {
-    let mut machine = Machine::new(
-        Policy {
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
             total_timeout: 10 * SECOND,
             ..policy()
         },
@@ -331,7 +333,7 @@ fn total_timeout_runs_from_the_first_delivery_not_from_the_append() {
     );
     machine.next_ready(1, SECOND, late + 9 * SECOND).unwrap();
     let outcome = machine.nack(0, 2, Some(0), late + 10 * SECOND);
-    assert_eq!(outcome, Ok(FailOutcome::Ending(Reason::Timeout)));
+    assert_eq!(outcome, Ok(FailOutcome::Ending(RemovalReason::Timeout)));
 }
 
 #[test]
@@ -341,7 +343,7 @@ fn an_expired_lease_stays_until_it_fails() {
     assert_eq!(state(&machine, 0), "Leased");
     assert_eq!(
         machine.nack(0, CURRENT, None, 200 * SECOND),
-        Ok(FailOutcome::Ending(Reason::Expired))
+        Ok(FailOutcome::Ending(RemovalReason::Expired))
     );
 }
 
@@ -359,21 +361,21 @@ fn a_late_ack_counts_if_nobody_else_holds_the_message() {
 
 #[test]
 fn a_failed_move_waits_five_seconds_and_leaves_again_without_holding_its_lane() {
-    let mut machine = Machine::new(
-        Policy {
-            ordering: Ordering::Partition,
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
+            ordering: LaneOrdering::Partition,
             ..policy()
         },
         0,
     );
-    let keyed = |offset| Passing {
+    let keyed = |offset| MessageMeta {
         lane: Some(7),
         ..message(offset)
     };
     lease_of(machine.pass(&keyed(0), 1, SECOND, 0));
     machine.reject(0, 1).unwrap();
     let ending = machine.take_ending(1)[0];
-    assert_eq!((ending.offset, ending.reason), (0, Reason::Rejected));
+    assert_eq!((ending.offset, ending.reason), (0, RemovalReason::Rejected));
     assert_eq!(machine.take_ending(1), [], "named once");
     assert!(machine.move_failed(0, 0));
     assert_eq!(state(&machine, 0), "Waiting");
@@ -392,15 +394,15 @@ fn an_extension_ends_twelve_hours_after_the_claim() {
 
 #[test]
 fn a_failure_ends_the_later_leases_of_its_lane_and_they_come_again_after_it() {
-    let policy = Policy {
-        ordering: Ordering::Partition,
+    let policy = DeliveryPolicy {
+        ordering: LaneOrdering::Partition,
         lane_window: 3,
         ..policy()
     };
-    let mut machine = Machine::new(policy, 0);
+    let mut machine = WorkMachine::new(policy, 0);
     for offset in 0..4 {
         let passed = machine.pass(
-            &Passing {
+            &MessageMeta {
                 lane: Some(7),
                 ..message(offset)
             },
@@ -408,7 +410,7 @@ fn a_failure_ends_the_later_leases_of_its_lane_and_they_come_again_after_it() {
             100 * SECOND,
             0,
         );
-        assert_eq!(matches!(passed, Passed::Leased(_)), offset < 3);
+        assert_eq!(matches!(passed, PassOutcome::Leased(_)), offset < 3);
     }
     machine.nack(1, 1, Some(SECOND), 0).unwrap();
     let states: Vec<String> = (0..4).map(|offset| state(&machine, offset)).collect();
@@ -424,16 +426,16 @@ fn a_failure_ends_the_later_leases_of_its_lane_and_they_come_again_after_it() {
 
 #[test]
 fn what_never_left_the_process_was_not_delivered_whatever_the_order_of_the_reports() {
-    let policy = Policy {
-        ordering: Ordering::Partition,
+    let policy = DeliveryPolicy {
+        ordering: LaneOrdering::Partition,
         lane_window: 3,
         ..policy()
     };
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
-        let mut machine = Machine::new(policy, 0);
+        let mut machine = WorkMachine::new(policy, 0);
         (0..3).for_each(|offset| {
             lease_of(machine.pass(
-                &Passing {
+                &MessageMeta {
                     lane: Some(7),
                     ..message(offset)
                 },
@@ -454,21 +456,21 @@ fn what_never_left_the_process_was_not_delivered_whatever_the_order_of_the_repor
 
 #[test]
 fn a_delayed_message_does_not_hold_its_lane() {
-    let mut machine = Machine::new(
-        Policy {
-            ordering: Ordering::Partition,
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
+            ordering: LaneOrdering::Partition,
             ..policy()
         },
         0,
     );
-    let delayed = Passing {
+    let delayed = MessageMeta {
         lane: Some(7),
         not_before: Some(10 * SECOND),
         ..message(0)
     };
-    assert_eq!(machine.pass(&delayed, 1, SECOND, 0), Passed::Taken);
+    assert_eq!(machine.pass(&delayed, 1, SECOND, 0), PassOutcome::Taken);
     lease_of(machine.pass(
-        &Passing {
+        &MessageMeta {
             lane: Some(7),
             ..message(1)
         },
@@ -478,7 +480,7 @@ fn a_delayed_message_does_not_hold_its_lane() {
     ));
     assert_eq!(
         machine.pass(
-            &Passing {
+            &MessageMeta {
                 lane: Some(7),
                 ..message(2)
             },
@@ -486,7 +488,7 @@ fn a_delayed_message_does_not_hold_its_lane() {
             SECOND,
             0
         ),
-        Passed::Taken
+        PassOutcome::Taken
     );
     machine.advance(10 * SECOND);
     assert_eq!(machine.next_ready(1, SECOND, 10 * SECOND), None);
@@ -496,8 +498,8 @@ fn a_delayed_message_does_not_hold_its_lane() {
 
 #[test]
 fn a_slow_message_leaves_the_window_and_pins_neither_floor_nor_cursor() {
-    let mut machine = Machine::new(
-        Policy {
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
             max_pending: 8,
             ..policy()
         },
@@ -515,18 +517,25 @@ fn a_slow_message_leaves_the_window_and_pins_neither_floor_nor_cursor() {
 
 #[test]
 fn a_full_held_set_stops_the_cursor_until_something_is_settled() {
-    let mut machine = Machine::new(
-        Policy {
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
             max_pending: 4,
             max_held: 2,
             ..policy()
         },
         0,
     );
-    let leased =
-        (0..10).take_while(|offset| matches!(machine.pass(&message(*offset), 1, 1000 * SECOND, 0), Passed::Leased(_)));
+    let leased = (0..10).take_while(|offset| {
+        matches!(
+            machine.pass(&message(*offset), 1, 1000 * SECOND, 0),
+            PassOutcome::Leased(_)
+        )
+    });
     assert_eq!(leased.count(), 6);
-    assert_eq!(machine.pass(&message(6), 1, SECOND, 0), Passed::Full(Full::Held));
+    assert_eq!(
+        machine.pass(&message(6), 1, SECOND, 0),
+        PassOutcome::Full(CursorStop::Held)
+    );
     machine.ack(0, 1, 0).unwrap();
     lease_of(machine.pass(&message(6), 1, SECOND, 0));
 }
@@ -540,8 +549,8 @@ fn backoff_grows_to_its_maximum_and_the_jitter_stays_within_its_part() {
         jitter: 0.2,
         seed: 5,
     };
-    let mut machine = Machine::new(
-        Policy {
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
             backoff,
             max_retries: 100,
             total_timeout: 0,
@@ -572,15 +581,18 @@ fn backoff_grows_to_its_maximum_and_the_jitter_stays_within_its_part() {
 
 #[test]
 fn a_strict_queue_does_not_read_ahead_of_a_busy_lane() {
-    let mut machine = Machine::new(
-        Policy {
-            ordering: Ordering::Strict,
+    let mut machine = WorkMachine::new(
+        DeliveryPolicy {
+            ordering: LaneOrdering::Strict,
             ..policy()
         },
         0,
     );
     lease_of(machine.pass(&message(0), 1, SECOND, 0));
-    assert_eq!(machine.pass(&message(1), 1, SECOND, 0), Passed::Full(Full::Lane));
+    assert_eq!(
+        machine.pass(&message(1), 1, SECOND, 0),
+        PassOutcome::Full(CursorStop::Lane)
+    );
     assert_eq!(machine.cursor(), 1);
     machine.ack(0, 1, 0).unwrap();
     lease_of(machine.pass(&message(1), 1, SECOND, 0));
@@ -588,23 +600,23 @@ fn a_strict_queue_does_not_read_ahead_of_a_busy_lane() {
 
 #[test]
 fn a_message_in_the_dark_expires_without_a_consumer() {
-    let mut machine = Machine::new(policy(), 0);
+    let mut machine = WorkMachine::new(policy(), 0);
     assert!(!machine.walk(&message(0), 0), "it is not expired");
     assert!(machine.walk(
-        &Passing {
+        &MessageMeta {
             expires_at: Some(SECOND),
             ..message(0)
         },
         SECOND
     ));
-    assert_eq!(machine.take_ending(1)[0].reason, Reason::Expired);
-    assert!(machine.ended(0, Terminal::Expired, SECOND));
+    assert_eq!(machine.take_ending(1)[0].reason, RemovalReason::Expired);
+    assert!(machine.ended(0, FinalState::Expired, SECOND));
     assert_eq!((machine.floor(), machine.counts().expired), (1, 1));
 }
 
 #[test]
 fn after_a_seek_back_an_old_receipt_settles_nothing_that_somebody_else_has() {
-    let mut machine = Machine::new(policy(), 0);
+    let mut machine = WorkMachine::new(policy(), 0);
     let first = lease_of(machine.pass(&message(0), 1, 1000 * SECOND, 0));
     assert_eq!(machine.seek(0), 1, "it is known, so the cursor is past it");
     let second = machine.next_ready(2, 1000 * SECOND, 0).unwrap();

@@ -47,7 +47,7 @@ fn every_key_of_the_log_is_read() {
         min_free: Some(1 << 30),
         on_poison: OnPoison::Stay,
         scrub: Duration::ZERO,
-        recover: Recover::Skip,
+        recover: RecoveryMode::Skip,
         io_bytes_per_second: 1 << 20,
         memory: settings.memory,
     };

@@ -19,12 +19,12 @@ fn filters() -> impl Strategy<Value = SmolStr> {
     })
 }
 
-fn starts() -> impl Strategy<Value = Start> {
+fn starts() -> impl Strategy<Value = GroupStart> {
     prop_oneof![
-        Just(Start::Earliest),
-        Just(Start::Latest),
-        any::<u64>().prop_map(Start::Offset),
-        (0..=253_000_000_000_000_000_i64).prop_map(Start::Time),
+        Just(GroupStart::Earliest),
+        Just(GroupStart::Latest),
+        any::<u64>().prop_map(GroupStart::Offset),
+        (0..=253_000_000_000_000_000_i64).prop_map(GroupStart::Time),
     ]
 }
 
@@ -85,10 +85,10 @@ prop_compose! {
         max_depth in 0..=i64::MAX as u64,
         max_bytes in any::<u64>(),
     ) -> QueueSettings {
-        let ordering = Ordering::ALL[ordering];
+        let ordering = QueueOrdering::ALL[ordering];
         QueueSettings {
-            partitions: if ordering == Ordering::Strict { 1 } else { partitions },
-            lane_window: if ordering == Ordering::None { 1 } else { lane_window },
+            partitions: if ordering == QueueOrdering::Strict { 1 } else { partitions },
+            lane_window: if ordering == QueueOrdering::None { 1 } else { lane_window },
             ordering,
             claim_batch, max_in_flight, max_pending, max_message_size, max_depth, max_bytes,
             ..QueueSettings::default()

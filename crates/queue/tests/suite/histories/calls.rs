@@ -9,7 +9,9 @@ use crate::support::{HOUR, SECOND, letters, nack_in, text, up_to};
 use thalweg_log::Micros;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{DeadFilter, DeadSelect, NewMessage, Pause, Produced, QueueError, ResendTo, SeekTo, Verdict};
+use thalweg_queue::{
+    DeadLetterFilter, DeadLetterSelection, NewMessage, Pause, ProduceResult, QueueError, ResendTo, SeekTo, SettleAction,
+};
 
 /// Of so many dedup-ids one is used again soon.
 const IDS: u64 = 6;
@@ -80,7 +82,7 @@ impl World {
         }
     }
 
-    fn note_sent(&mut self, sent: Sent, told: Told, produced: Option<&Produced>) {
+    fn note_sent(&mut self, sent: Sent, told: Told, produced: Option<&ProduceResult>) {
         let place = produced.map(|produced| (produced.partition, produced.offset));
         let Some(id) = &sent.id else {
             assert!(
@@ -153,10 +155,10 @@ impl World {
             .swap_remove(self.random.below(self.held.len() as u64) as usize);
         let text = text(&delivery.message);
         let verdict = match self.random.below(8) {
-            0..5 => Verdict::Ack,
+            0..5 => SettleAction::Ack,
             5 => nack_in(Duration::ZERO),
-            6 => Verdict::Reject { reason: None },
-            _ => Verdict::Extend { visibility: None },
+            6 => SettleAction::Reject { reason: None },
+            _ => SettleAction::Extend { visibility: None },
         };
         let receipt = queue.receipt(&delivery);
         let settled = self
@@ -173,9 +175,9 @@ impl World {
         }
         self.counts.settled += u64::from(told == Told::Done);
         match verdict {
-            Verdict::Ack => self.model.acked(&text, told),
-            Verdict::Reject { .. } => self.model.rejected(&text, told),
-            Verdict::Nack { .. } | Verdict::Extend { .. } => {}
+            SettleAction::Ack => self.model.acked(&text, told),
+            SettleAction::Reject { .. } => self.model.rejected(&text, told),
+            SettleAction::Nack { .. } | SettleAction::Extend { .. } => {}
         }
     }
 
@@ -210,7 +212,7 @@ impl World {
         let verdict = if self.random.one_in(8) {
             nack_in(Duration::ZERO)
         } else {
-            Verdict::Ack
+            SettleAction::Ack
         };
         let receipt = queue.receipt(&delivery);
         let settled = self
@@ -221,7 +223,7 @@ impl World {
             settled => told(settled),
         };
         self.happened(("settled what was read", &text, &verdict, told));
-        if verdict == Verdict::Ack {
+        if verdict == SettleAction::Ack {
             self.model.read_acked(&text, told);
         }
         if told == Told::Done {
@@ -310,7 +312,7 @@ impl World {
 
     pub async fn resend(&mut self) {
         let (queue, _) = self.queue();
-        let all = DeadSelect::Filter(DeadFilter::default());
+        let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
         let resent = self.call(queue.resend(&all, ResendTo::Source, None)).await;
         self.happened(("sent again", resent));
         self.model.resent();
@@ -319,7 +321,7 @@ impl World {
     pub async fn purge_letters(&mut self) {
         let (queue, _) = self.queue();
         let seen: Vec<String> = letters(&queue).await.iter().map(text).collect();
-        let all = DeadSelect::Filter(DeadFilter::default());
+        let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
         let told = told(&self.call(queue.purge_dead(&all)).await);
         self.happened(("letters purged", &seen, told));
         self.model.letters_purged(&seen, told);
@@ -401,7 +403,7 @@ impl World {
     pub async fn look(&mut self) {
         let (queue, _) = self.queue();
         drop(self.call(queue.browse(None, None, 100)).await);
-        drop(self.call(queue.dead_page(&DeadFilter::default(), None, 10)).await);
+        drop(self.call(queue.dead_page(&DeadLetterFilter::default(), None, 10)).await);
     }
 }
 

@@ -6,7 +6,7 @@ use super::ends::Stopped;
 use super::world::{CONSUMERS, Counts, World};
 use crate::support::{DAY, HOUR, SECOND, TODAY, letters, text, up_to};
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::{Pause, QueueError, Verdict};
+use thalweg_queue::{Pause, QueueError, SettleAction};
 
 #[derive(Default)]
 struct Taken {
@@ -100,7 +100,9 @@ impl World {
                 self.model.handed_out(&text);
                 taken.texts.push(text);
             }
-            let verdicts = claimed.iter().map(|delivery| (queue.receipt(delivery), Verdict::Ack));
+            let verdicts = claimed
+                .iter()
+                .map(|delivery| (queue.receipt(delivery), SettleAction::Ack));
             let settled = queue.settle(&group, verdicts.collect(), true).await.unwrap();
             assert!(settled.failed.is_empty(), "{:?}", settled.failed);
         }
@@ -123,7 +125,7 @@ impl World {
                 self.model.read(&text, place);
                 taken.read.insert(text);
             }
-            let verdicts = read.iter().map(|delivery| (queue.receipt(delivery), Verdict::Ack));
+            let verdicts = read.iter().map(|delivery| (queue.receipt(delivery), SettleAction::Ack));
             let settled = queue.settle(&group, verdicts.collect(), true).await.unwrap();
             assert!(settled.failed.is_empty(), "{:?}", settled.failed);
         }

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::{ClaimWant, Delivery, NewMessage, Queue, Verdict};
+use thalweg_queue::{ClaimRequest, Delivery, NewMessage, Queue, SettleAction};
 
 /// Tried again at once.
-pub const NACK_NOW: Verdict = nack_in(Duration::ZERO);
+pub const NACK_NOW: SettleAction = nack_in(Duration::ZERO);
 
 /// Tried again after this time.
-pub const fn nack_in(delay: Duration) -> Verdict {
-    Verdict::Nack {
+pub const fn nack_in(delay: Duration) -> SettleAction {
+    SettleAction::Nack {
         delay: Some(delay),
         reason: None,
     }
 }
 
 /// Dead at once.
-pub const REJECT: Verdict = Verdict::Reject { reason: None };
+pub const REJECT: SettleAction = SettleAction::Reject { reason: None };
 
 /// A message that is to be stored with a key.
 pub fn keyed(key: impl Into<Bytes>, payload: impl Into<Bytes>) -> NewMessage {
@@ -43,18 +43,18 @@ pub async fn put_keyed(queue: &Arc<Queue>, key: &str, text: &str) {
 }
 
 /// So many messages, without waiting for them.
-pub fn up_to(max: u32) -> ClaimWant {
-    ClaimWant {
+pub fn up_to(max: u32) -> ClaimRequest {
+    ClaimRequest {
         max,
-        ..ClaimWant::default()
+        ..ClaimRequest::default()
     }
 }
 
 /// Waits so long for a message.
-pub fn waiting_for(wait: Duration) -> ClaimWant {
-    ClaimWant {
+pub fn waiting_for(wait: Duration) -> ClaimRequest {
+    ClaimRequest {
         wait,
-        ..ClaimWant::default()
+        ..ClaimRequest::default()
     }
 }
 
@@ -73,13 +73,13 @@ pub async fn claim_http(queue: &Arc<Queue>, group: &str, max: u32) -> Vec<Delive
 }
 
 /// What a consumer gets over HTTP.
-pub async fn claim_http_as(queue: &Arc<Queue>, group: &str, consumer: &str, want: ClaimWant) -> Vec<Delivery> {
+pub async fn claim_http_as(queue: &Arc<Queue>, group: &str, consumer: &str, want: ClaimRequest) -> Vec<Delivery> {
     let group = queue.group(group).unwrap();
     queue.claim(&group, consumer, MemberKind::Http, want).await.unwrap()
 }
 
 /// Stores the same verdict about all of them, none of which fails.
-pub async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], verdict: Verdict) {
+pub async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], verdict: SettleAction) {
     let verdicts = deliveries
         .iter()
         .map(|delivery| (queue.receipt(delivery), verdict.clone()))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use thalweg_log::disk::{Disk, Ram};
+use thalweg_log::disk::{Disk, RamDisk};
 
 const DISK_BYTES: u64 = 64 << 20;
 
@@ -28,8 +28,8 @@ fn read(disk: &dyn Disk, name: String) -> Option<(String, Vec<u8>)> {
     Some((name, bytes))
 }
 
-pub fn disk_of(files: &Files) -> Arc<Ram> {
-    let disk = Ram::new(DISK_BYTES);
+pub fn disk_of(files: &Files) -> Arc<RamDisk> {
+    let disk = RamDisk::new(DISK_BYTES);
     for (name, bytes) in files {
         disk.create(name).unwrap().write_at(bytes, 0).unwrap();
     }

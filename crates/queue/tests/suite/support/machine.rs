@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thalweg_log::clock::sim::ManualClock;
 use thalweg_log::clock::{LogClock, TimeSource};
-use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::{EmbeddedLog, LogError, LogOptions, Micros, repair};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Clock, Queue, QueueError, Queues};
@@ -27,7 +27,7 @@ pub struct Machine {
 
 impl Machine {
     pub async fn boot(folder: &Path, wall: Micros) -> Machine {
-        let disk = Arc::new(Folder::open(folder).unwrap());
+        let disk = Arc::new(FolderDisk::open(folder).unwrap());
         Machine::boot_on(disk, log_options(4 << 20, 1 << 20), wall)
             .await
             .unwrap()

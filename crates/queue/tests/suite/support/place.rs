@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogError, LogOptions, Micros, repair};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Clock, Queue, QueueError, Queues, QueuesOptions};
@@ -68,7 +68,7 @@ pub async fn open_small(folder: &Path, memory_bytes: u64) -> Place {
 }
 
 async fn open_folder(folder: &Path, ahead: Duration, memory_bytes: u64) -> Place {
-    let disk = Arc::new(Folder::open(folder).unwrap());
+    let disk = Arc::new(FolderDisk::open(folder).unwrap());
     open_on(disk, &log_options(4 << 20, 1 << 20), ahead, memory_bytes).await
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_queue::{DeadFilter, Delivery, Message, Queue};
+use thalweg_queue::{DeadLetterFilter, Delivery, Message, Queue};
 
 /// Payloads are texts in most tests.
 pub fn text(message: &Message) -> String {
@@ -23,7 +23,7 @@ pub async fn kept(queue: &Arc<Queue>) -> Vec<String> {
 
 /// The dead letters, if they fit on one page.
 pub async fn letters(queue: &Queue) -> Vec<Message> {
-    let page = queue.dead_page(&DeadFilter::default(), None, 1000).await.unwrap();
+    let page = queue.dead_page(&DeadLetterFilter::default(), None, 1000).await.unwrap();
     page.letters
 }
 

@@ -70,13 +70,13 @@ fn whatever_is_called_with_whatever_ends_and_the_next_call_is_made() {
     };
     let (cases, seed) = (number("THALWEG_SCRIPT_CASES", 300), number("THALWEG_SCRIPT_SEED", 1));
     let timeout = Duration::from_millis(50);
-    let guard = Guard {
+    let guard = GuardOptions {
         // What is lost stays lost for as long as it likes.
         lost_max: usize::MAX,
-        ..Guard::default()
+        ..GuardOptions::default()
     };
     let mut bench = Bench::new(
-        &[(Form::Body, CALL), (Form::Body, "new Map(); return msg")],
+        &[(ScriptForm::Body, CALL), (ScriptForm::Body, "new Map(); return msg")],
         timeout,
         guard,
     );

@@ -3,7 +3,7 @@
 use oxc_ast::ast;
 use oxc_span::{GetSpan, Span};
 
-use super::{Binding, Compiled, Compiler, is_meta};
+use super::{Binding, CompileResult, Compiler, is_meta};
 use crate::ConsoleLevel;
 use crate::native::heap::Js;
 use crate::native::ir::{Argument, CacheCall, Element, Expr, Global, Method};
@@ -31,7 +31,7 @@ fn takes_function(method: Method) -> bool {
 }
 
 impl Compiler<'_> {
-    pub(super) fn call(&mut self, call: &ast::CallExpression<'_>) -> Compiled<Expr> {
+    pub(super) fn call(&mut self, call: &ast::CallExpression<'_>) -> CompileResult<Expr> {
         if call.optional {
             return self.refuse("an optional call", call.span);
         }
@@ -44,7 +44,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn named_call(&mut self, name: &str, call: &ast::CallExpression<'_>) -> Compiled<Expr> {
+    fn named_call(&mut self, name: &str, call: &ast::CallExpression<'_>) -> CompileResult<Expr> {
         match self.lookup(name) {
             Some(Binding::Function { number, reached }) => {
                 let arguments = self.plain_arguments(call)?;
@@ -63,7 +63,11 @@ impl Compiler<'_> {
         }
     }
 
-    fn member_call(&mut self, member: &ast::MemberExpression<'_>, call: &ast::CallExpression<'_>) -> Compiled<Expr> {
+    fn member_call(
+        &mut self,
+        member: &ast::MemberExpression<'_>,
+        call: &ast::CallExpression<'_>,
+    ) -> CompileResult<Expr> {
         let ast::MemberExpression::StaticMemberExpression(access) = member else {
             return self.refuse("a method by a computed name", call.span);
         };
@@ -111,7 +115,7 @@ impl Compiler<'_> {
             && self.is_global("Object")
     }
 
-    fn global_call(&mut self, object: &str, name: &str, call: &ast::CallExpression<'_>) -> Compiled<Expr> {
+    fn global_call(&mut self, object: &str, name: &str, call: &ast::CallExpression<'_>) -> CompileResult<Expr> {
         let console = match (object, name) {
             ("console", "debug") => Some(ConsoleLevel::Debug),
             ("console", "log" | "info") => Some(ConsoleLevel::Info),
@@ -160,7 +164,7 @@ impl Compiler<'_> {
     }
 
     /// Arguments that are values, without spread.
-    fn plain_arguments(&mut self, call: &ast::CallExpression<'_>) -> Compiled<Vec<Expr>> {
+    fn plain_arguments(&mut self, call: &ast::CallExpression<'_>) -> CompileResult<Vec<Expr>> {
         let mut arguments = Vec::with_capacity(call.arguments.len());
         for argument in &call.arguments {
             match argument.as_expression() {
@@ -171,7 +175,7 @@ impl Compiler<'_> {
         Ok(arguments)
     }
 
-    fn argument_elements(&mut self, call: &ast::CallExpression<'_>) -> Compiled<Vec<Element>> {
+    fn argument_elements(&mut self, call: &ast::CallExpression<'_>) -> CompileResult<Vec<Element>> {
         let mut arguments = Vec::with_capacity(call.arguments.len());
         for argument in &call.arguments {
             arguments.push(match argument {
@@ -182,7 +186,7 @@ impl Compiler<'_> {
         Ok(arguments)
     }
 
-    fn argument(&mut self, argument: &ast::Argument<'_>, may_be_function: bool) -> Compiled<Argument> {
+    fn argument(&mut self, argument: &ast::Argument<'_>, may_be_function: bool) -> CompileResult<Argument> {
         let expression = match argument {
             ast::Argument::SpreadElement(spread) => return Ok(Argument::Spread(self.expr(&spread.argument)?)),
             other => other.to_expression(),
@@ -208,7 +212,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn function_by_name(&mut self, name: &str, span: Span) -> Compiled<Argument> {
+    fn function_by_name(&mut self, name: &str, span: Span) -> CompileResult<Argument> {
         match (self.lookup(name), Global::named(name)) {
             (Some(Binding::Function { number, reached: None }), _) => Ok(Argument::Function(number)),
             (Some(Binding::Function { .. }), _) => self.refuse("a function in a constant, given to a method", span),
@@ -218,7 +222,7 @@ impl Compiler<'_> {
     }
 
     /// `new Date(…)`, the only object with a constructor here.
-    pub(super) fn construction(&mut self, new: &ast::NewExpression<'_>) -> Compiled<Expr> {
+    pub(super) fn construction(&mut self, new: &ast::NewExpression<'_>) -> CompileResult<Expr> {
         match &new.callee {
             ast::Expression::Identifier(callee) if callee.name == "Date" && self.is_global("Date") => {
                 if new.arguments.is_empty() {

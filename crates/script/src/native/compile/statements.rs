@@ -4,21 +4,21 @@ use oxc_ast::ast;
 use oxc_span::{GetSpan, Span};
 use smallvec::SmallVec;
 
-use super::{Binding, Compiled, Compiler, Frame, LEVELS_MAX, Scope};
+use super::{Binding, CompileResult, Compiler, Frame, LEVELS_MAX, Scope};
 use crate::native::heap::Js;
-use crate::native::ir::{Block, Bound, Expr, Function, Pattern, Stmt};
+use crate::native::ir::{BindingElement, Block, Expr, Pattern, ScriptFunction, Stmt};
 
 impl<'s> Compiler<'s> {
     /// The function around the whole script.
-    pub(super) fn script(&mut self, function: &ast::Function<'_>) -> Compiled<()> {
+    pub(super) fn script(&mut self, function: &ast::Function<'_>) -> CompileResult<()> {
         let Some(body) = &function.body else {
             return self.refuse("what only QuickJS can parse", function.span);
         };
-        self.functions.push(Function::default());
+        self.functions.push(ScriptFunction::default());
         self.function(0, &function.params, body, function.span)
     }
 
-    pub(super) fn arrow(&mut self, arrow: &ast::ArrowFunctionExpression<'_>) -> Compiled<usize> {
+    pub(super) fn arrow(&mut self, arrow: &ast::ArrowFunctionExpression<'_>) -> CompileResult<usize> {
         if arrow.r#async {
             return self.refuse("an async function", arrow.span);
         }
@@ -34,7 +34,7 @@ impl<'s> Compiler<'s> {
         Ok(number)
     }
 
-    pub(super) fn function_expression(&mut self, function: &ast::Function<'_>, span: Span) -> Compiled<usize> {
+    pub(super) fn function_expression(&mut self, function: &ast::Function<'_>, span: Span) -> CompileResult<usize> {
         if function.id.is_some() {
             return self.refuse("a function expression with a name of its own", span);
         }
@@ -44,11 +44,11 @@ impl<'s> Compiler<'s> {
     }
 
     fn reserve(&mut self) -> usize {
-        self.functions.push(Function::default());
+        self.functions.push(ScriptFunction::default());
         self.functions.len() - 1
     }
 
-    fn declared_function(&mut self, number: usize, function: &ast::Function<'_>) -> Compiled<()> {
+    fn declared_function(&mut self, number: usize, function: &ast::Function<'_>) -> CompileResult<()> {
         match &function.body {
             Some(body) if !function.generator && !function.r#async => {
                 self.function(number, &function.params, body, function.span)
@@ -63,7 +63,7 @@ impl<'s> Compiler<'s> {
         parameters: &ast::FormalParameters<'_>,
         body: &ast::FunctionBody<'_>,
         span: Span,
-    ) -> Compiled<()> {
+    ) -> CompileResult<()> {
         if self.frames.len() >= LEVELS_MAX {
             return self.refuse("functions nested deeply", span);
         }
@@ -75,7 +75,7 @@ impl<'s> Compiler<'s> {
         let frame = self.frames.pop();
         let (bounds, hoisted, body) = compiled?;
         if let (Some(place), Some(frame)) = (self.functions.get_mut(number), frame) {
-            *place = Function {
+            *place = ScriptFunction {
                 level,
                 parameters: bounds,
                 slots: frame.slots,
@@ -91,7 +91,7 @@ impl<'s> Compiler<'s> {
         &mut self,
         parameters: &ast::FormalParameters<'_>,
         body: &ast::FunctionBody<'_>,
-    ) -> Compiled<(Vec<Bound>, SmallVec<[u16; 4]>, Vec<Stmt>)> {
+    ) -> CompileResult<(Vec<BindingElement>, SmallVec<[u16; 4]>, Vec<Stmt>)> {
         if let Some(rest) = &parameters.rest {
             return self.refuse("rest parameters", rest.span);
         }
@@ -108,7 +108,7 @@ impl<'s> Compiler<'s> {
                 None => None,
             };
             let pattern = self.pattern(&parameter.pattern)?;
-            bounds.push(Bound { pattern, default });
+            bounds.push(BindingElement { pattern, default });
         }
         let mut hoisted = SmallVec::new();
         let mut names = Vec::new();
@@ -138,7 +138,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Names that `var` declares anywhere in a function.
-    fn var_names(&self, statement: &ast::Statement<'_>, names: &mut Vec<(String, Span)>) -> Compiled<()> {
+    fn var_names(&self, statement: &ast::Statement<'_>, names: &mut Vec<(String, Span)>) -> CompileResult<()> {
         use ast::Statement as S;
         let mut of_declaration = |declaration: &ast::VariableDeclaration<'_>| {
             if declaration.kind != ast::VariableDeclarationKind::Var {
@@ -206,7 +206,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn declare_pattern(&mut self, pattern: &ast::BindingPattern<'_>, is_constant: bool) -> Compiled<()> {
+    fn declare_pattern(&mut self, pattern: &ast::BindingPattern<'_>, is_constant: bool) -> CompileResult<()> {
         match pattern {
             ast::BindingPattern::BindingIdentifier(identifier) => {
                 let slot = self.new_slot(identifier.span)?;
@@ -232,7 +232,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Declares what `let`, `const` and `function` declare in a list of statements, then compiles these.
-    fn block_body(&mut self, statements: &[ast::Statement<'_>], is_function: bool) -> Compiled<Vec<Stmt>> {
+    fn block_body(&mut self, statements: &[ast::Statement<'_>], is_function: bool) -> CompileResult<Vec<Stmt>> {
         let mut functions = Vec::new();
         for statement in statements {
             match statement {
@@ -259,7 +259,7 @@ impl<'s> Compiler<'s> {
         Ok(body)
     }
 
-    fn declare_all(&mut self, declaration: &ast::VariableDeclaration<'_>) -> Compiled<()> {
+    fn declare_all(&mut self, declaration: &ast::VariableDeclaration<'_>) -> CompileResult<()> {
         let is_constant = match declaration.kind {
             ast::VariableDeclarationKind::Var => return Ok(()),
             ast::VariableDeclarationKind::Let => false,
@@ -284,7 +284,7 @@ impl<'s> Compiler<'s> {
         &mut self,
         declaration: &ast::VariableDeclaration<'_>,
         out: &mut Vec<Stmt>,
-    ) -> Compiled<()> {
+    ) -> CompileResult<()> {
         for declarator in &declaration.declarations {
             if let (ast::BindingPattern::BindingIdentifier(name), Some(init)) = (&declarator.id, &declarator.init)
                 && let Some(Binding::Function {
@@ -308,7 +308,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// `const name = (…) => …`.
-    fn constant_function(&mut self, number: usize, init: &ast::Expression<'_>) -> Compiled<()> {
+    fn constant_function(&mut self, number: usize, init: &ast::Expression<'_>) -> CompileResult<()> {
         match init {
             ast::Expression::ArrowFunctionExpression(arrow) => {
                 let made = self.arrow(arrow)?;
@@ -323,7 +323,10 @@ impl<'s> Compiler<'s> {
     }
 
     /// Compiles a block with a scope of its own.
-    fn scoped<T>(&mut self, inner: impl FnOnce(&mut Self) -> Compiled<T>) -> Compiled<(T, Option<(u16, u16)>)> {
+    fn scoped<T>(
+        &mut self,
+        inner: impl FnOnce(&mut Self) -> CompileResult<T>,
+    ) -> CompileResult<(T, Option<(u16, u16)>)> {
         let first = self.frames.last().map_or(0, |frame| frame.slots);
         self.scopes.push(Scope::default());
         let compiled = inner(self);
@@ -332,13 +335,13 @@ impl<'s> Compiler<'s> {
         Ok((compiled?, (end > first).then_some((first, end))))
     }
 
-    fn block(&mut self, statements: &[ast::Statement<'_>]) -> Compiled<Block> {
+    fn block(&mut self, statements: &[ast::Statement<'_>]) -> CompileResult<Block> {
         let (body, fresh) = self.scoped(|inner| inner.block_body(statements, false))?;
         Ok(Block { fresh, body })
     }
 
     /// The body of a loop or branch, with a scope of its own.
-    fn body(&mut self, statement: &ast::Statement<'_>) -> Compiled<Block> {
+    fn body(&mut self, statement: &ast::Statement<'_>) -> CompileResult<Block> {
         match statement {
             ast::Statement::BlockStatement(block) => self.block(&block.body),
             other => {
@@ -349,18 +352,18 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    fn boxed_body(&mut self, statement: &ast::Statement<'_>) -> Compiled<Box<Stmt>> {
+    fn boxed_body(&mut self, statement: &ast::Statement<'_>) -> CompileResult<Box<Stmt>> {
         self.body(statement).map(|block| Box::new(Stmt::Block(block)))
     }
 
-    fn statement(&mut self, statement: &ast::Statement<'_>, out: &mut Vec<Stmt>) -> Compiled<()> {
+    fn statement(&mut self, statement: &ast::Statement<'_>, out: &mut Vec<Stmt>) -> CompileResult<()> {
         self.deeper(statement.span())?;
         let compiled = self.one_statement(statement, out);
         self.depth -= 1;
         compiled
     }
 
-    fn one_statement(&mut self, statement: &ast::Statement<'_>, out: &mut Vec<Stmt>) -> Compiled<()> {
+    fn one_statement(&mut self, statement: &ast::Statement<'_>, out: &mut Vec<Stmt>) -> CompileResult<()> {
         use ast::Statement as S;
         let span = statement.span();
         out.push(match statement {
@@ -433,14 +436,14 @@ impl<'s> Compiler<'s> {
     }
 
     /// What a function gives back. Giving back `msg` is not looking at it.
-    fn returned(&mut self, argument: &ast::Expression<'_>) -> Compiled<Expr> {
+    fn returned(&mut self, argument: &ast::Expression<'_>) -> CompileResult<Expr> {
         match self.frames.len() {
             1 => self.holder(argument),
             _ => self.expr(argument),
         }
     }
 
-    fn for_parts(&mut self, each: &ast::ForStatement<'_>) -> Compiled<Stmt> {
+    fn for_parts(&mut self, each: &ast::ForStatement<'_>) -> CompileResult<Stmt> {
         let init = match &each.init {
             None => None,
             Some(ast::ForStatementInit::VariableDeclaration(declaration)) => {
@@ -471,7 +474,7 @@ impl<'s> Compiler<'s> {
         left: &ast::ForStatementLeft<'_>,
         right: &ast::Expression<'_>,
         body: &ast::Statement<'_>,
-    ) -> Compiled<(Pattern, Expr, Block)> {
+    ) -> CompileResult<(Pattern, Expr, Block)> {
         let ast::ForStatementLeft::VariableDeclaration(declaration) = left else {
             return self.refuse("a loop over a variable that it does not declare", left.span());
         };
@@ -487,7 +490,7 @@ impl<'s> Compiler<'s> {
         Ok((pattern, list, inner))
     }
 
-    fn switch(&mut self, switch: &ast::SwitchStatement<'_>) -> Compiled<Stmt> {
+    fn switch(&mut self, switch: &ast::SwitchStatement<'_>) -> CompileResult<Stmt> {
         let value = self.expr(&switch.discriminant)?;
         let (parts, fresh) = self.scoped(|inner| {
             for case in &switch.cases {

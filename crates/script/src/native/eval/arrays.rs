@@ -1,16 +1,16 @@
 //! Methods of arrays.
 
 use super::texts::relative;
-use super::{Arguments, Call, Callback};
+use super::{Arguments, Callback, Evaluator};
 use crate::native::coerce;
-use crate::native::heap::{Js, Ref, Run, bail};
+use crate::native::heap::{EvalResult, Js, ObjectRef, bail};
 use crate::native::ir::Method;
 
 /// Arrays within each other.
 const NESTED_MAX: usize = 32;
 
-impl Call<'_, '_> {
-    pub(super) fn array_method(&mut self, place: Ref, method: Method, arguments: &Arguments) -> Run<Js> {
+impl Evaluator<'_, '_> {
+    pub(super) fn array_method(&mut self, place: ObjectRef, method: Method, arguments: &Arguments) -> EvalResult<Js> {
         match arguments.callback {
             Some((0, callback)) => return self.walk(place, method, callback, arguments),
             Some(_) => return bail("a function in the place of a value"),
@@ -133,13 +133,13 @@ impl Call<'_, '_> {
         }
     }
 
-    fn copy(&mut self, place: Ref) -> Run<Vec<Js>> {
+    fn copy(&mut self, place: ObjectRef) -> EvalResult<Vec<Js>> {
         let elements = self.heap.elements(place)?.cloned().unwrap_or_default();
         self.heap.spend(elements.len() * size_of::<Js>())?;
         Ok(elements)
     }
 
-    fn splice(&mut self, place: Ref, length: usize, arguments: &Arguments) -> Run<Js> {
+    fn splice(&mut self, place: ObjectRef, length: usize, arguments: &Arguments) -> EvalResult<Js> {
         let from = relative(self.integer(arguments.get(0), 0.0)?, length);
         let rest = length - from;
         // Without a count it is all of the rest, and with one that is undefined nothing.
@@ -158,7 +158,7 @@ impl Call<'_, '_> {
     }
 
     /// Adds the elements, and those of arrays among them, down to a depth. An array that contains itself ends at QuickJS.
-    fn flatten(&mut self, place: Ref, depth: f64, level: usize, flat: &mut Vec<Js>) -> Run<()> {
+    fn flatten(&mut self, place: ObjectRef, depth: f64, level: usize, flat: &mut Vec<Js>) -> EvalResult<()> {
         if level > NESTED_MAX {
             return bail("deeply nested arrays");
         }
@@ -175,7 +175,7 @@ impl Call<'_, '_> {
     }
 
     /// By the texts of the elements; what is undefined comes last.
-    fn sort(&mut self, place: Ref) -> Run<Js> {
+    fn sort(&mut self, place: ObjectRef) -> EvalResult<Js> {
         let elements = self.copy(place)?;
         let mut keyed = Vec::with_capacity(elements.len());
         let mut undefined = 0;
@@ -195,7 +195,7 @@ impl Call<'_, '_> {
     }
 
     /// Methods that call a function with each element. The length is that at the start; elements are read when their turn comes.
-    fn walk(&mut self, place: Ref, method: Method, callback: Callback, arguments: &Arguments) -> Run<Js> {
+    fn walk(&mut self, place: ObjectRef, method: Method, callback: Callback, arguments: &Arguments) -> EvalResult<Js> {
         let length = self.heap.elements(place)?.map_or(0, |elements| elements.len());
         if matches!(method, Method::Reduce | Method::ReduceRight) {
             return self.reduce(place, length, method == Method::ReduceRight, (callback, arguments));
@@ -232,11 +232,11 @@ impl Call<'_, '_> {
 
     fn reduce(
         &mut self,
-        place: Ref,
+        place: ObjectRef,
         length: usize,
         from_the_end: bool,
         (callback, arguments): (Callback, &Arguments),
-    ) -> Run<Js> {
+    ) -> EvalResult<Js> {
         let at = |turn: usize| if from_the_end { length - 1 - turn } else { turn };
         let mut turns = 0..length;
         let mut sum = match (arguments.values.get(1), turns.len()) {
@@ -255,7 +255,7 @@ impl Call<'_, '_> {
         Ok(sum)
     }
 
-    fn element(&mut self, place: Ref, i: usize) -> Run<Js> {
+    fn element(&mut self, place: ObjectRef, i: usize) -> EvalResult<Js> {
         match self.heap.elements(place)?.and_then(|elements| elements.get(i)) {
             Some(element) => Ok(element.clone()),
             None => bail("an array that shrinks while it is walked over"),

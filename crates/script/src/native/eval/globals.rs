@@ -1,12 +1,12 @@
 //! Functions of the language that have names of their own.
 
-use super::Call;
-use crate::native::heap::{Js, Object, Run, bail, property_name};
+use super::Evaluator;
+use crate::native::heap::{EvalResult, HeapObject, Js, bail, property_name};
 use crate::native::ir::Global;
 use crate::native::{arithmetic, coerce, date, json, number};
 
-impl Call<'_, '_> {
-    pub(super) fn global_call(&mut self, global: Global, arguments: &[Js]) -> Run<Js> {
+impl Evaluator<'_, '_> {
+    pub(super) fn global_call(&mut self, global: Global, arguments: &[Js]) -> EvalResult<Js> {
         use Global as G;
         let first = arguments.first().unwrap_or(&Js::Undefined);
         let second = arguments.get(1).unwrap_or(&Js::Undefined);
@@ -72,7 +72,7 @@ impl Call<'_, '_> {
             }
             G::ObjectFromEntries => {
                 let members = self.heap.members();
-                let object = self.heap.add(Object::Plain(members))?;
+                let object = self.heap.add(HeapObject::Plain(members))?;
                 for entry in self.list(first)? {
                     let (Js::Object(entry), Js::Object(place)) = (&entry, &object) else {
                         return bail("an entry that is no array");
@@ -133,7 +133,7 @@ impl Call<'_, '_> {
         })
     }
 
-    fn extreme(&mut self, global: Global, arguments: &[Js]) -> Run<Js> {
+    fn extreme(&mut self, global: Global, arguments: &[Js]) -> EvalResult<Js> {
         let is_max = global == Global::MathMax;
         let mut result = if is_max { f64::NEG_INFINITY } else { f64::INFINITY };
         for argument in arguments {
@@ -151,7 +151,7 @@ impl Call<'_, '_> {
         Ok(Js::Number(result))
     }
 
-    fn members_of(&mut self, global: Global, object: &Js) -> Run<Js> {
+    fn members_of(&mut self, global: Global, object: &Js) -> EvalResult<Js> {
         let Js::Object(place) = object else {
             return bail("the members of what is no object");
         };

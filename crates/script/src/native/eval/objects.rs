@@ -2,14 +2,14 @@
 
 use thalweg_record::Text;
 
-use super::{Arguments, Call, texts};
-use crate::native::heap::{Js, Object, Ref, Run, array_index, bail, is_inherited, property_name};
+use super::{Arguments, Evaluator, texts};
+use crate::native::heap::{EvalResult, HeapObject, Js, ObjectRef, array_index, bail, is_inherited, property_name};
 use crate::native::ir::Method;
 use crate::native::{coerce, date, number};
 
-impl Call<'_, '_> {
+impl Evaluator<'_, '_> {
     /// `value.name`.
-    pub(super) fn member(&mut self, value: &Js, name: &Text) -> Run<Js> {
+    pub(super) fn member(&mut self, value: &Js, name: &Text) -> EvalResult<Js> {
         match value {
             Js::Object(place) => self.heap.get(*place, name),
             Js::Text(text) => {
@@ -25,7 +25,7 @@ impl Call<'_, '_> {
     }
 
     /// `value[key]`.
-    pub(super) fn index(&mut self, value: &Js, key: &Js) -> Run<Js> {
+    pub(super) fn index(&mut self, value: &Js, key: &Js) -> EvalResult<Js> {
         if let (Js::Object(place), Js::Number(index)) = (value, key)
             && *index >= 0.0
             && index.fract() == 0.0
@@ -38,13 +38,13 @@ impl Call<'_, '_> {
     }
 
     /// `name in object`.
-    pub(super) fn has(&mut self, name: &Js, object: &Js) -> Run<bool> {
+    pub(super) fn has(&mut self, name: &Js, object: &Js) -> EvalResult<bool> {
         let Js::Object(place) = object else {
             return bail("in of what is no object");
         };
         let name = property_name(&mut self.heap, name)?;
         let is_array = self.heap.is_array(*place);
-        if *place == Ref::MSG && name == "payload" {
+        if *place == ObjectRef::MSG && name == "payload" {
             return Ok(true);
         }
         match self.heap.has_own(*place, &name)? {
@@ -57,7 +57,7 @@ impl Call<'_, '_> {
     }
 
     /// Copies the members of a value into an object, as `{...value}` and `Object.assign` do.
-    pub(super) fn copy_members(&mut self, into: Ref, source: &Js) -> Run<()> {
+    pub(super) fn copy_members(&mut self, into: ObjectRef, source: &Js) -> EvalResult<()> {
         match source {
             Js::Undefined | Js::Null | Js::Bool(_) | Js::Number(_) => Ok(()),
             Js::Object(place) => {
@@ -70,7 +70,7 @@ impl Call<'_, '_> {
         }
     }
 
-    pub(super) fn method(&mut self, receiver: Js, method: Method, arguments: Arguments) -> Run<Js> {
+    pub(super) fn method(&mut self, receiver: Js, method: Method, arguments: Arguments) -> EvalResult<Js> {
         match &receiver {
             Js::Text(text) => self.text_method(text, method, &arguments),
             Js::Number(n) => self.number_method(*n, method, &arguments),
@@ -80,11 +80,11 @@ impl Call<'_, '_> {
                     return self.array_method(*place, method, &arguments);
                 }
                 match self.heap.seen(*place) {
-                    Some(Object::Date(ms)) => {
+                    Some(HeapObject::Date(ms)) => {
                         let ms = *ms;
                         self.date_method(ms, method)
                     }
-                    Some(Object::Regex(regex)) => {
+                    Some(HeapObject::Regex(regex)) => {
                         let regex = *regex;
                         self.regex_method(regex, method, &arguments)
                     }
@@ -95,7 +95,7 @@ impl Call<'_, '_> {
         }
     }
 
-    fn number_method(&mut self, n: f64, method: Method, arguments: &Arguments) -> Run<Js> {
+    fn number_method(&mut self, n: f64, method: Method, arguments: &Arguments) -> EvalResult<Js> {
         let argument = arguments.get(0);
         match method {
             Method::ToFixed => {
@@ -146,7 +146,7 @@ impl Call<'_, '_> {
         }
     }
 
-    fn object_method(&mut self, place: Ref, method: Method, arguments: &Arguments) -> Run<Js> {
+    fn object_method(&mut self, place: ObjectRef, method: Method, arguments: &Arguments) -> EvalResult<Js> {
         // A member of that name would be called instead.
         match method {
             Method::HasOwnProperty if !self.heap.has_own(place, "hasOwnProperty")? => {
@@ -157,7 +157,7 @@ impl Call<'_, '_> {
         }
     }
 
-    fn date_method(&mut self, ms: f64, method: Method) -> Run<Js> {
+    fn date_method(&mut self, ms: f64, method: Method) -> EvalResult<Js> {
         let part = |part: i64| Ok(Js::Number(part as f64));
         match method {
             Method::GetTime | Method::ValueOf => Ok(Js::Number(ms)),
@@ -174,7 +174,7 @@ impl Call<'_, '_> {
         }
     }
 
-    fn regex_method(&mut self, regex: usize, method: Method, arguments: &Arguments) -> Run<Js> {
+    fn regex_method(&mut self, regex: usize, method: Method, arguments: &Arguments) -> EvalResult<Js> {
         let code = self.code;
         match (method, code.regexes.get(regex)) {
             (Method::Test, Some(regex)) if !regex.is_global => {
@@ -186,7 +186,7 @@ impl Call<'_, '_> {
     }
 
     /// `new Date(…)`.
-    pub(super) fn date(&mut self, argument: Option<&Js>) -> Run<Js> {
+    pub(super) fn date(&mut self, argument: Option<&Js>) -> EvalResult<Js> {
         let ms = match argument {
             None => {
                 self.heap.depends = true;
@@ -195,11 +195,11 @@ impl Call<'_, '_> {
             Some(Js::Number(ms)) => date::clipped(*ms),
             Some(Js::Text(text)) => date::parse(text)?,
             Some(Js::Object(place)) => match self.heap.object(*place)? {
-                Object::Date(ms) => *ms,
+                HeapObject::Date(ms) => *ms,
                 _ => return bail("a date from an object"),
             },
             Some(other) => date::clipped(coerce::number(&mut self.heap, &other.clone())?),
         };
-        self.heap.add(Object::Date(ms))
+        self.heap.add(HeapObject::Date(ms))
     }
 }

@@ -2,12 +2,12 @@
 
 use thalweg_record::Text;
 
-use super::{Call, Flow};
-use crate::native::heap::{Js, Run, bail, property_name};
-use crate::native::ir::{Block, Bound, Expr, Key, Pattern};
+use super::{Completion, Evaluator};
+use crate::native::heap::{EvalResult, Js, bail, property_name};
+use crate::native::ir::{BindingElement, Block, Expr, Key, Pattern};
 
-impl<'c> Call<'c, '_> {
-    pub(super) fn bind(&mut self, bound: &'c Bound, value: Js) -> Run<()> {
+impl<'c> Evaluator<'c, '_> {
+    pub(super) fn bind(&mut self, bound: &'c BindingElement, value: Js) -> EvalResult<()> {
         let value = match (&value, &bound.default) {
             (Js::Undefined, Some(default)) => self.expr(default)?,
             _ => value,
@@ -15,7 +15,7 @@ impl<'c> Call<'c, '_> {
         self.put(&bound.pattern, value)
     }
 
-    pub(super) fn put(&mut self, pattern: &'c Pattern, value: Js) -> Run<()> {
+    pub(super) fn put(&mut self, pattern: &'c Pattern, value: Js) -> EvalResult<()> {
         match pattern {
             Pattern::Slot(slot) => self.set_local(*slot, value),
             Pattern::Object(members) => {
@@ -71,7 +71,7 @@ impl<'c> Call<'c, '_> {
     }
 
     /// What `...value` is: the elements of an array, the characters of a text.
-    pub(super) fn list(&mut self, value: &Js) -> Run<Vec<Js>> {
+    pub(super) fn list(&mut self, value: &Js) -> EvalResult<Vec<Js>> {
         Ok(match value {
             Js::Text(text) => {
                 self.heap.spend(text.len() * size_of::<Js>())?;
@@ -89,7 +89,7 @@ impl<'c> Call<'c, '_> {
         })
     }
 
-    pub(super) fn for_of(&mut self, pattern: &'c Pattern, list: &'c Expr, body: &'c Block) -> Run<Flow> {
+    pub(super) fn for_of(&mut self, pattern: &'c Pattern, list: &'c Expr, body: &'c Block) -> EvalResult<Completion> {
         // The variable of the loop is undeclared while its list is made.
         self.begin(body);
         let list = self.expr(list)?;
@@ -112,14 +112,14 @@ impl<'c> Call<'c, '_> {
                 return Ok(ended);
             }
         }
-        Ok(Flow::Next)
+        Ok(Completion::Next)
     }
 
-    pub(super) fn for_in(&mut self, pattern: &'c Pattern, object: &'c Expr, body: &'c Block) -> Run<Flow> {
+    pub(super) fn for_in(&mut self, pattern: &'c Pattern, object: &'c Expr, body: &'c Block) -> EvalResult<Completion> {
         self.begin(body);
         let place = match self.expr(object)? {
             Js::Object(place) => place,
-            Js::Undefined | Js::Null => return Ok(Flow::Next),
+            Js::Undefined | Js::Null => return Ok(Completion::Next),
             _ => return bail("a loop over the members of what is no object"),
         };
         for name in self.heap.keys(place)? {
@@ -131,18 +131,18 @@ impl<'c> Call<'c, '_> {
                 return Ok(ended);
             }
         }
-        Ok(Flow::Next)
+        Ok(Completion::Next)
     }
 
     /// One turn of a loop; how the loop ends, if it does.
-    fn turn(&mut self, pattern: &'c Pattern, value: Js, body: &'c Block) -> Run<Option<Flow>> {
+    fn turn(&mut self, pattern: &'c Pattern, value: Js, body: &'c Block) -> EvalResult<Option<Completion>> {
         self.step()?;
         self.begin(body);
         self.put(pattern, value)?;
         Ok(match self.statements(&body.body)? {
-            Flow::Break => Some(Flow::Next),
-            Flow::Return(value) => Some(Flow::Return(value)),
-            Flow::Next | Flow::Continue => None,
+            Completion::Break => Some(Completion::Next),
+            Completion::Return(value) => Some(Completion::Return(value)),
+            Completion::Next | Completion::Continue => None,
         })
     }
 }

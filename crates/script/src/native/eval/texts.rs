@@ -3,11 +3,11 @@
 use thalweg_record::Text;
 
 use super::patterns::char_text;
-use super::{Arguments, Call, Callback};
-use crate::native::heap::{Js, Object, Run, bail};
+use super::{Arguments, Callback, Evaluator};
+use crate::native::heap::{EvalResult, HeapObject, Js, bail};
 use crate::native::ir::Method;
 use crate::native::number::{to_integer, trim, trim_end, trim_start};
-use crate::native::regex::Regex;
+use crate::native::regex::ScriptRegex;
 use crate::native::{coerce, number};
 
 /// UTF-16 units.
@@ -19,14 +19,14 @@ pub(super) fn length(text: &str) -> usize {
 }
 
 /// The unit at a place as a text, or undefined.
-pub(super) fn unit_at(text: &str, index: usize) -> Run<Js> {
+pub(super) fn unit_at(text: &str, index: usize) -> EvalResult<Js> {
     Ok(match char_at(text, index)? {
         Some(c) => Js::Text(char_text(c)),
         None => Js::Undefined,
     })
 }
 
-fn char_at(text: &str, index: usize) -> Run<Option<char>> {
+fn char_at(text: &str, index: usize) -> EvalResult<Option<char>> {
     if text.is_ascii() {
         return Ok(text.as_bytes().get(index).map(|b| char::from(*b)));
     }
@@ -53,7 +53,7 @@ fn code_point_at(text: &str, index: usize) -> Option<u32> {
     None
 }
 
-fn has_no_pairs(text: &str) -> Run<()> {
+fn has_no_pairs(text: &str) -> EvalResult<()> {
     match text.bytes().any(|b| b >= 0xf0) {
         true => bail("a text with surrogate pairs, taken apart"),
         false => Ok(()),
@@ -61,7 +61,7 @@ fn has_no_pairs(text: &str) -> Run<()> {
 }
 
 /// The part between two places, which are in order and within the text.
-fn part(text: &Text, from: usize, to: usize) -> Run<Text> {
+fn part(text: &Text, from: usize, to: usize) -> EvalResult<Text> {
     if from == 0 && to >= text.len() {
         return Ok(text.clone());
     }
@@ -74,7 +74,7 @@ fn part(text: &Text, from: usize, to: usize) -> Run<Text> {
 }
 
 /// The byte where a place in the text begins.
-fn byte_of(text: &str, place: usize) -> Run<usize> {
+fn byte_of(text: &str, place: usize) -> EvalResult<usize> {
     if text.is_ascii() {
         return Ok(place.min(text.len()));
     }
@@ -83,7 +83,7 @@ fn byte_of(text: &str, place: usize) -> Run<usize> {
 }
 
 /// The place of a byte.
-fn place_of(text: &str, byte: usize) -> Run<usize> {
+fn place_of(text: &str, byte: usize) -> EvalResult<usize> {
     if text.is_ascii() {
         return Ok(byte);
     }
@@ -105,9 +105,9 @@ const REPEATED_MAX: f64 = 65_536.0;
 /// Bytes of a text with replaced parts.
 const EXPANDED_MAX: usize = 8 << 20;
 
-impl Call<'_, '_> {
+impl Evaluator<'_, '_> {
     /// An argument as a whole number; `default` if it is missing.
-    pub(super) fn integer(&mut self, argument: &Js, default: f64) -> Run<f64> {
+    pub(super) fn integer(&mut self, argument: &Js, default: f64) -> EvalResult<f64> {
         match argument {
             Js::Undefined => Ok(default),
             other => coerce::number(&mut self.heap, other).map(to_integer),
@@ -115,7 +115,7 @@ impl Call<'_, '_> {
     }
 
     /// An argument that must not be a regular expression.
-    fn plain_text(&mut self, argument: &Js) -> Run<Text> {
+    fn plain_text(&mut self, argument: &Js) -> EvalResult<Text> {
         if self.regex(argument).is_some() {
             return bail("a regular expression in the place of a text");
         }
@@ -125,14 +125,14 @@ impl Call<'_, '_> {
     fn regex(&self, argument: &Js) -> Option<usize> {
         match argument {
             Js::Object(place) => match self.heap.seen(*place) {
-                Some(Object::Regex(regex)) => Some(*regex),
+                Some(HeapObject::Regex(regex)) => Some(*regex),
                 _ => None,
             },
             _ => None,
         }
     }
 
-    pub(super) fn text_method(&mut self, text: &Text, method: Method, arguments: &Arguments) -> Run<Js> {
+    pub(super) fn text_method(&mut self, text: &Text, method: Method, arguments: &Arguments) -> EvalResult<Js> {
         if arguments.callback.is_some() && !matches!(method, Method::Replace | Method::ReplaceAll) {
             return bail("a method that texts do not have");
         }
@@ -275,19 +275,19 @@ impl Call<'_, '_> {
         }
     }
 
-    fn found(&self, text: &str, byte: Option<usize>) -> Run<Js> {
+    fn found(&self, text: &str, byte: Option<usize>) -> EvalResult<Js> {
         Ok(Js::Number(match byte {
             Some(byte) => place_of(text, byte)? as f64,
             None => -1.0,
         }))
     }
 
-    fn cut(&mut self, text: &Text, from: usize, to: usize) -> Run<Js> {
+    fn cut(&mut self, text: &Text, from: usize, to: usize) -> EvalResult<Js> {
         let part = part(text, from, to)?;
         self.heap.add_text(part)
     }
 
-    fn in_case(&mut self, text: &Text, change: fn(&str) -> String) -> Run<Js> {
+    fn in_case(&mut self, text: &Text, change: fn(&str) -> String) -> EvalResult<Js> {
         // Beyond these letters the two engines may know different editions of Unicode.
         if !text.is_ascii() && text.chars().any(|c| c >= '\u{250}') {
             return bail("the case of letters far beyond ASCII");
@@ -295,7 +295,7 @@ impl Call<'_, '_> {
         self.heap.add_text(change(text))
     }
 
-    fn padded(&mut self, text: &Text, method: Method, to: &Js, with: &Js) -> Run<Js> {
+    fn padded(&mut self, text: &Text, method: Method, to: &Js, with: &Js) -> EvalResult<Js> {
         let to = self.integer(to, 0.0)?;
         let with = match with {
             Js::Undefined => Text::new_static(" "),
@@ -316,7 +316,7 @@ impl Call<'_, '_> {
         })
     }
 
-    fn split(&mut self, text: &Text, separator: &Js, limit: &Js) -> Run<Js> {
+    fn split(&mut self, text: &Text, separator: &Js, limit: &Js) -> EvalResult<Js> {
         let limit = match limit {
             Js::Undefined => usize::MAX,
             other => number::to_i32(coerce::number(&mut self.heap, other)?) as u32 as usize,
@@ -343,7 +343,7 @@ impl Call<'_, '_> {
         self.heap.add_array(parts)
     }
 
-    fn split_by(&mut self, text: &Text, regex: &Regex, limit: usize) -> Run<Js> {
+    fn split_by(&mut self, text: &Text, regex: &ScriptRegex, limit: usize) -> EvalResult<Js> {
         let mut parts: Vec<Js> = Vec::new();
         regex.fits(text)?;
         self.heap.spend(text.len() * 2)?;
@@ -382,7 +382,7 @@ impl Call<'_, '_> {
         self.heap.add_array(parts)
     }
 
-    fn matched(&mut self, text: &Text, pattern: &Js) -> Run<Js> {
+    fn matched(&mut self, text: &Text, pattern: &Js) -> EvalResult<Js> {
         let regexes = &self.code.regexes;
         let Some(regex) = self.regex(pattern).and_then(|regex| regexes.get(regex)) else {
             return bail("a regular expression from a text");
@@ -401,7 +401,7 @@ impl Call<'_, '_> {
         self.heap.add_array(parts)
     }
 
-    fn replaced(&mut self, text: &Text, all: bool, arguments: &Arguments) -> Run<Js> {
+    fn replaced(&mut self, text: &Text, all: bool, arguments: &Arguments) -> EvalResult<Js> {
         let callback = arguments.callback_at(1);
         if arguments.callback.is_some() && callback.is_none() {
             return bail("a function in the place of a text");
@@ -470,7 +470,7 @@ impl Call<'_, '_> {
         start: usize,
         groups: &[Option<&str>],
         out: &mut String,
-    ) -> Run<()> {
+    ) -> EvalResult<()> {
         self.heap.work(text.len())?;
         let groups = groups.iter().map(|group| group.map_or(Js::Undefined, Js::from));
         let mut arguments: Vec<Js> = groups.collect();
@@ -482,7 +482,7 @@ impl Call<'_, '_> {
 }
 
 /// `$1`, `$&` and the like in what is put in the place of a match.
-fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out: &mut String) -> Run<()> {
+fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out: &mut String) -> EvalResult<()> {
     let whole = groups.first().copied().flatten().unwrap_or_default();
     let mut rest = template;
     while let Some(at) = rest.find('$') {

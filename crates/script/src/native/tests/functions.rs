@@ -234,7 +234,7 @@ impl Count {
 
 fn in_both(code: &str) -> Both {
     let code = script(code);
-    Both::new(Form::Body, &code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"))
+    Both::new(ScriptForm::Body, &code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"))
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn runner() -> TestRunner {
 
 /// Compares what a script makes of numbers, every digit of it.
 fn compare_of_numbers(code: &str, numbers: impl Strategy<Value = Vec<f64>>) {
-    let both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"));
+    let both = Both::new(ScriptForm::Body, code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"));
     let both = RefCell::new(both);
     let result = runner().run(&numbers, |numbers| {
         let message = message(list(numbers.into_iter().map(Value::F64)));
@@ -440,7 +440,7 @@ fn numbers_are_written_as_quickjs_writes_them() {
 fn powers_of_two_are_written_as_quickjs_writes_them() {
     let code = "const [x] = msg.payload; msg.payload = {texts: [String(x), `${-x}`, x.toExponential(), JSON.stringify(x)]}; \
                 return msg";
-    let mut both = Both::new(Form::Body, code).unwrap();
+    let mut both = Both::new(ScriptForm::Body, code).unwrap();
     for by in -1074..1024 {
         // Beyond the smallest one `powi` divides by what is too large.
         let power = 2f64.powi(by.max(-1000)) * 2f64.powi((by + 1000).min(0));
@@ -453,7 +453,7 @@ fn integers_and_texts_of_other_radixes_are_those_of_quickjs() {
     let code = "const [x, radix] = msg.payload; const n = Math.trunc(x % 9007199254740992); \
                 msg.payload = {texts: [n.toString(radix), parseInt(n, radix), Number.parseInt(x, 10), parseInt(x), \
                 parseFloat(x), Number.parseFloat(String(x)), Number(String(x)), +`${x}`]}; return msg";
-    let both = RefCell::new(Both::new(Form::Body, code).unwrap());
+    let both = RefCell::new(Both::new(ScriptForm::Body, code).unwrap());
     let done = Cell::new(0);
     let result = runner().run(&(any_number(), 2..37i32), |(x, radix)| {
         let message = message(list([Value::F64(x), Value::F64(f64::from(radix))]));

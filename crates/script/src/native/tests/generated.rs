@@ -9,7 +9,7 @@ use thalweg_record::{Message, Value};
 
 use super::grower::{FROM_NUMBER, NUMERIC, cases, program};
 use super::{Both, message, messages};
-use crate::Form;
+use crate::ScriptForm;
 
 #[test]
 #[expect(clippy::print_stdout, reason = "how much of what grew was compared")]
@@ -26,7 +26,7 @@ fn programs_that_grew_do_the_same_in_both() {
     let result = runner.run(&strategy, |(bytes, first)| {
         let code = program(&bytes);
         count(&programs);
-        let mut both = match Both::new(Form::Body, &code) {
+        let mut both = match Both::new(ScriptForm::Body, &code) {
             Ok(both) => both,
             Err(why) => {
                 // What is no program to QuickJS is a mistake of the grower.
@@ -103,7 +103,7 @@ fn arithmetic_that_grew_does_the_same_in_both() {
     );
     let result = runner.run(&strategy, |(first, operator, second, numbers)| {
         let code = format!("msg.meta.a = 1; msg.payload = {first}; msg.payload {operator}= {second}; return msg;");
-        let Ok(mut both) = Both::new(Form::Body, &code) else {
+        let Ok(mut both) = Both::new(ScriptForm::Body, &code) else {
             return Ok(());
         };
         for number in numbers {

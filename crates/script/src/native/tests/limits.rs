@@ -59,12 +59,12 @@ fn hostile_messages_end_at_quickjs_soon() {
             &commas,
         ),
     ] {
-        let mut both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
+        let mut both = Both::new(ScriptForm::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
         let began = std::time::Instant::now();
         let outcome = both.native.run(message, &message.meta, true);
         // No promise of a time, but none of minutes.
         assert!(began.elapsed() < Duration::from_secs(20), "{code}");
-        assert!(matches!(outcome, Outcome::Bail(_)), "{code}");
+        assert!(matches!(outcome, NativeOutcome::Bail(_)), "{code}");
     }
 }
 
@@ -77,7 +77,7 @@ fn a_long_line_of_the_console_is_left_to_quickjs() {
         "console.log([msg.payload]); return msg",
         "console.log({text: msg.payload}); return msg",
     ] {
-        let mut both = Both::new(Form::Body, code).unwrap();
+        let mut both = Both::new(ScriptForm::Body, code).unwrap();
         let fits = message(Value::text("ä".repeat(10_000)));
         assert_eq!(both.compare(&fits), Ok(()), "{code}");
         let long = message(Value::text("ä".repeat(100_000)));
@@ -92,7 +92,7 @@ fn deep_and_long_scripts_are_left_to_quickjs() {
     let blocks = format!("{}msg.meta.x = 1;{} return msg", "{ ".repeat(500), " }".repeat(500));
     let long = format!("{} return msg", "msg.meta.x = 1;".repeat(10_000));
     for code in [sum, signs, blocks, long] {
-        if let Err(why) = Both::new(Form::Body, &code) {
+        if let Err(why) = Both::new(ScriptForm::Body, &code) {
             assert!(!why.contains("parse"), "{why}");
             continue;
         }
@@ -103,11 +103,11 @@ fn deep_and_long_scripts_are_left_to_quickjs() {
 #[test]
 fn a_cache_without_room_is_told_by_quickjs_and_changes_nothing_here() {
     let code = "cache.set('k' + msg.meta.own, msg.payload); cache.delete('k0'); return msg";
-    let limits = Limits {
+    let limits = ScriptLimits {
         memory: 4 << 20,
         ..limits()
     };
-    let mut both = Both::within(limits, 100, Form::Body, code).unwrap();
+    let mut both = Both::within(limits, 100, ScriptForm::Body, code).unwrap();
     let mut of = |n: usize, bytes: usize| {
         let mut message = message(Value::text("x".repeat(bytes)));
         message.meta.set("own", n.to_string());

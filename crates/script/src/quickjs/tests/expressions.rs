@@ -3,13 +3,13 @@
 use thalweg_record::{Object, json};
 
 use super::*;
-use crate::{Engine, Mode, Stats};
+use crate::{Engine, EngineMode, ProgramStats};
 
 /// An engine with one expression.
-fn engine(variables: &[&str], code: &str, mode: Mode) -> Result<Engine, (usize, usize, String)> {
+fn engine(variables: &[&str], code: &str, mode: EngineMode) -> Result<Engine, (usize, usize, String)> {
     let script = Script {
         stage: "motor.power".to_owned(),
-        form: Form::Expression(variables.iter().map(|&name| name.to_owned()).collect()),
+        form: ScriptForm::Expression(variables.iter().map(|&name| name.to_owned()).collect()),
         code: code.to_owned(),
     };
     let environment = Environment {
@@ -20,14 +20,14 @@ fn engine(variables: &[&str], code: &str, mode: Mode) -> Result<Engine, (usize, 
 }
 
 /// The value as JSON, and by whom it was computed.
-fn value(variables: &[(&str, Value)], code: &str, mode: Mode) -> (Result<String, String>, Stats) {
+fn value(variables: &[(&str, Value)], code: &str, mode: EngineMode) -> (Result<String, String>, ProgramStats) {
     let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
     let mut engine = engine(&names, code, mode).unwrap();
     let members = variables.iter().map(|(name, value)| ((*name).into(), value.clone()));
     let payload = Payload::Value(members.collect::<Object>().into());
     let message = Message::new(payload.clone(), Metadata::default());
     let result = match engine.run(0, &message, &message.meta) {
-        Ok(Returned::One(reply)) => Ok(match reply.payload {
+        Ok(ScriptOutput::One(reply)) => Ok(match reply.payload {
             PayloadReply::New(value) => json::to_string(&value),
             other => format!("{other:?}"),
         }),
@@ -53,13 +53,13 @@ fn an_expression_is_computed_from_its_variables_alike_in_both_engines() {
         ("new Map([[1, left]]).get(1)", "6", false),
         ("(left = left + 1, left)", "7", true),
     ] {
-        for mode in [Mode::QuickJs, Mode::Auto, Mode::Verify] {
+        for mode in [EngineMode::QuickJs, EngineMode::Auto, EngineMode::Verify] {
             let (result, stats) = value(&variables, code, mode);
             assert_eq!(result.as_deref(), Ok(expected), "{code} {mode:?}");
             assert_eq!(stats.differences, 0, "{code}");
             assert_eq!(
                 stats.native_calls > 0,
-                is_native && mode != Mode::QuickJs,
+                is_native && mode != EngineMode::QuickJs,
                 "{code} {mode:?}"
             );
         }
@@ -68,13 +68,13 @@ fn an_expression_is_computed_from_its_variables_alike_in_both_engines() {
 
 #[test]
 fn an_expression_needs_no_variables_and_takes_any_name() {
-    assert_eq!(value(&[], "1 + 1", Mode::Auto).0.as_deref(), Ok("2"));
+    assert_eq!(value(&[], "1 + 1", EngineMode::Auto).0.as_deref(), Ok("2"));
     let variables = [
         ("msg", Value::I64(1)),
         ("größe_$2", Value::I64(2)),
         ("Math", Value::I64(3)),
     ];
-    let sum = value(&variables, "msg + größe_$2 + Math", Mode::Auto).0;
+    let sum = value(&variables, "msg + größe_$2 + Math", EngineMode::Auto).0;
     assert_eq!(sum.as_deref(), Ok("6"));
 }
 
@@ -96,14 +96,14 @@ fn what_goes_wrong_has_its_place_in_the_expression() {
         ),
         ("() => left", "payload cannot be used: a function has no data form"),
     ] {
-        assert_eq!(value(&variables, code, Mode::Auto).0.unwrap_err(), text, "{code}");
+        assert_eq!(value(&variables, code, EngineMode::Auto).0.unwrap_err(), text, "{code}");
     }
 }
 
 #[test]
 fn only_a_whole_expression_compiles() {
     for code in ["left", "{a: left}", "(left)\n// end", "[left]"] {
-        assert!(engine(&["left"], code, Mode::Auto).is_ok(), "{code}");
+        assert!(engine(&["left"], code, EngineMode::Auto).is_ok(), "{code}");
     }
     for (code, line, column) in [
         ("", 1, 1),
@@ -116,7 +116,7 @@ fn only_a_whole_expression_compiles() {
         ("...left", 1, 1),
         ("010", 1, 1),
     ] {
-        let (found_line, found_column, text) = engine(&["left"], code, Mode::Auto).map(|_| ()).unwrap_err();
+        let (found_line, found_column, text) = engine(&["left"], code, EngineMode::Auto).map(|_| ()).unwrap_err();
         assert_eq!((found_line, found_column), (line, column), "{code}: {text}");
         assert!(text.starts_with("SyntaxError: "), "{code}: {text}");
     }

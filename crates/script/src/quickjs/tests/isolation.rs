@@ -8,7 +8,7 @@ fn three(code: &str) -> Vec<String> {
     let message = plain("1", &[("a", "1")]);
     (0..3)
         .map(|_| match bench.run(&message) {
-            Ok(Returned::One(reply)) => applied(reply, &message).0,
+            Ok(ScriptOutput::One(reply)) => applied(reply, &message).0,
             other => format!("{other:?}"),
         })
         .collect()
@@ -52,10 +52,10 @@ fn hidden_attempts_to_change_built_ins_fail_and_leave_nothing() {
         let message = plain("1", &[]);
         let mut bench = Bench::new(
             &[
-                ("defaults", Form::Body, code),
+                ("defaults", ScriptForm::Body, code),
                 (
                     "check",
-                    Form::Body,
+                    ScriptForm::Body,
                     "return {payload: [[].n, ({}).n, Object.n, (() => 1).n, [].push.n, typeof n].join()}",
                 ),
             ],
@@ -71,7 +71,7 @@ fn hidden_attempts_to_change_built_ins_fail_and_leave_nothing() {
                     "{code}: {result:?}"
                 );
             }
-            let Ok(Returned::One(reply)) = bench.engine.run(1, &message, &message.meta) else {
+            let Ok(ScriptOutput::One(reply)) = bench.engine.run(1, &message, &message.meta) else {
                 panic!()
             };
             assert_eq!(applied(reply, &message).0, "\",,,,,undefined\"", "{code}");
@@ -120,7 +120,7 @@ fn no_reachable_object_keeps_a_mark() {
     let message = plain("1", &[]);
     let mut results = Vec::new();
     for _ in 0..3 {
-        let Ok(Returned::One(reply)) = bench.run(&message) else {
+        let Ok(ScriptOutput::One(reply)) = bench.run(&message) else {
             panic!()
         };
         results.push(applied(reply, &message).0);

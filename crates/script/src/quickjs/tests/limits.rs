@@ -3,12 +3,15 @@
 use super::*;
 
 /// Runs `code` on a message with payload "bad", then on an ordinary one, and gives the first failure.
-fn fails_once(code: &str, limits: Limits) -> Failure {
+fn fails_once(code: &str, limits: ScriptLimits) -> Failure {
     let code = format!("if (msg.payload === 'bad') {{ {code} }} return msg");
-    let mut bench = Bench::new(&[("defaults", Form::Body, &code)], limits);
+    let mut bench = Bench::new(&[("defaults", ScriptForm::Body, &code)], limits);
     let failure = bench.run(&plain("bad", &[])).unwrap_err();
     for _ in 0..2 {
-        assert!(matches!(bench.run(&plain("1", &[])), Ok(Returned::One(_))), "{code}");
+        assert!(
+            matches!(bench.run(&plain("1", &[])), Ok(ScriptOutput::One(_))),
+            "{code}"
+        );
     }
     failure
 }
@@ -69,10 +72,10 @@ fn built_in_functions_do_not_walk_over_lengths_that_nobody_has() {
 
 #[test]
 fn memory_is_bounded_even_if_the_script_catches_the_error() {
-    let limits = Limits {
+    let limits = ScriptLimits {
         memory: 8 << 20,
         timeout: Duration::from_secs(20),
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     for code in [
         "const a = []; for (;;) a.push({n: a.length})",
@@ -111,7 +114,7 @@ fn deep_recursion_is_stopped() {
 
 #[test]
 fn results_and_what_the_cache_holds_are_bounded() {
-    let limits = Limits {
+    let limits = ScriptLimits {
         results: 10,
         ..test_limits()
     };
@@ -144,9 +147,9 @@ fn results_and_what_the_cache_holds_are_bounded() {
 
 #[test]
 fn small_values_that_describe_huge_ones_are_refused() {
-    let limits = Limits {
+    let limits = ScriptLimits {
         timeout: Duration::from_secs(20),
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     for code in [
         "msg.payload = []; msg.payload.length = 4e9; return msg",
@@ -186,12 +189,12 @@ fn a_hundred_thousand_messages_leave_no_memory_behind() {
         &[
             (
                 "defaults",
-                Form::Body,
+                ScriptForm::Body,
                 "msg.meta['k' + (cache.exists('n') ? cache.get('n') : 0)] = 'v'; cache.set('n', Math.random());
                  const loop = {msg}; loop.loop = loop; msg.payload; (async () => { await null })();
                  if (Math.random() < 0.01) throw new Error('x'); return [msg, {payload: {a: [1]}, meta: {...msg.meta}}];",
             ),
-            ("condition-0-if", Form::Condition, "var v = msg.meta.a; v == '1'"),
+            ("condition-0-if", ScriptForm::Condition, "var v = msg.meta.a; v == '1'"),
         ],
         test_limits(),
     );
@@ -223,14 +226,14 @@ fn a_long_line_of_the_console_is_cut() {
 #[test]
 fn too_little_memory_is_told_at_start() {
     let environment = Environment {
-        limits: Limits {
+        limits: ScriptLimits {
             memory: 1 << 16,
-            ..Limits::default()
+            ..ScriptLimits::default()
         },
         console: Arc::new(Lines::default()),
         cache: Arc::new(Cache::new(1)),
         computed: &[],
-        watch: Watch::default(),
+        watch: CallWatch::default(),
     };
     let error = QuickJs::new(&[], environment).unwrap_err();
     assert_eq!(
@@ -245,11 +248,11 @@ fn what_a_program_did_is_counted() {
     for payload in ["1", "bad", "2"] {
         let _result = bench.run(&plain(payload, &[]));
     }
-    let stats = crate::Stats {
+    let stats = crate::ProgramStats {
         calls: 3,
         timeouts: 1,
         engines_made: 2,
-        ..crate::Stats::default()
+        ..crate::ProgramStats::default()
     };
     assert_eq!(bench.engine.stats(), stats);
 }

@@ -62,8 +62,8 @@ fn a_payload_that_is_set_to_what_it_was_is_known_by_that_where_its_text_depends_
         "const before = msg.payload; return msg",
     ];
     let reply = |code: &str, value: i64| match Bench::body(code).run(&sample(Value::I64(value))).unwrap() {
-        Returned::One(reply) => reply.payload,
-        Returned::Many(mut replies) => replies.remove(0).payload,
+        ScriptOutput::One(reply) => reply.payload,
+        ScriptOutput::Many(mut replies) => replies.remove(0).payload,
         other => panic!("expected messages, got {other:?}"),
     };
     for code in set {
@@ -236,7 +236,7 @@ fn opcua_metadata_is_read_with_its_stamps() {
 fn only_changes_come_back() {
     let message = plain("1", &[("a", "1"), ("b", "2")]);
     let mut bench = Bench::body("msg.meta.c = 'new'; delete msg.meta.a; msg.meta.b = msg.meta.b; return msg");
-    let Ok(Returned::One(reply)) = bench.run(&message) else {
+    let Ok(ScriptOutput::One(reply)) = bench.run(&message) else {
         panic!()
     };
     let MetaReply::Changes(changes) = reply.meta else {
@@ -329,7 +329,7 @@ fn payload_values_become_typed() {
     }
     assert_eq!(payload("return {payload: undefined}", &message), "null");
     let nan = Bench::body("return {payload: 0 / 0}").run(&message).unwrap();
-    assert!(matches!(nan, Returned::One(Reply { payload: PayloadReply::New(Value::F64(n)), .. }) if n.is_nan()));
+    assert!(matches!(nan, ScriptOutput::One(Reply { payload: PayloadReply::New(Value::F64(n)), .. }) if n.is_nan()));
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn console_lines_have_the_documented_form() {
           console.log(() => 1, function named() {});",
     );
     let returned = bench.run(&plain("1", &[("k", "v")])).unwrap();
-    assert!(matches!(returned, Returned::Nothing), "{returned:?}");
+    assert!(matches!(returned, ScriptOutput::Nothing), "{returned:?}");
     assert_eq!(
         bench
             .lines
@@ -386,7 +386,7 @@ fn the_cache_keeps_data_between_messages() {
          return {payload: [cache.get('n'), cache.get('o').list[1].a, cache.exists('o'), cache.exists('gone')]};",
     );
     for n in 1..3 {
-        let Ok(Returned::One(reply)) = bench.run(&plain("", &[])) else {
+        let Ok(ScriptOutput::One(reply)) = bench.run(&plain("", &[])) else {
             panic!()
         };
         assert_eq!(applied(reply, &plain("", &[])).0, format!("[{n},null,true,false]"));

@@ -56,7 +56,7 @@ fn with_bench<R>(code: &'static str, f: impl FnOnce(&mut Bench) -> R) -> R {
 fn run(code: &'static str, payload: Value) -> Reply {
     let message = Message::new(Payload::Value(payload), Metadata::default());
     match with_bench(code, |bench| bench.run(&message)) {
-        Ok(Returned::One(reply)) => reply,
+        Ok(ScriptOutput::One(reply)) => reply,
         other => panic!("{other:?}"),
     }
 }
@@ -186,19 +186,19 @@ proptest! {
             operations.concat()
         );
         let map = MetaMap::new([("a", "1"), ("b", "2")].map(|(k, v)| (k.into(), v.into())), None);
-        let mut meta = Metadata::stamped(Arc::new(map), Stamps::NONE);
+        let mut meta = Metadata::stamped(Arc::new(map), ValueQuality::NONE);
         meta.remove("opcua_server_timestamp");
         meta.remove("opcua_attr_statuscode");
         let message = Message::new(Payload::Value(Value::Null), meta);
         let returned = Bench::body(&code).run(&message);
-        let Ok(Returned::One(reply)) = returned else { panic!("{returned:?}\n{code}") };
+        let Ok(ScriptOutput::One(reply)) = returned else { panic!("{returned:?}\n{code}") };
         prop_assert_eq!(reply.payload, PayloadReply::New(Value::Bool(true)), "{}", code);
     }
 
     #[test]
     fn no_text_breaks_the_compiler(code in "\\PC{0,60}|[-(){}\\[\\]`$'\"/*;=.a-z0-9\\n ]{0,60}") {
         let script = |form| Script { stage: "s".into(), form, code: code.clone() };
-        for error in QuickJs::check(&[script(Form::Body), script(Form::Condition)]) {
+        for error in QuickJs::check(&[script(ScriptForm::Body), script(ScriptForm::Condition)]) {
             prop_assert!(error.line >= 1 && error.column >= 1);
         }
     }

@@ -14,10 +14,10 @@ fn nothing_one_or_many() {
         "return [null, undefined]",
     ] {
         let returned = Bench::body(code).run(&message);
-        assert!(matches!(returned, Ok(Returned::Nothing)), "{code} {returned:?}");
+        assert!(matches!(returned, Ok(ScriptOutput::Nothing)), "{code} {returned:?}");
     }
     let many = Bench::body("return [msg, null, {payload: 2, meta: msg.meta}, {...msg, payload: 3}]").run(&message);
-    let Ok(Returned::Many(replies)) = many else {
+    let Ok(ScriptOutput::Many(replies)) = many else {
         panic!("{many:?}")
     };
     let seen: Vec<_> = replies.into_iter().map(|reply| applied(reply, &message)).collect();

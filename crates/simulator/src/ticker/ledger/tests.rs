@@ -6,7 +6,7 @@ use opcua::types::Variant;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Options;
+use crate::SimulatorOptions;
 
 const ITEMS: u32 = 6;
 
@@ -29,7 +29,7 @@ struct Model {
 }
 
 impl Model {
-    fn create(&mut self, new: &NewItem, space: &Space) {
+    fn create(&mut self, new: &NewItem, space: &PlcAddressSpace) {
         let value = space.changed_value(new.group, new.index, new.changes);
         let limit = new.queue as usize;
         let queue = Queue {
@@ -71,7 +71,7 @@ impl Model {
     }
 }
 
-impl Queues for Model {
+impl SubscriptionQueues for Model {
     fn holds(&self, item: u32) -> Option<bool> {
         self.queues.get(&item).map(|queue| !queue.values.is_empty())
     }
@@ -107,7 +107,7 @@ fn item(id: u32, changes: u64, queue: u32) -> NewItem {
 
 /// A ledger, the model below it and the totals.
 struct Bench {
-    space: Space,
+    space: PlcAddressSpace,
     ledger: Ledger,
     model: Model,
     totals: [Totals; GROUPS],
@@ -116,12 +116,12 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let options = Options {
+        let options = SimulatorOptions {
             fast_nodes: ITEMS,
-            ..Options::default()
+            ..SimulatorOptions::default()
         };
         Bench {
-            space: Space::new(&options),
+            space: PlcAddressSpace::new(&options),
             ledger: Ledger::default(),
             model: Model::default(),
             totals: Default::default(),

@@ -35,7 +35,7 @@ fn flags_of_both_forms_say_the_same() {
     ] {
         let options = serve(args);
         assert_eq!((options.port, options.test_mode), (1234, true), "{args:?}");
-        assert!(options.durability == Durability::Memory, "{args:?}");
+        assert!(options.durability == DurabilityMode::Memory, "{args:?}");
     }
     assert!(!serve(&["--test-mode=0"]).test_mode);
     assert!(!serve(&["--test-mode=false", "--metrics-per-namespace"]).test_mode);
@@ -141,7 +141,7 @@ fn commands_take_what_they_are_for() {
     };
     assert_eq!(
         (tail.from, tail.types),
-        (From::At(7), vec!["A".to_owned(), "B".to_owned()])
+        (TailStart::At(7), vec!["A".to_owned(), "B".to_owned()])
     );
     let Ok(EventsCommand::Export(export)) = read(&["export", "--since=2026-01-15", "--categories=a,b"]) else {
         panic!("export is not read");

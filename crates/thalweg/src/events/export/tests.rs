@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use serde_json::Value;
 
 use super::*;
-use crate::events::args::Server;
+use crate::events::args::EventsEndpoint;
 
 /// A server of messages in one category, with every second global position.
 #[derive(Clone, Copy)]
@@ -82,8 +82,8 @@ impl Peer {
     }
 
     fn export(self, categories: &[&str]) -> Result<u64> {
-        let options = Export {
-            server: Server {
+        let options = EventsExport {
+            server: EventsEndpoint {
                 url: self.serve(),
                 token: None,
                 token_file: None,
@@ -95,7 +95,7 @@ impl Peer {
             gzip: false,
             output: None,
         };
-        let mut export = Exported::new(&options)?;
+        let mut export = Exporter::new(&options)?;
         let mut out = Vec::new();
         export.all(&options, &mut out)?;
         assert_eq!(out.iter().filter(|byte| **byte == b'\n').count() as u64, export.count);

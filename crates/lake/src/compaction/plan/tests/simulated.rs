@@ -52,7 +52,7 @@ fn table_of(files: Vec<(i64, i64, u64, u32, bool)>) -> Vec<Arc<FileEntry>> {
 }
 
 /// What a merge makes: of each bucket files of the target's size, and at most one that is smaller.
-fn made_by(job: &Job, options: &CompactionOptions, limits: Limits, next: &mut i64) -> Vec<Arc<FileEntry>> {
+fn made_by(job: &CompactionJob, options: &CompactionOptions, limits: Limits, next: &mut i64) -> Vec<Arc<FileEntry>> {
     let mut buckets: BTreeMap<i64, (u64, i64, i64)> = BTreeMap::new();
     for input in &job.inputs {
         let (begin, end) = input.times.unwrap();
@@ -89,7 +89,7 @@ fn made_by(job: &Job, options: &CompactionOptions, limits: Limits, next: &mut i6
 }
 
 /// Of files that are not sealed, how many buckets they have rows of.
-fn spread(files: &[Arc<FileEntry>], bucket: Bucket) -> i64 {
+fn spread(files: &[Arc<FileEntry>], bucket: BucketWidth) -> i64 {
     let of = |file: &Arc<FileEntry>| {
         let (begin, end) = file.times.unwrap();
         bucket.of(end) - bucket.of(begin) + 1
@@ -118,12 +118,12 @@ proptest! {
         let mut files = table_of(files);
         let now = if is_over { 100 * DAY } else { 12 * HOUR };
         let all: u64 = files.iter().map(|file| file.size).sum();
-        let begun = spread(&files, Bucket(HOUR)).max(1);
+        let begun = spread(&files, BucketWidth(HOUR)).max(1);
         let (mut jobs, mut written, mut next) = (0, 0, 1000);
         loop {
             let refs: Vec<&Arc<FileEntry>> = files.iter().collect();
             let Some(mut job) = jobs_of_day(&refs, now, &options).next() else { break };
-            let costs = |job: &Job| job.inputs.iter().map(|file| file.size).collect::<Vec<u64>>();
+            let costs = |job: &CompactionJob| job.inputs.iter().map(|file| file.size).collect::<Vec<u64>>();
             if let Some(room) = limits.room {
                 job.fit(&costs(&job), room);
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn read(json: &[u8], limits: JsonLimits) -> Result<Vec<u8>> {
+fn read(json: &[u8], limits: JsonLimits) -> JsonResult<Vec<u8>> {
     let mut out = b"before".to_vec();
     let done = to_proto(Signal::Logs, json, &limits, &mut out);
     assert!(out.starts_with(b"before") && (done.is_ok() || out.len() == 6));
@@ -23,7 +23,7 @@ fn a_record_that_is_nested_a_little_too_deep_is_rejected_alone() {
     for (open, close) in [LIST, MAP] {
         for (depth, rejected) in [(0, 0), (20, 0), (63, 0), (64, 1)] {
             let out = read(nested(open, close, depth).as_bytes(), JsonLimits::default()).unwrap();
-            let walked = walk(Signal::Logs, &out, &WalkLimits::default()).unwrap();
+            let walked = walk(Signal::Logs, &out, &OtlpRecordLimits::default()).unwrap();
             assert_eq!((walked.records, walked.rejected.len()), (1, rejected), "{depth}");
             assert!(proto::Logs::decode(&*out).is_ok() || depth > 30);
         }
@@ -60,7 +60,7 @@ fn a_long_value_deep_within_others_is_moved_a_few_times_only() {
     let text = "x".repeat(1 << 20);
     let deep = nested(open, close, 60).replace("{}", &format!(r#"{{"stringValue":"{text}"}}"#));
     let out = read(deep.as_bytes(), JsonLimits::default()).unwrap();
-    assert!(walk(Signal::Logs, &out, &WalkLimits::default()).is_ok());
+    assert!(walk(Signal::Logs, &out, &OtlpRecordLimits::default()).is_ok());
     // Five bytes for each of its lengths, and no more.
     assert!(out.len() < (1 << 20) + 60 * 14 + 100, "{}", out.len());
 }

@@ -12,14 +12,14 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::otlp::walk::{WalkLimits, walk};
+use crate::otlp::validate::{OtlpRecordLimits, walk};
 use style::{Dice, Style};
 
 /// What a text is as protobuf.
-fn proto_of(signal: Signal, json: &str) -> Result<Vec<u8>> {
+fn proto_of(signal: Signal, json: &str) -> JsonResult<Vec<u8>> {
     let mut out = Vec::new();
     to_proto(signal, json.as_bytes(), &JsonLimits::default(), &mut out)?;
-    let walked = walk(signal, &out, &WalkLimits::default());
+    let walked = walk(signal, &out, &OtlpRecordLimits::default());
     assert!(walked.is_ok(), "{walked:?}");
     Ok(out)
 }

@@ -3,18 +3,18 @@
 use super::proto::*;
 use super::*;
 
-fn log(members: &str) -> Result<Log> {
+fn log(members: &str) -> JsonResult<Log> {
     let json = format!(r#"{{"resourceLogs":[{{"scopeLogs":[{{"logRecords":[{{{members}}}]}}]}}]}}"#);
     let bytes = proto_of(Signal::Logs, &json)?;
     let mut read = Logs::decode(&*bytes).unwrap();
     Ok(read.groups[0].scopes[0].records.remove(0))
 }
 
-fn value(json: &str) -> Result<Option<Value>> {
+fn value(json: &str) -> JsonResult<Option<Value>> {
     Ok(log(&format!(r#""body":{json}"#))?.body.and_then(|body| body.value))
 }
 
-fn point(members: &str) -> Result<NumberPoint> {
+fn point(members: &str) -> JsonResult<NumberPoint> {
     let json = format!(
         r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{{"gauge":{{"dataPoints":[{{{members}}}]}}}}]}}]}}]}}"#
     );
@@ -27,7 +27,7 @@ fn point(members: &str) -> Result<NumberPoint> {
 }
 
 /// Reads what is refused.
-fn what(refused: Result<impl fmt::Debug>) -> &'static str {
+fn what(refused: JsonResult<impl fmt::Debug>) -> &'static str {
     refused.unwrap_err().what
 }
 

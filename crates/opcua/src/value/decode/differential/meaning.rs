@@ -4,9 +4,9 @@ use opcua::types::{
     Array, ByteStringBody, DataValue as UaDataValue, DateTime, DiagnosticInfo, ExtensionObject, LocalizedText,
     UAString, Variant, VariantScalarTypeId, XmlBody, XmlElement,
 };
-use thalweg_record::{Guid, Object, Stamps, Structured, Text, Ticks, Value};
+use thalweg_record::{Guid, Object, Structured, Text, Ticks, Value, ValueQuality};
 
-use super::super::{Content, DataValue};
+use super::super::{DataValue, ValueContent};
 use crate::node_id;
 use crate::value::ticks;
 
@@ -56,13 +56,13 @@ pub(super) fn of_variant(variant: &Variant) -> Value {
 
 pub(super) fn of_data_value(value: &UaDataValue) -> DataValue {
     let content = match value.value.as_ref().map_or(Value::Null, of_variant) {
-        Value::Null => Content::Nothing,
-        value => Content::Value(value),
+        Value::Null => ValueContent::Nothing,
+        value => ValueContent::Value(value),
     };
     let stamp = |time_of: Option<DateTime>| time_of.map_or(Ticks::MISSING, |of| time(&of));
     DataValue {
         content,
-        stamps: Stamps {
+        stamps: ValueQuality {
             source_time: stamp(value.source_timestamp),
             server_time: stamp(value.server_timestamp),
             status: value.status.map_or(0, |status| status.bits()),

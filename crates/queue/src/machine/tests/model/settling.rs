@@ -4,7 +4,7 @@ use super::*;
 
 impl Model {
     /// Of a settled or unpassed message; those below the floor without any receipt count as acked.
-    fn settled(&self, offset: Offset) -> Option<(Terminal, u32)> {
+    fn settled(&self, offset: Offset) -> Option<(FinalState, u32)> {
         match self.messages.get(&offset) {
             Some(Message {
                 at: At::Settled(kind),
@@ -12,16 +12,16 @@ impl Model {
                 ..
             }) => {
                 let forgotten = offset < self.floor && *deliveries == 0;
-                Some((if forgotten { Terminal::Acked } else { *kind }, *deliveries))
+                Some((if forgotten { FinalState::Acked } else { *kind }, *deliveries))
             }
-            None if offset < self.floor => Some((Terminal::Acked, 0)),
+            None if offset < self.floor => Some((FinalState::Acked, 0)),
             _ => None,
         }
     }
 
     pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
         if let Some((kind, deliveries)) = self.settled(offset) {
-            let ok = kind == Terminal::Acked && deliveries.max(1) == delivery;
+            let ok = kind == FinalState::Acked && deliveries.max(1) == delivery;
             return if ok {
                 Ok(AckOutcome::Repeated)
             } else {
@@ -36,7 +36,7 @@ impl Model {
             At::Ending => Err(SettleError::Gone),
             _ if delivery == 0 || message.deliveries != delivery => Err(SettleError::LeaseLost),
             _ => {
-                self.settle(offset, Terminal::Acked, now);
+                self.settle(offset, FinalState::Acked, now);
                 Ok(AckOutcome::Acked)
             }
         }
@@ -71,8 +71,8 @@ impl Model {
     pub fn reject(&mut self, offset: Offset, delivery: u32) -> Result<FailOutcome, SettleError> {
         self.leased(offset, delivery)?;
         self.revoke_later(offset);
-        self.end(offset, Reason::Rejected);
-        Ok(FailOutcome::Ending(Reason::Rejected))
+        self.end(offset, RemovalReason::Rejected);
+        Ok(FailOutcome::Ending(RemovalReason::Rejected))
     }
 
     pub fn extend(
@@ -116,14 +116,14 @@ impl Model {
         true
     }
 
-    pub fn take_ending(&mut self, max: usize) -> Vec<Ending> {
+    pub fn take_ending(&mut self, max: usize) -> Vec<PendingRemoval> {
         let taken: Vec<Offset> = self.endings.drain(..max.min(self.endings.len())).collect();
         taken
             .into_iter()
             .map(|offset| {
                 let message = self.get(offset);
                 message.taken = true;
-                Ending {
+                PendingRemoval {
                     offset,
                     hint: message.hint,
                     reason: message.reason.unwrap(),
@@ -140,7 +140,7 @@ impl Model {
         at.is_some_and(|message| message.at == At::Ending && message.taken && !self.endings.contains(&offset))
     }
 
-    pub fn ended(&mut self, offset: Offset, kind: Terminal, now: Micros) -> bool {
+    pub fn ended(&mut self, offset: Offset, kind: FinalState, now: Micros) -> bool {
         let taken = self.is_taken(offset);
         if taken {
             self.settle(offset, kind, now);

@@ -1,0 +1,332 @@
+//! A configuration that was read and checked: every component's mistakes are known, nothing runs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use thalweg_config::{
+    ComponentKind, ComponentNode, Config, Diagnostics, ListenerConfig, LoadOptions, LoadedConfig, LogFormat, LogLevel,
+    Node, Pos, SourceText, load, load_path, process_environment,
+};
+use thalweg_console::ConfigLocation;
+use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
+use thalweg_telemetry::logging;
+
+use crate::components::Components;
+use crate::settings::{FlowRequirements, Settings};
+
+/// What a file says, and what is to be said about it.
+pub struct CheckedConfig {
+    pub config: Config,
+    pub diagnostics: Diagnostics,
+    pub(crate) components: Components,
+    pub(crate) settings: Settings,
+    pub(crate) flows: Vec<FlowSpec>,
+    pub(crate) dead_letter: Option<DeadLetterSpec>,
+}
+
+pub(crate) struct DeadLetterSpec {
+    pub name: String,
+    pub path: String,
+    pub label: String,
+    pub spec: Arc<dyn OutputSpec>,
+}
+
+impl CheckedConfig {
+    /// Reads and checks a file with the process's environment.
+    pub fn load(path: &Path, options: &LoadOptions) -> CheckedConfig {
+        CheckedConfig::check(load_path(path, &process_environment, options))
+    }
+
+    /// Reads and checks a text.
+    pub fn text(
+        source: &SourceText,
+        environment: &dyn Fn(&str) -> Option<String>,
+        options: &LoadOptions,
+    ) -> CheckedConfig {
+        CheckedConfig::check(load(source, environment, options))
+    }
+
+    fn check(loaded: LoadedConfig) -> CheckedConfig {
+        CheckedConfig::check_with(loaded, Components::new())
+    }
+
+    /// With components of the caller's own.
+    pub(crate) fn check_with(loaded: LoadedConfig, components: Components) -> CheckedConfig {
+        let LoadedConfig { config, diagnostics } = loaded;
+        let mut context = ParseContext::new(&diagnostics, &components.registry, &config);
+        let mut flows: Vec<FlowSpec> = config
+            .flows
+            .iter()
+            .filter_map(|flow| FlowSpec::parse(flow, &mut context))
+            .collect();
+        let dead_letter = config.dead_letter.as_ref().and_then(|node| {
+            let spec = context.output(node)?;
+            let label = node.label.clone().unwrap_or_default();
+            Some(DeadLetterSpec {
+                name: node.name.clone(),
+                path: node.path.clone(),
+                label,
+                spec,
+            })
+        });
+        // Resources that nothing uses are checked too.
+        for kind in [
+            ComponentKind::Input,
+            ComponentKind::Processor,
+            ComponentKind::Output,
+            ComponentKind::Cache,
+            ComponentKind::RateLimit,
+        ] {
+            config.resources.of(kind).iter().for_each(|node| context.check(node));
+        }
+        sections_of_later_versions(&config, &diagnostics);
+        fields_of_later_versions(&config, &diagnostics);
+        let used = FlowRequirements {
+            queues: components.store.is_wanted(),
+            events: components.events.shared.is_wanted(),
+            lake: components.lake.is_wanted(),
+        };
+        let settings = Settings::read(&config, used, &diagnostics);
+        components.store.check_names(&settings.store, &diagnostics);
+        nothing_to_run(&config, &diagnostics);
+        if settings.events.needs_log(used.events) || settings.ingest.is_some() {
+            components.store.want();
+        }
+        for flow in &mut flows {
+            let waiting = settings.flows.iter().find(|(name, _)| *name == flow.name);
+            waiting.into_iter().for_each(|(_, bytes)| flow.limit_waiting(*bytes));
+        }
+        CheckedConfig {
+            config,
+            diagnostics,
+            components,
+            settings,
+            flows,
+            dead_letter,
+        }
+    }
+
+    /// Finds what the listeners would refuse at a start, on this machine and for this user: files of logins and of TLS, addresses,
+    /// origins. Only who starts a process, or asks whether it would start, needs it: `thalweg auth` makes such files.
+    pub fn verify_listeners(&self) {
+        let ingest = self.settings.ingest.iter();
+        let doors: Vec<&ListenerConfig> = ingest.flat_map(|ingest| [&ingest.grpc, &ingest.http]).collect();
+        for refused in thalweg_console::verify(&self.config.http, &self.config.auth, &doors) {
+            let pos = match refused.place {
+                ConfigLocation::Pos(pos) => pos,
+                ConfigLocation::Field(field) => place_of(&field, &self.config.root),
+            };
+            self.diagnostics.error_at(pos, refused.text);
+        }
+    }
+
+    /// How the process shall log.
+    pub fn logging(&self) -> logging::LoggingOptions {
+        let logger = &self.config.logger;
+        let level = match logger.level {
+            LogLevel::Off => "OFF",
+            LogLevel::Error => "ERROR",
+            LogLevel::Warn => "WARN",
+            LogLevel::Info => "INFO",
+            LogLevel::Debug => "DEBUG",
+            LogLevel::Trace => "TRACE",
+        };
+        let outputs = self.config.flows.iter().map(|flow| &flow.output);
+        let mut outputs = outputs.chain(&self.config.dead_letter);
+        let data_on_stdout = outputs.any(|output| writes_to_stdout(output, &self.config));
+        logging::LoggingOptions {
+            level: logging::level(level).unwrap_or(logging::LevelFilter::INFO),
+            format: match logger.format {
+                LogFormat::Json => logging::LineFormat::Json,
+                LogFormat::Logfmt => logging::LineFormat::Logfmt,
+            },
+            target: if data_on_stdout {
+                logging::LogTarget::Stderr
+            } else {
+                logging::LogTarget::Stdout
+            },
+            add_timestamp: logger.add_timestamp,
+            static_fields: logger.static_fields.iter().cloned().collect(),
+            only_errors_of: &[],
+        }
+    }
+}
+
+/// Whether an output is `stdout` or leads to one through brokers and resources.
+fn writes_to_stdout(output: &ComponentNode, config: &Config) -> bool {
+    output.name == "stdout" || {
+        let mut followed = Vec::new();
+        names_stdout(&output.name, &output.body, config, &mut followed)
+    }
+}
+
+/// As [`writes_to_stdout`], of a field and what stands behind it. `followed` are the labels of resources that were looked
+/// at, which may name each other in a circle.
+fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<String>) -> bool {
+    if name == "stdout" {
+        return true;
+    }
+    if let Some(map) = body.as_map() {
+        return map
+            .iter()
+            .any(|(key, value)| names_stdout(key.as_str(), value, config, followed));
+    }
+    if let Some(items) = body.as_seq() {
+        return items.iter().any(|item| names_stdout("", item, config, followed));
+    }
+    let Some(label) = body.scalar_text().filter(|_| name == "resource") else {
+        return false;
+    };
+    if followed.iter().any(|known| known == label) {
+        return false;
+    }
+    followed.push(label.to_owned());
+    let resource = config.resources.find(ComponentKind::Output, label);
+    resource.is_some_and(|resource| names_stdout(&resource.name, &resource.body, config, followed))
+}
+
+/// Sections that the file format knows and this version does not run: better an error than silence.
+fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
+    if let Some(node) = &config.mqtt {
+        diagnostics.error(
+            node,
+            "this version does not have what \"mqtt\" configures; remove the section",
+        );
+    }
+}
+
+/// Said only of a file without another mistake, which may be the reason.
+fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
+    let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some();
+    if config.flows.is_empty() && !serves && !diagnostics.has_errors() {
+        diagnostics.error_at(
+            thalweg_config::Pos::WHOLE_FILE,
+            "nothing to run: add an input and an output, a list of flows, queues, events, or ingest",
+        );
+    }
+}
+
+/// Where a field is, or the nearest above it that is given.
+fn place_of(field: &str, root: &Node) -> Pos {
+    let mut node = root;
+    for name in field.split('.') {
+        match node.get(name) {
+            Some(below) => node = below,
+            None => break,
+        }
+    }
+    node.pos()
+}
+
+/// Single fields of the same kind.
+fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
+    let find = |section: &str, field: &str| config.root.get(section).and_then(|node| node.get(field)).cloned();
+    if let Some(mapping) = find("metrics", "mapping").filter(|_| !config.metrics.mapping.trim().is_empty()) {
+        diagnostics.error(
+            &mapping,
+            "this version does not rename or drop metrics; remove it and relabel where the metrics are scraped",
+        );
+    }
+    if let Some(stack) = find("scripting", "stack").filter(|_| config.scripting.stack > thalweg_tags::STACK_MAX) {
+        let mebibytes = thalweg_tags::STACK_MAX >> 20;
+        diagnostics.error(&stack, format!("a script can have at most {mebibytes}MiB of stack"));
+    }
+}
+
+#[cfg(test)]
+mod listener_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_done_is_an_error_at_its_line() {
+        for (text, expected) in [
+            (
+                "metrics: {mapping: root = deleted()}",
+                "f.yaml:1:20: metrics.mapping: this version does not rename or drop metrics; remove it and relabel where \
+                 the metrics are scraped\n",
+            ),
+            (
+                "scripting: {stack: 7MiB}",
+                "f.yaml:1:20: scripting.stack: a script can have at most 6MiB of stack\n",
+            ),
+            (
+                "metrics: {mapping: \"\"}\nscripting: {engine: quickjs, stack: 6MiB}",
+                "",
+            ),
+        ] {
+            let text = format!("{text}\ninput: {{stdin: {{}}}}\noutput: {{drop: {{}}}}\n");
+            let checked = CheckedConfig::text(
+                &SourceText::new("f.yaml", text.as_str()),
+                &|_| None,
+                &LoadOptions::default(),
+            );
+            assert_eq!(checked.diagnostics.to_string(), expected, "for {text}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_anything_to_run_is_told_so_unless_another_mistake_may_be_why() {
+        for (text, expected) in [
+            (
+                "logger: {level: INFO}",
+                "f.yaml: nothing to run: add an input and an output, a list of flows, queues, events, or ingest\n",
+            ),
+            (
+                "lake: {retention: 5}",
+                "f.yaml:1:19: lake.retention: expected a mapping of fields, got the number 5\n",
+            ),
+            (
+                "lake: {url: \"ftp://x\"}",
+                "f.yaml:1:13: lake.url: ftp://x is on no object store that is known here: expected s3://bucket/lake, \
+                 gs://bucket/lake, az://container/lake, or a path\n",
+            ),
+        ] {
+            let checked = CheckedConfig::text(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
+            assert_eq!(checked.diagnostics.to_string(), expected, "for {text}");
+        }
+    }
+
+    #[test]
+    fn a_door_is_refused_behind_a_work_group_and_not_behind_a_stream() {
+        for (input, is_refused) in [
+            ("{name: q}", true),
+            ("{name: q, mode: work}", true),
+            ("{name: q, mode: stream}", false),
+        ] {
+            let text = format!(
+                "input: {{queue: {input}}}\noutput: {{drop: {{}}}}\n\
+                 pipeline: {{processors: [{{downsampler: {{default: {{swinging_door: {{threshold: 1}}}}}}}}]}}\n"
+            );
+            let checked = CheckedConfig::text(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
+            let found = checked.diagnostics.to_string();
+            let refusal = "f.yaml:3:26: swinging_door holds messages back until later ones come";
+            assert_eq!(found.starts_with(refusal), is_refused, "{input}: {found}");
+            assert_eq!(checked.diagnostics.has_errors(), is_refused, "{input}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_log_keeps_clear_of_data_on_the_standard_output() {
+        let nested = "output: {broker: {outputs: [{drop: {}}, {resource: a}]}}\n\
+                      output_resources: [{label: a, resource: b}, {label: b, stdout: {}}]";
+        let circle = "output: {resource: a}\noutput_resources: [{label: a, resource: b}, {label: b, resource: a}]";
+        for (text, expected) in [
+            ("output: {drop: {}}", logging::LogTarget::Stdout),
+            ("output: {file: {path: stdout}}", logging::LogTarget::Stdout),
+            ("output: {stdout: {}}", logging::LogTarget::Stderr),
+            (
+                "output: {drop: {}}\ndead_letter: {stdout: {}}",
+                logging::LogTarget::Stderr,
+            ),
+            (nested, logging::LogTarget::Stderr),
+            (circle, logging::LogTarget::Stdout),
+        ] {
+            let source = SourceText::new("f.yaml", format!("input: {{stdin: {{}}}}\n{text}\n"));
+            let checked = CheckedConfig::text(&source, &|_| None, &LoadOptions::default());
+            assert_eq!(checked.logging().target, expected, "for {text}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What is asked of the store of a folder that no process holds.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use thalweg_events::backup::{BackupError, BackupReader};
+use thalweg_events::{EmbeddedStore, EventsError, RestoreReport, VerifyReport, restore};
+use thalweg_log::{Durability, Log};
+use thalweg_queue::settings::LogSettings;
+
+use super::opening::{RecoveryOptions, embedded, take, taken};
+use crate::data_dir::DataDir;
+use crate::log::OpenLog;
+use crate::log_memory::LogMemory;
+
+/// For the log, while nobody writes.
+const MEMORY: usize = 64 << 20;
+/// Nothing is given up by who only looks.
+const KEEPS: RecoveryOptions = RecoveryOptions {
+    deleted: true,
+    accept_loss: false,
+};
+
+/// Opens the store in `log/` of a folder and reads everything in it. Changes nothing but what any start does: the torn end of
+/// the log is cut off. `tell` is told how far it is. Must be called on a runtime.
+pub async fn verify_events(folder: &Path, tell: impl FnMut(&VerifyReport) + Send + 'static) -> Result<VerifyReport> {
+    let shown = folder.display();
+    ensure!(
+        folder.join("log").is_dir(),
+        "{shown} has no log; give the folder that `thalweg events serve` has as --data-dir"
+    );
+    let _held = take(folder)?;
+    let log = open_log(folder).await?;
+    let store = embedded(log.log(), Durability::Fsync, folder, MEMORY, KEEPS).await?;
+    let verified = store.verify_telling(tell).await;
+    drop(store);
+    close(log).await?;
+    Ok(verified?)
+}
+
+/// Restores a backup to a folder that is new or has nothing in it. `tell` is told how far it is. When it returns the store is
+/// whole and synced; until then nobody takes what is in the folder for one. Must be called on a runtime.
+pub async fn restore_events<R: Read + Send + 'static>(
+    folder: &Path,
+    source: R,
+    tell: impl FnMut(&RestoreReport) + Send + 'static,
+) -> Result<RestoreReport> {
+    // What is no backup leaves no folder behind.
+    let backup = tokio::task::spawn_blocking(move || BackupReader::new(source)).await;
+    let backup = backup.context("the backup was not read")??;
+    let held = DataDir::take_for_restore(folder).map_err(|error| taken(folder, error))?;
+    let restored = restore_to(folder, backup, tell).await;
+    let ended = match &restored {
+        Ok(_) => held.restored(),
+        Err(_) => held.not_restored(),
+    };
+    let restored = restored?;
+    ended.with_context(|| format!("cannot write to {}", folder.display()))?;
+    Ok(restored)
+}
+
+async fn restore_to<R: Read + Send + 'static>(
+    folder: &Path,
+    backup: BackupReader<R>,
+    mut tell: impl FnMut(&RestoreReport) + Send + 'static,
+) -> Result<RestoreReport> {
+    let log = open_log(folder).await?;
+    let into = log.log();
+    let restored = tokio::task::spawn_blocking(move || restore(&into, backup, &mut tell)).await;
+    let restored = match restored.context("the restore was given up") {
+        Ok(Ok(restored)) => index(log.log(), folder, &restored).await.map(|()| restored),
+        Ok(Err(BackupError::Store(error))) => Err(error.into()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(error) => Err(error),
+    };
+    close(log).await?;
+    restored
+}
+
+/// Makes what is derived, so that the first start has nothing to make, and looks whether all is there.
+async fn index(log: Arc<dyn Log>, folder: &Path, restored: &RestoreReport) -> Result<()> {
+    let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY, KEEPS).await?;
+    let found = store.has_restored(restored).map_err(|error| match error {
+        EventsError::NamespaceNotFound(name) => {
+            EventsError::Damaged(format!("namespace '{name}' of the backup was not restored"))
+        }
+        error => error,
+    });
+    found?;
+    store.flush_indexes().await?;
+    Ok(())
+}
+
+async fn open_log(folder: &Path) -> Result<OpenLog> {
+    let settings = LogSettings {
+        min_free: Some(0),
+        ..LogSettings::default()
+    };
+    OpenLog::open(&settings, LogMemory::of(MEMORY, 1), folder).await
+}
+
+async fn close(log: OpenLog) -> Result<()> {
+    let closed = tokio::task::spawn_blocking(move || log.close()).await;
+    closed.context("the log was not closed")
+}

@@ -1,0 +1,290 @@
+//! Who is known at a moment, and what ends when somebody is known no more.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use argon2::Argon2;
+use argon2::password_hash::PasswordVerifier as _;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use thalweg_config::{AuthConfig, Role, TokenConfig, TokenSecret};
+use tokio_util::sync::CancellationToken;
+
+use super::Identity;
+use super::login_file::{LoginFile, LoginFileKind, LoginLine, LoginSecret};
+use crate::StartError;
+
+/// Passwords that were right, remembered so that only a user's first request pays for the check.
+const REMEMBERED_MAX: usize = 1024;
+
+/// All logins as they were read.
+#[derive(Default)]
+pub struct LoginRegistry {
+    tokens: Vec<LoginEntry<[u8; 32]>>,
+    users: BTreeMap<String, UserEntry>,
+    /// Salted hashes of user and password that were right. They go with what is known.
+    remembered: Mutex<HashSet<[u8; 32]>>,
+}
+
+type UserEntry = LoginEntry<argon2::password_hash::PasswordHashString>;
+
+struct LoginEntry<H> {
+    name: String,
+    hash: H,
+    roles: Vec<Role>,
+    /// Cancelled when it is taken away, or becomes another one.
+    ended: CancellationToken,
+}
+
+impl<H> LoginEntry<H> {
+    fn identity(&self) -> Identity {
+        Identity {
+            name: self.name.clone(),
+            roles: self.roles.clone(),
+            ended: self.ended.clone(),
+        }
+    }
+}
+
+/// What is wrong with one file or one of its lines, with the cure.
+#[derive(Debug)]
+pub struct LoginFileError(pub StartError);
+
+impl LoginRegistry {
+    /// Reads all files. What cannot be read lets nobody in.
+    pub fn read(config: &AuthConfig) -> (LoginRegistry, Vec<LoginFileError>) {
+        let (mut known, mut flaws) = (LoginRegistry::default(), Vec::new());
+        for token in &config.tokens {
+            match secret_of(token) {
+                Ok(hash) => known.add_token(token.name.clone(), hash, token.roles.clone()),
+                Err(error) => flaws.push(LoginFileError(error)),
+            }
+        }
+        let files = [
+            ("auth.tokens_file", &config.tokens_file, LoginFileKind::Tokens),
+            ("auth.users_file", &config.users_file, LoginFileKind::Users),
+        ];
+        for (key, path, kind) in files {
+            let Some(path) = path else { continue };
+            match LoginFile::read(path, kind) {
+                Ok(lines) => {
+                    flaws.extend(
+                        lines
+                            .wrong
+                            .into_iter()
+                            .map(|(line, problem)| wrong_line(path, line, &problem)),
+                    );
+                    for line in lines.lines {
+                        known.add(line);
+                    }
+                }
+                Err(error) => flaws.push(unreadable(key, path, error)),
+            }
+        }
+        (known, flaws)
+    }
+
+    fn add(&mut self, line: LoginLine) {
+        match line.secret {
+            LoginSecret::Token(hash) => self.add_token(line.name, hash, line.roles),
+            LoginSecret::Password(hash) => {
+                let user = LoginEntry {
+                    name: line.name.clone(),
+                    hash,
+                    roles: line.roles,
+                    ended: CancellationToken::new(),
+                };
+                self.users.insert(line.name, user);
+            }
+        }
+    }
+
+    fn add_token(&mut self, name: String, hash: [u8; 32], roles: Vec<Role>) {
+        self.tokens.push(LoginEntry {
+            name,
+            hash,
+            roles,
+            ended: CancellationToken::new(),
+        });
+    }
+
+    /// Takes over from what was known before: whoever is the same goes on, and what the others hold open ends.
+    pub fn succeed(&mut self, before: &LoginRegistry) {
+        let mut kept: HashSet<*const CancellationToken> = HashSet::new();
+        for token in &mut self.tokens {
+            let same = |old: &&LoginEntry<[u8; 32]>| {
+                old.name == token.name && old.hash == token.hash && old.roles == token.roles
+            };
+            if let Some(old) = before.tokens.iter().find(same) {
+                token.ended = old.ended.clone();
+                kept.insert(&raw const old.ended);
+            }
+        }
+        for (name, user) in &mut self.users {
+            let old = before.users.get(name);
+            if let Some(old) = old.filter(|old| old.hash == user.hash && old.roles == user.roles) {
+                user.ended = old.ended.clone();
+                kept.insert(&raw const old.ended);
+            }
+        }
+        let all = before.tokens.iter().map(|old| &old.ended);
+        let all = all.chain(before.users.values().map(|old| &old.ended));
+        all.filter(|ended| !kept.contains(&(&raw const **ended)))
+            .for_each(CancellationToken::cancel);
+    }
+
+    /// Compares with every token, so that the time tells nothing. With `name`, only the token of that name fits.
+    pub fn token(&self, presented: &str, name: Option<&str>) -> Option<Identity> {
+        let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
+        let mut found = None;
+        for token in &self.tokens {
+            let fits = bool::from(token.hash.ct_eq(&hash));
+            if fits && found.is_none() && name.is_none_or(|name| name == token.name) {
+                found = Some(token);
+            }
+        }
+        found.map(LoginEntry::identity)
+    }
+
+    pub fn user(&self, name: &str) -> Option<Identity> {
+        self.users.get(name).map(LoginEntry::identity)
+    }
+
+    /// Takes tens of milliseconds. An unknown name takes as long as a wrong password, so that it does not tell who exists.
+    pub fn check_password(&self, name: &str, password: &str) -> bool {
+        let Some((user, is_known)) = self.user_to_check(name) else {
+            return false;
+        };
+        let right = Argon2::default()
+            .verify_password(password.as_bytes(), &user.hash.password_hash())
+            .is_ok();
+        right && is_known
+    }
+
+    /// Whose hash a password is compared with, and whether it is that user's own.
+    fn user_to_check(&self, name: &str) -> Option<(&UserEntry, bool)> {
+        match self.users.get(name) {
+            Some(user) => Some((user, true)),
+            None => self.users.values().next().map(|user| (user, false)),
+        }
+    }
+
+    pub fn remembers(&self, fingerprint: &[u8; 32]) -> bool {
+        self.remembered.lock().contains(fingerprint)
+    }
+
+    pub fn remember(&self, fingerprint: [u8; 32]) {
+        let mut remembered = self.remembered.lock();
+        if remembered.len() >= REMEMBERED_MAX {
+            remembered.clear();
+        }
+        remembered.insert(fingerprint);
+    }
+}
+
+/// Those whose change is a change of what is known.
+pub fn files(config: &AuthConfig) -> Vec<PathBuf> {
+    let of_tokens = config.tokens.iter().filter_map(|token| match &token.secret {
+        TokenSecret::File(path) => Some(path.clone()),
+        TokenSecret::Sha256(_) => None,
+    });
+    let lists = [&config.tokens_file, &config.users_file];
+    of_tokens.chain(lists.into_iter().flatten().cloned()).collect()
+}
+
+fn secret_of(token: &TokenConfig) -> Result<[u8; 32], StartError> {
+    let path = match &token.secret {
+        TokenSecret::Sha256(hash) => return Ok(*hash),
+        TokenSecret::File(path) => path,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| StartError::Unreadable {
+        key: "auth.tokens",
+        path: path.clone(),
+        error,
+    })?;
+    let text = text.trim();
+    if text.is_empty() {
+        let (name, path) = (&token.name, path.display());
+        let problem = format!("auth.tokens: the file {path} of token \"{name}\" is empty; write the token into it");
+        return Err(StartError::Auth { problem });
+    }
+    Ok(Sha256::digest(text.as_bytes()).into())
+}
+
+fn wrong_line(path: &Path, line: usize, problem: &str) -> LoginFileError {
+    let problem = format!("{}:{line}: {problem}", path.display());
+    LoginFileError(StartError::Auth { problem })
+}
+
+fn unreadable(key: &'static str, path: &Path, error: std::io::Error) -> LoginFileError {
+    LoginFileError(StartError::Unreadable {
+        key,
+        path: path.to_owned(),
+        error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(lines: &[(&str, &str)]) -> LoginRegistry {
+        let mut known = LoginRegistry::default();
+        for (name, token) in lines {
+            known.add_token((*name).to_owned(), Sha256::digest(token).into(), vec![Role::Read]);
+        }
+        known
+    }
+
+    #[test]
+    fn the_password_of_an_unknown_user_is_compared_with_a_hash_too_and_is_never_right() {
+        use argon2::password_hash::{PasswordHashString, PasswordHasher as _, SaltString};
+        let salt = SaltString::from_b64("c2FsdHNhbHQ").unwrap();
+        let cheap = argon2::Params::new(64, 1, 1, None).unwrap();
+        let argon = Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, cheap);
+        let hash: PasswordHashString = argon.hash_password(b"pump", &salt).unwrap().into();
+        let ada = UserEntry {
+            name: "ada".to_owned(),
+            hash,
+            roles: vec![Role::Read],
+            ended: CancellationToken::new(),
+        };
+        let known = LoginRegistry {
+            users: BTreeMap::from([("ada".to_owned(), ada)]),
+            ..LoginRegistry::default()
+        };
+        let checked = |name: &str| {
+            known
+                .user_to_check(name)
+                .map(|(user, is_own)| (user.name.clone(), is_own))
+        };
+        assert_eq!(checked("ada"), Some(("ada".to_owned(), true)));
+        assert_eq!(checked("nobody"), Some(("ada".to_owned(), false)));
+        assert!(known.check_password("ada", "pump") && !known.check_password("ada", "Pump"));
+        assert!(
+            !known.check_password("nobody", "pump"),
+            "though it is the password of another"
+        );
+        assert!(LoginRegistry::default().user_to_check("nobody").is_none());
+    }
+
+    #[test]
+    fn what_is_the_same_goes_on_and_what_is_not_ends() {
+        let before = known(&[("a", "1"), ("b", "2"), ("c", "3")]);
+        let held: Vec<Identity> = ["1", "2", "3"]
+            .iter()
+            .map(|token| before.token(token, None).unwrap())
+            .collect();
+        let mut after = known(&[("c", "3"), ("b", "other")]);
+        after.tokens[0].roles = vec![Role::Read];
+        after.succeed(&before);
+        let ended: Vec<bool> = held.iter().map(|identity| identity.ended.is_cancelled()).collect();
+        assert_eq!(ended, [true, true, false]);
+        let mut roles = known(&[("c", "3")]);
+        roles.tokens[0].roles = vec![Role::Write];
+        roles.succeed(&after);
+        assert!(held[2].ended.is_cancelled(), "it may do something else now");
+        assert!(!roles.token("3", None).unwrap().ended.is_cancelled());
+    }
+}

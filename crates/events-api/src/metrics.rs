@@ -1,0 +1,361 @@
+//! What is counted of the face: requests and what they were refused for, how long appends take and how many messages they
+//! have, and who listens. Counted with atomic additions, told when somebody asks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
+
+/// Upper bounds in microseconds.
+const SECONDS: [u64; 16] = [
+    50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000,
+];
+/// Upper bounds of messages of an append.
+const MESSAGES: [u64; 8] = [1, 2, 5, 10, 50, 100, 1000, 10_000];
+
+/// Namespaces that are told apart, at most; the others are one together.
+const NAMESPACES_MAX: usize = 1000;
+/// As what those are told, which no namespace is called: none has a `/` in its name.
+const OTHERS: &str = "/others";
+
+pub(crate) struct ApiMetrics {
+    requests: AtomicU64,
+    errors: Mutex<BTreeMap<&'static str, u64>>,
+    append_seconds: Buckets<{ SECONDS.len() }>,
+    append_messages: Buckets<{ MESSAGES.len() }>,
+    /// All of it, or what is beyond [`NAMESPACES_MAX`].
+    others: Arc<NamespaceMetrics>,
+    /// `None`: namespaces are not told apart.
+    namespaces: Option<Mutex<HashMap<Box<str>, Arc<NamespaceMetrics>>>>,
+}
+
+/// What is counted for each namespace, if that is wanted.
+#[derive(Default)]
+pub(crate) struct NamespaceMetrics {
+    appends: AtomicU64,
+    appended: AtomicU64,
+    reads: AtomicU64,
+    read_messages: AtomicU64,
+    imported: AtomicU64,
+    told: AtomicU64,
+    cursors: Mutex<SubscriberLags>,
+}
+
+/// A distribution with fixed bounds.
+struct Buckets<const N: usize> {
+    counts: [AtomicU64; N],
+    beyond: AtomicU64,
+    sum: AtomicU64,
+}
+
+impl<const N: usize> Default for Buckets<N> {
+    fn default() -> Self {
+        Buckets {
+            counts: [const { AtomicU64::new(0) }; N],
+            beyond: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<const N: usize> Buckets<N> {
+    fn add(&self, bounds: &[u64; N], value: u64) {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.counts.get(bucket).unwrap_or(&self.beyond).fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// In units of which the values are `scale`.
+    fn distribution(&self, bounds: &[u64; N], scale: f64) -> Distribution {
+        let counts = self.counts.iter().map(|count| count.load(Relaxed));
+        Distribution {
+            buckets: bounds.iter().map(|bound| *bound as f64 * scale).zip(counts).collect(),
+            beyond: self.beyond.load(Relaxed),
+            sum: self.sum.load(Relaxed) as f64 * scale,
+        }
+    }
+}
+
+/// Of all subscribers.
+#[derive(Default)]
+struct SubscriberLags {
+    next: u64,
+    all: BTreeMap<u64, Arc<Lag>>,
+}
+
+/// How many global positions a subscriber is behind: 0 at the live end.
+pub(crate) type Lag = AtomicU64;
+
+/// While somebody listens.
+pub(crate) struct SubscriberMetrics {
+    counts: Arc<NamespaceMetrics>,
+    number: u64,
+    lag: Arc<Lag>,
+}
+
+impl SubscriberMetrics {
+    pub fn is_behind(&self, positions: u64) {
+        self.lag.store(positions, Relaxed);
+    }
+
+    pub fn told(&self) {
+        self.counts.told.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for SubscriberMetrics {
+    fn drop(&mut self) {
+        self.counts.cursors.lock().all.remove(&self.number);
+    }
+}
+
+impl NamespaceMetrics {
+    pub fn read(&self, messages: usize) {
+        self.reads.fetch_add(1, Relaxed);
+        self.read_messages.fetch_add(messages as u64, Relaxed);
+    }
+
+    pub fn imported(&self, messages: u64) {
+        self.imported.fetch_add(messages, Relaxed);
+    }
+
+    pub fn listen(self: Arc<NamespaceMetrics>) -> SubscriberMetrics {
+        let mut cursors = self.cursors.lock();
+        cursors.next += 1;
+        let (number, lag) = (cursors.next, Arc::new(Lag::default()));
+        cursors.all.insert(number, lag.clone());
+        drop(cursors);
+        SubscriberMetrics {
+            counts: self,
+            number,
+            lag,
+        }
+    }
+
+    fn tell(&self, to: &mut MetricFamilies, labels: &[(&str, &str)]) {
+        for (name, help, value) in [
+            (
+                "thalweg_events_appends_total",
+                "Appends that were stored.",
+                &self.appends,
+            ),
+            (
+                "thalweg_events_appended_messages_total",
+                "Messages in those appends.",
+                &self.appended,
+            ),
+            (
+                "thalweg_events_reads_total",
+                "Pages of messages read for calls.",
+                &self.reads,
+            ),
+            (
+                "thalweg_events_read_messages_total",
+                "Messages in those pages.",
+                &self.read_messages,
+            ),
+            (
+                "thalweg_events_imported_total",
+                "Messages stored by imports.",
+                &self.imported,
+            ),
+            (
+                "thalweg_events_told_total",
+                "Pokes, messages and gaps handed to subscribers.",
+                &self.told,
+            ),
+        ] {
+            to.counter(name, help, labels, value.load(Relaxed));
+        }
+        let cursors = self.cursors.lock();
+        let lags = cursors.all.values().map(|lag| lag.load(Relaxed));
+        let (behind, farthest) = lags.fold((0, 0), |(behind, farthest), lag| {
+            (behind + u64::from(lag > 0), farthest.max(lag))
+        });
+        let subscribers = cursors.all.len() as f64;
+        drop(cursors);
+        to.gauge("thalweg_events_subscribers", "Open subscriptions.", labels, subscribers);
+        to.gauge(
+            "thalweg_events_subscribers_behind",
+            "Those that read what is stored before they are at the live end.",
+            labels,
+            behind as f64,
+        );
+        to.gauge(
+            "thalweg_events_subscriber_lag",
+            "Global positions that the last of them is behind.",
+            labels,
+            farthest as f64,
+        );
+    }
+}
+
+impl ApiMetrics {
+    pub fn register(metrics: &Metrics, per_namespace: bool) -> Arc<ApiMetrics> {
+        let meters = Arc::new(ApiMetrics {
+            requests: AtomicU64::new(0),
+            errors: Mutex::default(),
+            append_seconds: Buckets::default(),
+            append_messages: Buckets::default(),
+            others: Arc::default(),
+            namespaces: per_namespace.then(Mutex::default),
+        });
+        let told = meters.clone();
+        metrics.tell("thalweg_events_requests_total", move |to| told.tell(to));
+        meters
+    }
+
+    pub fn request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub fn refused(&self, code: &'static str) {
+        *self.errors.lock().entry(code).or_default() += 1;
+    }
+
+    pub fn appended(&self, namespace: &str, appends: usize, messages: u64, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.append_seconds.add(&SECONDS, micros);
+        self.append_messages.add(&MESSAGES, messages);
+        let counts = self.of(namespace);
+        counts.appends.fetch_add(appends as u64, Relaxed);
+        counts.appended.fetch_add(messages, Relaxed);
+    }
+
+    /// What is counted of a namespace. Names that do not exist are not asked for.
+    pub fn of(&self, namespace: &str) -> Arc<NamespaceMetrics> {
+        let Some(namespaces) = &self.namespaces else {
+            return self.others.clone();
+        };
+        let mut namespaces = namespaces.lock();
+        match namespaces.get(namespace) {
+            Some(counts) => counts.clone(),
+            None if namespaces.len() >= NAMESPACES_MAX => self.others.clone(),
+            None => {
+                let counts = Arc::<NamespaceMetrics>::default();
+                namespaces.insert(namespace.into(), counts.clone());
+                counts
+            }
+        }
+    }
+
+    /// It was deleted, and makes room for another.
+    pub fn forget(&self, namespace: &str) {
+        if let Some(namespaces) = &self.namespaces {
+            namespaces.lock().remove(namespace);
+        }
+    }
+
+    /// As what a namespace is told, if they are told apart.
+    pub fn label<'a>(&self, namespace: &'a str) -> Option<&'a str> {
+        let namespaces = self.namespaces.as_ref()?;
+        self.of(namespace);
+        let known = namespaces.lock().contains_key(namespace);
+        Some(if known { namespace } else { OTHERS })
+    }
+
+    fn tell(&self, to: &mut MetricFamilies) {
+        let requests = self.requests.load(Relaxed);
+        to.counter("thalweg_events_requests_total", "Calls of /rpc.", &[], requests);
+        for (code, count) in self.errors.lock().iter() {
+            let help = "Requests that were refused.";
+            to.counter("thalweg_events_errors_total", help, &[("code", code)], *count);
+        }
+        match &self.namespaces {
+            None => self.others.tell(to, &[]),
+            Some(namespaces) => {
+                let known: BTreeMap<Box<str>, Arc<NamespaceMetrics>> = namespaces.lock().clone().into_iter().collect();
+                for (name, counts) in &known {
+                    counts.tell(to, &[("namespace", name)]);
+                }
+                if known.len() >= NAMESPACES_MAX {
+                    self.others.tell(to, &[("namespace", OTHERS)]);
+                }
+            }
+        }
+        let append = self.append_seconds.distribution(&SECONDS, 1e-6);
+        to.histogram(
+            "thalweg_events_append_seconds",
+            "From an append that is understood to its answer.",
+            &[],
+            &append,
+        );
+        let messages = self.append_messages.distribution(&MESSAGES, 1.0);
+        to.histogram(
+            "thalweg_events_append_messages",
+            "Messages of an append.",
+            &[],
+            &messages,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contains(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(text.contains(line), "{line} is missing in {text}");
+        }
+    }
+
+    #[test]
+    fn what_happens_is_told() {
+        let metrics = Metrics::default();
+        let meters = ApiMetrics::register(&metrics, false);
+        meters.request();
+        meters.refused("NOT_FOUND");
+        meters.refused("NOT_FOUND");
+        meters.appended("a", 1, 3, Duration::from_micros(300));
+        let (one, other) = (meters.of("a").listen(), meters.of("b").listen());
+        one.is_behind(7);
+        drop(other);
+        contains(
+            &metrics.text(),
+            &[
+                "thalweg_events_requests_total 1",
+                "thalweg_events_errors_total{code=\"NOT_FOUND\"} 2",
+                "thalweg_events_appends_total 1",
+                "thalweg_events_appended_messages_total 3",
+                "thalweg_events_append_seconds_bucket{le=\"0.00025\"} 0",
+                "thalweg_events_append_seconds_bucket{le=\"0.0005\"} 1",
+                "thalweg_events_append_messages_sum 3",
+                "thalweg_events_subscribers 1",
+                "thalweg_events_subscribers_behind 1",
+                "thalweg_events_subscriber_lag 7",
+            ],
+        );
+    }
+
+    #[test]
+    fn namespaces_are_told_apart_up_to_a_number_and_the_rest_together() {
+        let metrics = Metrics::default();
+        let meters = ApiMetrics::register(&metrics, true);
+        for n in 0..NAMESPACES_MAX + 2 {
+            meters.of(&n.to_string()).imported(1);
+        }
+        assert_eq!((meters.label("7"), meters.label("1001")), (Some("7"), Some(OTHERS)));
+        let text = metrics.text();
+        contains(
+            &text,
+            &[
+                "thalweg_events_imported_total{namespace=\"7\"} 1",
+                "thalweg_events_imported_total{namespace=\"/others\"} 2",
+            ],
+        );
+        assert!(!text.contains("namespace=\"1001\""), "{text}");
+        // A namespace that is deleted makes room.
+        meters.forget("7");
+        meters.of("1001").imported(1);
+        contains(
+            &metrics.text(),
+            &["thalweg_events_imported_total{namespace=\"1001\"} 1"],
+        );
+        assert!(!metrics.text().contains("namespace=\"7\""));
+    }
+}

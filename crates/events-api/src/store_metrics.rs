@@ -1,0 +1,170 @@
+//! What the store and the persistent subscriptions tell of themselves: looked at when somebody asks for the metrics.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use thalweg_events::{Store, SubscriptionStats, Subscriptions};
+use thalweg_telemetry::{MetricFamilies, Metrics};
+
+use crate::EventsApiServer;
+use crate::metrics::ApiMetrics;
+
+/// Subscriptions told at most.
+const SUBSCRIPTIONS_MAX: usize = 1000;
+/// Subscriptions read at once.
+const PAGE: usize = 100;
+
+/// Does not keep the store open.
+pub(crate) fn register(server: &Arc<EventsApiServer>, store: &Arc<dyn Store>) {
+    let metrics: &Metrics = &server.metrics;
+    let weak = Arc::downgrade(store);
+    metrics.tell("thalweg_events_info", move |to| {
+        if let Some(store) = weak.upgrade() {
+            of_store(store.as_ref(), to);
+        }
+    });
+    let (subscriptions, meters) = (server.subscriptions.clone(), server.meters.clone());
+    metrics.tell("thalweg_events_subscription_lag", move |to| {
+        of_subscriptions(subscriptions.figures(), &meters, to);
+    });
+    // One that nobody fetches from is the one to be told of.
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(look_at_all(Arc::downgrade(store), server.subscriptions.clone()));
+    }
+}
+
+fn of_store(store: &dyn Store, to: &mut MetricFamilies) {
+    let labels = [("backend", store.backend()), ("durability", store.durability())];
+    let help = "Where messages are kept, and what is promised of an answered append.";
+    to.gauge("thalweg_events_info", help, &labels, 1.0);
+    let Some(figures) = store.figures() else { return };
+    for (name, help, value) in [
+        (
+            "thalweg_events_index_file_bytes",
+            "Bytes of the indexes on the disk.",
+            figures.index_file_bytes as f64,
+        ),
+        (
+            "thalweg_events_index_memory_bytes",
+            "Bytes of the indexes in memory.",
+            figures.index_memory_bytes as f64,
+        ),
+        (
+            "thalweg_events_rule_bytes",
+            "Memory of rules of retention and of deletions of streams.",
+            figures.rule_bytes as f64,
+        ),
+        (
+            "thalweg_events_namespace_bytes",
+            "Memory of namespaces and their tokens, without their messages.",
+            figures.namespace_bytes as f64,
+        ),
+        (
+            "thalweg_events_index_tables",
+            "Files of the indexes.",
+            figures.index_tables as f64,
+        ),
+        (
+            "thalweg_events_index_lag_bytes",
+            "Bytes of the log behind the checkpoint of the indexes, which a start reads.",
+            figures.index_behind_bytes as f64,
+        ),
+        (
+            "thalweg_events_recovery_seconds",
+            "What it took to open the store, behind the recovery of the log.",
+            figures.recovery.as_secs_f64(),
+        ),
+        (
+            "thalweg_events_recovery_bytes",
+            "Bytes of the log that were indexed meanwhile.",
+            figures.recovered_bytes as f64,
+        ),
+    ] {
+        to.gauge(name, help, &[], value);
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct SubscriptionTotals {
+    lag: u64,
+    in_flight: usize,
+    waiting: usize,
+    parked: usize,
+    redelivered: u64,
+}
+
+/// Those of one name in several namespaces are told together, where namespaces are not told apart.
+fn of_subscriptions(all: Vec<SubscriptionStats>, meters: &ApiMetrics, to: &mut MetricFamilies) {
+    let mut sums: BTreeMap<(Option<String>, String), SubscriptionTotals> = BTreeMap::new();
+    for one in all {
+        let key = (meters.label(&one.namespace).map(str::to_owned), one.name);
+        if sums.len() >= SUBSCRIPTIONS_MAX && !sums.contains_key(&key) {
+            continue;
+        }
+        let sum = sums.entry(key).or_default();
+        sum.lag = sum.lag.max(one.behind);
+        sum.in_flight += one.in_flight;
+        sum.waiting += one.waiting;
+        sum.parked += one.parked;
+        sum.redelivered += one.redelivered;
+    }
+    for ((namespace, name), sum) in &sums {
+        let mut labels = vec![("subscription", name.as_str())];
+        labels.extend(namespace.as_deref().map(|namespace| ("namespace", namespace)));
+        for (metric, help, value) in [
+            (
+                "thalweg_events_subscription_lag",
+                "Global positions that a persistent subscription is behind the last message.",
+                sum.lag as f64,
+            ),
+            (
+                "thalweg_events_subscription_in_flight",
+                "Its messages that consumers have.",
+                sum.in_flight as f64,
+            ),
+            (
+                "thalweg_events_subscription_waiting",
+                "Its messages that were read and are to be handed out.",
+                sum.waiting as f64,
+            ),
+            (
+                "thalweg_events_subscription_parked",
+                "Its messages that are parked.",
+                sum.parked as f64,
+            ),
+        ] {
+            to.gauge(metric, help, &labels, value);
+        }
+        to.counter(
+            "thalweg_events_subscription_redelivered_total",
+            "Its messages that this process has handed out again.",
+            &labels,
+            sum.redelivered,
+        );
+    }
+}
+
+async fn look_at_all(store: Weak<dyn Store>, subscriptions: Arc<Subscriptions>) {
+    let Some(namespaces) = store.upgrade().map(|store| async move { store.namespaces().await }) else {
+        return;
+    };
+    let mut count = 0;
+    for namespace in namespaces.await.unwrap_or_default() {
+        let mut cursor = String::new();
+        loop {
+            // What cannot be read now is told once somebody uses it.
+            let page = subscriptions
+                .list(&namespace, "", &cursor, PAGE)
+                .await
+                .unwrap_or_default();
+            count += page.len();
+            match page.last() {
+                Some((name, _)) if page.len() == PAGE && count < SUBSCRIPTIONS_MAX => cursor.clone_from(name),
+                _ => break,
+            }
+        }
+        if count >= SUBSCRIPTIONS_MAX {
+            return;
+        }
+    }
+}

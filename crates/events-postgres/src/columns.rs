@@ -1,0 +1,182 @@
+//! How names, ids and messages lie in columns.
+//!
+//! Text of PostgreSQL has no U+0000. JSON has it only as an escape, and names and types are refused with it before they come
+//! here; what may have it all the same (descriptions, ids and names of documents) is stored as bytes.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use thalweg_events::event::{EventRef, IdRef};
+use thalweg_events::json::Json;
+use thalweg_events::{EventsError, MessageId, Result, StoredEvent, Uuid, names};
+use thalweg_log::Micros;
+use tokio_postgres::Row;
+
+use crate::failure::damaged;
+
+/// Bytes of a stream's name, and of a type.
+const STREAM_BYTES_MAX: usize = 1024;
+const KIND_BYTES_MAX: usize = 255;
+/// Of an id that is no UUID.
+const ID_BYTES_MAX: usize = 255;
+
+pub(crate) fn id_bytes(id: &MessageId) -> Vec<u8> {
+    let (tag, rest) = match id {
+        MessageId::Uuid(uuid) => (b'u', uuid.0.as_slice()),
+        MessageId::Text(text) => (b't', text.as_bytes()),
+    };
+    let mut out = Vec::with_capacity(1 + rest.len());
+    out.push(tag);
+    out.extend_from_slice(rest);
+    out
+}
+
+pub(crate) fn id_of(bytes: &[u8]) -> Result<MessageId> {
+    let read = match bytes.split_first() {
+        Some((b'u', rest)) => rest.try_into().ok().map(|bytes| MessageId::Uuid(Uuid(bytes))),
+        Some((b't', rest)) => std::str::from_utf8(rest).ok().map(|text| MessageId::Text(text.into())),
+        _ => None,
+    };
+    read.ok_or_else(|| EventsError::Damaged("the id of a message in the database is none".to_owned()))
+}
+
+/// Of the columns `name, position, global, id, kind, data, metadata, time`, in this order.
+pub(crate) fn stored(row: &Row) -> Result<StoredEvent> {
+    let (position, global): (i64, i64) = (get(row, 1)?, get(row, 2)?);
+    let id = id_of(get(row, 3)?)?;
+    let time: Micros = get(row, 7)?;
+    let event = EventRef {
+        id: IdRef::from(&id),
+        own_id: false,
+        stream: get(row, 0)?,
+        position: unsigned(position),
+        global: unsigned(global),
+        kind: get(row, 4)?,
+        data: get(row, 5)?,
+        metadata: get(row, 6)?,
+        time,
+        is_first: false,
+        is_imported: false,
+    };
+    let mut value = Vec::new();
+    event.encode(&mut value);
+    StoredEvent::new(Bytes::from(value), time)
+        .ok_or_else(|| EventsError::Damaged(format!("what is at global position {global} is no message")))
+}
+
+pub(crate) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+    row.try_get(column).map_err(|error| damaged(&error))
+}
+
+/// For a number that is never negative where it lies.
+pub(crate) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The database has no larger number, so that nothing is there.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// As a number with the same bits: the one absolute value that does not fit becomes negative, which `abs` undoes.
+pub(crate) fn group(stream: &str) -> Option<i64> {
+    names::group_hash(stream).map(u64::cast_signed)
+}
+
+/// What stands for the category of the stream that the metadata names as correlation. Its text may be longer than an index
+/// takes.
+pub(crate) fn correlation(metadata: Option<&str>) -> Option<i64> {
+    let stream = correlated(metadata)?;
+    Some(correlation_of(names::category(&stream)))
+}
+
+/// Whether it is this category: others may have the same number.
+pub(crate) fn correlates(metadata: Option<&str>, category: &str) -> bool {
+    correlated(metadata).is_some_and(|stream| names::category(&stream) == category)
+}
+
+fn correlated(metadata: Option<&str>) -> Option<Cow<'_, str>> {
+    let metadata = metadata?;
+    if !metadata.contains("correlationStreamName") && !metadata.contains('\\') {
+        return None;
+    }
+    Json::new(metadata).get("correlationStreamName")?.string()
+}
+
+pub(crate) fn correlation_of(category: &str) -> i64 {
+    xxhash_rust::xxh3::xxh3_64(category.as_bytes()).cast_signed()
+}
+
+/// Whether the database can have it at all.
+pub(crate) fn is_plain(text: &str) -> bool {
+    !text.as_bytes().contains(&0)
+}
+
+/// A message that the database would refuse is refused before it spoils what is committed together with it.
+pub(crate) fn storable(stream: &str, kind: &str, id: Option<&MessageId>, json: [Option<&str>; 2]) -> Result<()> {
+    if stream.len() > STREAM_BYTES_MAX {
+        return Err(EventsError::TooLarge("1024 bytes of a stream's name"));
+    }
+    if kind.len() > KIND_BYTES_MAX {
+        return Err(EventsError::TooLarge("255 bytes of a type"));
+    }
+    if let Some(MessageId::Text(text)) = id
+        && text.len() > ID_BYTES_MAX
+    {
+        return Err(EventsError::TooLarge("255 bytes of an id"));
+    }
+    for (what, text) in [("the name of its stream", stream), ("its type", kind)] {
+        if !is_plain(text) {
+            return Err(null(what));
+        }
+    }
+    if json.into_iter().flatten().any(|text| !is_plain(text)) {
+        return Err(null("its data or metadata"));
+    }
+    Ok(())
+}
+
+pub(crate) fn null(what: &str) -> EventsError {
+    EventsError::Damaged(format!(
+        "PostgreSQL stores no text with U+0000, which {what} has; remove it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_told_apart_whatever_their_bytes_are() {
+        let sixteen = "0123456789abcdef";
+        for id in [
+            MessageId::Uuid(Uuid(*sixteen.as_bytes().first_chunk().unwrap())),
+            MessageId::Text(sixteen.into()),
+            MessageId::Text("".into()),
+            MessageId::Text("with \0".into()),
+        ] {
+            assert_eq!(id_of(&id_bytes(&id)).unwrap(), id);
+        }
+        assert!(id_of(b"").is_err() && id_of(b"u123").is_err());
+    }
+
+    #[test]
+    fn a_correlation_is_found_in_metadata_however_it_is_written() {
+        let wanted = Some(correlation_of("order"));
+        for metadata in [
+            r#"{"correlationStreamName":"order-1"}"#,
+            r#"{"correlationStreamName":"order"}"#,
+            r#"{"\u0063orrelationStreamName":"order-1"}"#,
+        ] {
+            assert_eq!(correlation(Some(metadata)), wanted, "{metadata}");
+            assert!(
+                correlates(Some(metadata), "order") && !correlates(Some(metadata), "orde"),
+                "{metadata}"
+            );
+        }
+        for metadata in [r#"{"correlationStreamName":1}"#, r#"{"other":"order-1"}"#] {
+            assert_eq!(correlation(Some(metadata)), None, "{metadata}");
+            assert!(!correlates(Some(metadata), "order"), "{metadata}");
+        }
+    }
+}

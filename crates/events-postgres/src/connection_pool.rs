@@ -1,0 +1,289 @@
+//! Connections to the database. A few are kept and lent out; one that broke, or was given back in the middle of a
+//! transaction, is closed. While the database cannot be reached it is asked again after growing pauses, and everybody else is
+//! told at once what the last attempt said.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use thalweg_events::{EventsError, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use crate::clock::DatabaseClock;
+use crate::database::{CONNECT_TIMEOUT, ConnectError, Database};
+use crate::failure::{failed, reason};
+
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// While a start waits for the database, it is seen so often whether it still answers.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How this store works with a database: it locks one row and waits for it; its reads follow an index in its order, whatever
+/// is not known yet of how many rows there are.
+const SESSION: &str = "SET search_path = thalweg_events, pg_catalog; SET client_min_messages = warning; SET jit = off; \
+     SET enable_seqscan = off; SET enable_bitmapscan = off; SET lock_timeout = '10s'; \
+     SET idle_in_transaction_session_timeout = '10s'; SET statement_timeout = 0; SET DateStyle = 'ISO'";
+
+pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
+
+pub(crate) struct ConnectionPool {
+    pub database: Database,
+    pub clock: Arc<DatabaseClock>,
+    idle: Mutex<Vec<DatabaseConnection>>,
+    permits: Arc<Semaphore>,
+    outage: Mutex<Option<Outage>>,
+    /// Changes when all connections are given up.
+    given_up: watch::Sender<()>,
+}
+
+struct Outage {
+    error: EventsError,
+    pause: Duration,
+    until: Instant,
+    /// One asks; the others are told what the last attempt said.
+    is_asked: bool,
+}
+
+/// Whoever asks, also when he is gone before there is an answer.
+struct ReconnectGuard<'l>(&'l Mutex<Option<Outage>>);
+
+impl Drop for ReconnectGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(outage) = &mut *self.0.lock() {
+            outage.is_asked = false;
+        }
+    }
+}
+
+struct DatabaseConnection {
+    client: Client,
+    statements: HashMap<String, Statement>,
+}
+
+/// Goes back when it is dropped.
+pub(crate) struct PooledConnection {
+    links: Arc<ConnectionPool>,
+    link: Option<DatabaseConnection>,
+    in_transaction: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ConnectionPool {
+    pub fn new(database: Database, connections: usize) -> Arc<ConnectionPool> {
+        Arc::new(ConnectionPool {
+            database,
+            clock: Arc::default(),
+            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(connections.max(2))),
+            outage: Mutex::default(),
+            given_up: watch::Sender::default(),
+        })
+    }
+
+    pub fn place(&self) -> &str {
+        &self.database.place
+    }
+
+    pub async fn lend(self: &Arc<Self>) -> Result<PooledConnection> {
+        let permit = self.permits.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| EventsError::Unavailable("the store is closed".to_owned()))?;
+        let link = match self.take_idle() {
+            Some(link) => link,
+            None => self.connect().await?,
+        };
+        Ok(PooledConnection {
+            links: self.clone(),
+            link: Some(link),
+            in_transaction: false,
+            _permit: permit,
+        })
+    }
+
+    fn take_idle(&self) -> Option<DatabaseConnection> {
+        let mut idle = self.idle.lock();
+        idle.retain(|link| !link.client.is_closed());
+        idle.pop()
+    }
+
+    async fn connect(&self) -> Result<DatabaseConnection> {
+        let _asking = match &mut *self.outage.lock() {
+            Some(outage) if outage.is_asked || Instant::now() < outage.until => return Err(outage.error.clone()),
+            Some(outage) => {
+                outage.is_asked = true;
+                Some(ReconnectGuard(&self.outage))
+            }
+            None => None,
+        };
+        match self.try_connect().await {
+            Ok(client) => {
+                *self.outage.lock() = None;
+                Ok(DatabaseConnection {
+                    client,
+                    statements: HashMap::new(),
+                })
+            }
+            Err(error) => {
+                // What is idle was connected to what is not there any more.
+                self.idle.lock().clear();
+                self.unreachable(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn unreachable(&self, error: EventsError) {
+        let mut outage = self.outage.lock();
+        let pause = outage
+            .as_ref()
+            .map_or(PAUSE_FIRST, |outage| (outage.pause * 2).min(PAUSE_MAX));
+        *outage = Some(Outage {
+            error,
+            pause,
+            until: Instant::now() + pause,
+            is_asked: false,
+        });
+    }
+
+    /// The database answers: whoever comes need not wait for the end of a pause.
+    pub fn reached(&self) {
+        *self.outage.lock() = None;
+    }
+
+    /// Ends once a new connection finds a host that says nothing: what was asked for gets no answer either.
+    pub async fn until_silent(&self) -> EventsError {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if self.database.connect().await.was_silent {
+                return self.silent();
+            }
+        }
+    }
+
+    fn silent(&self) -> EventsError {
+        EventsError::Unavailable(format!("the database at {} does not answer", self.database.place))
+    }
+
+    async fn try_connect(&self) -> Result<Client> {
+        let database = &self.database;
+        let cannot = |why: &ConnectError| {
+            EventsError::Unavailable(format!("cannot reach the database at {}: {why}", database.place))
+        };
+        let connected = database.connect().await.connected;
+        let (client, connection) = connected.map_err(|why| cannot(&why))?;
+        let mut given_up = self.given_up.subscribe();
+        tokio::spawn(async move {
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(error = %reason(&error), "a connection to the database ended");
+                    }
+                }
+                _ = given_up.changed() => {}
+            }
+        });
+        let said = tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(SESSION)).await;
+        let said = said.map_err(|_| cannot(&ConnectError::Silent(CONNECT_TIMEOUT)))?;
+        said.map_err(|error| cannot(&ConnectError::Failed(error)))?;
+        Ok(client)
+    }
+
+    /// The database does not answer, and says nothing to who connects: whoever waits for it is told, as when the connection is lost. A
+    /// database that only has much to do is told from it by a new connection, which it still takes.
+    pub fn give_up(&self) {
+        self.idle.lock().clear();
+        self.unreachable(self.silent());
+        self.given_up.send_replace(());
+    }
+}
+
+impl PooledConnection {
+    /// Prepared once for each connection.
+    pub async fn prepare(&mut self, sql: &str) -> Result<Statement> {
+        let links = self.links.clone();
+        let link = self.link()?;
+        if let Some(statement) = link.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let prepared = link.client.prepare(sql).await;
+        let statement = prepared.map_err(|error| failed(links.place(), &error))?;
+        link.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    pub async fn query(&mut self, sql: &str, parameters: &[Param<'_>]) -> Result<Vec<Row>> {
+        let statement = self.prepare(sql).await?;
+        let answer = self.client()?.query(&statement, parameters).await;
+        answer.map_err(|error| failed(self.links.place(), &error))
+    }
+
+    pub async fn first(&mut self, sql: &str, parameters: &[Param<'_>]) -> Result<Option<Row>> {
+        Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+
+    /// Returns how many rows it changed.
+    pub async fn execute(&mut self, sql: &str, parameters: &[Param<'_>]) -> Result<u64> {
+        let statement = self.prepare(sql).await?;
+        let answer = self.client()?.execute(&statement, parameters).await;
+        answer.map_err(|error| failed(self.links.place(), &error))
+    }
+
+    /// From here until `commit` nothing is stored; if it is dropped before, nothing is.
+    pub async fn begin(&mut self) -> Result<()> {
+        self.in_transaction = true;
+        self.simple("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await
+    }
+
+    pub async fn commit(&mut self) -> Result<()> {
+        self.simple("COMMIT").await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+
+    pub async fn rollback(&mut self) -> Result<()> {
+        self.simple("ROLLBACK").await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+
+    /// Whoever uses the client itself says what he did.
+    pub fn set_in_transaction(&mut self, is: bool) {
+        self.in_transaction = is;
+    }
+
+    pub async fn simple(&mut self, sql: &str) -> Result<()> {
+        let answer = self.client()?.batch_execute(sql).await;
+        answer.map_err(|error| failed(self.links.place(), &error))
+    }
+
+    pub fn client(&self) -> Result<&Client> {
+        let link = self.link.as_ref().map(|link| &link.client);
+        link.ok_or_else(|| EventsError::Unavailable("the connection is closed".to_owned()))
+    }
+
+    pub fn place(&self) -> &str {
+        self.links.place()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.link.as_ref().is_none_or(|link| link.client.is_closed())
+    }
+
+    fn link(&mut self) -> Result<&mut DatabaseConnection> {
+        let link = self.link.as_mut();
+        link.ok_or_else(|| EventsError::Unavailable("the connection is closed".to_owned()))
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.take()
+            && !self.in_transaction
+            && !link.client.is_closed()
+        {
+            self.links.idle.lock().push(link);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What goes on behind: tables are written and merged, and space is freed.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use thalweg_log::{Offset, ReadOptions};
+
+use super::index::KeySpace;
+use super::namespace::{EmbeddedNamespace, StoreContext};
+use super::{StoreInner, scavenge};
+use crate::error::{EventsError, Result};
+
+/// After a failure, and to look whether the store is still there.
+const AGAIN: Duration = Duration::from_secs(1);
+/// So often `AGAIN`.
+const SCAVENGED: u32 = 600;
+/// How long a sync that was asked for is waited for at a time.
+const SYNC: Duration = Duration::from_millis(5);
+
+/// Ends when the store is dropped.
+pub(super) fn start(inner: &Arc<StoreInner>) {
+    tokio::spawn(flushes(Arc::downgrade(inner)));
+    tokio::spawn(merges(Arc::downgrade(inner)));
+    tokio::spawn(scavenges(Arc::downgrade(inner), SCAVENGED));
+}
+
+async fn flushes(weak: Weak<StoreInner>) {
+    let Some(shelf) = weak.upgrade().map(|inner| inner.place.shelf.clone()) else {
+        return;
+    };
+    loop {
+        if !shelf.has_enough() {
+            let _ = tokio::time::timeout(AGAIN, shelf.enough.notified()).await;
+        }
+        let Some(inner) = weak.upgrade() else { return };
+        if !shelf.has_enough() {
+            continue;
+        }
+        let done = tokio::task::spawn_blocking(move || flush_all(&inner));
+        match done.await {
+            // Something that is being deleted may stay counted for a moment.
+            Ok(Ok(())) if shelf.has_enough() => tokio::time::sleep(SYNC).await,
+            Ok(Ok(())) | Err(_) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, "indexes of events are not written; it is tried again");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn merges(weak: Weak<StoreInner>) {
+    loop {
+        let Some(inner) = weak.upgrade() else { return };
+        let merged = tokio::task::spawn_blocking(move || {
+            let merged = inner.place.shelf.merge(&|space| inner.lives(space));
+            Ok::<bool, EventsError>(merged.map_err(indexes_failed)? || inner.clear_out()?)
+        });
+        match merged.await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) | Err(_) => tokio::time::sleep(AGAIN).await,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "indexes of events are not merged; it is tried again");
+                tokio::time::sleep(10 * AGAIN).await;
+            }
+        }
+    }
+}
+
+/// What is hidden is looked for now and then, if there is a rule that hides something.
+pub(super) async fn scavenges(weak: Weak<StoreInner>, every: u32) {
+    loop {
+        for _ in 0..every {
+            tokio::time::sleep(AGAIN).await;
+            if weak.strong_count() == 0 {
+                return;
+            }
+        }
+        let Some(inner) = weak.upgrade() else { return };
+        if inner.all().iter().all(|namespace| !namespace.has_leftovers()) {
+            continue;
+        }
+        match scavenge::scavenge(inner).await {
+            Ok(scavenged) => tracing::info!(
+                messages = scavenged.messages,
+                bytes = scavenged.bytes,
+                "the space of hidden messages is free"
+            ),
+            Err(error) => tracing::warn!(%error, "the space of hidden messages is not freed; it is tried again"),
+        }
+    }
+}
+
+impl EmbeddedNamespace {
+    /// Whether something may be stored that nobody sees.
+    fn has_leftovers(&self) -> bool {
+        let cleared_at = self.index.read().state.cleared_at;
+        let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
+        !self.rules().is_empty() || first < cleared_at
+    }
+}
+
+impl StoreInner {
+    pub(super) fn all(&self) -> Vec<Arc<EmbeddedNamespace>> {
+        self.namespaces
+            .read()
+            .all()
+            .map(|opened| opened.namespace.clone())
+            .collect()
+    }
+
+    /// Whether a space is still somebody's.
+    pub(super) fn lives(&self, space: KeySpace) -> bool {
+        let own = self.namespaces.read().of_number(space.namespace).cloned();
+        own.is_some_and(|namespace| space.cleared == 0 || namespace.index.read().keeps(space))
+    }
+
+    /// Has tables leave out what is of no use, when that is most of what they have. Blocks.
+    fn clear_out(&self) -> Result<bool> {
+        let shelf = &self.place.shelf;
+        let of_use = || {
+            self.all()
+                .iter()
+                .map(|namespace| namespace.index.read().state.messages)
+                .sum()
+        };
+        let Some(useless) = shelf.useless_beyond(of_use) else {
+            return Ok(false);
+        };
+        // So that they know of what was cleared.
+        flush_all(self)?;
+        let cleared_out = shelf.clear_out(useless, &|space| self.lives(space));
+        cleared_out.map(|()| true).map_err(indexes_failed)
+    }
+}
+
+fn indexes_failed(error: io::Error) -> EventsError {
+    EventsError::Unavailable(format!("the folder of indexes: {error}"))
+}
+
+pub(super) fn flush_all(inner: &StoreInner) -> Result<()> {
+    flush(&inner.place, || inner.all(), &|space| inner.lives(space))
+}
+
+/// Writes all that is in memory of some namespaces as a table. Blocks.
+pub(super) fn flush(
+    place: &StoreContext,
+    namespaces: impl FnOnce() -> Vec<Arc<EmbeddedNamespace>>,
+    lives: &dyn Fn(KeySpace) -> bool,
+) -> Result<()> {
+    let (mut all, mut synced) = (Vec::new(), Ok(()));
+    let flushed = place.shelf.flush(
+        || {
+            all = namespaces();
+            let frozen = all.iter().filter_map(|namespace| {
+                let frozen = namespace.freeze()?;
+                let next = frozen.state.lock().next_offset;
+                // One that cannot be synced holds up none of the others.
+                match until_synced(namespace, next) {
+                    Ok(()) => Some(frozen),
+                    Err(_) if namespace.is_gone() => None,
+                    Err(error) => {
+                        synced = Err(error);
+                        None
+                    }
+                }
+            });
+            frozen.collect()
+        },
+        lives,
+    );
+    // Also after a failure, after which what was frozen is still there to be read, and is written with what comes.
+    for namespace in &all {
+        namespace.index.write().thaw();
+    }
+    let flushed = flushed.map_err(indexes_failed);
+    let done = synced.and(flushed);
+    place.shelf.attempted(done.as_ref().err().map(ToString::to_string));
+    done
+}
+
+/// A table has nothing that a power cut may take from the log, and is left by nothing because of it.
+pub(super) fn until_synced(namespace: &EmbeddedNamespace, next: Offset) -> Result<()> {
+    let (place, id) = (&namespace.place, namespace.partition);
+    while place.log.bounds(id).is_ok_and(|bounds| bounds.synced < next) {
+        // Asks for a sync, where nothing else would.
+        let want = ReadOptions { bytes: 1, synced: true };
+        let _ = place.log.read(id, next - 1, want);
+        // Nothing is ever synced by a log that takes nothing any more, which is told to whoever stores something.
+        tokio::runtime::Handle::current().block_on(place.log.flush(&[id]))?;
+        std::thread::sleep(SYNC);
+    }
+    Ok(())
+}

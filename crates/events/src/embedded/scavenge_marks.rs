@@ -1,0 +1,394 @@
+//! Which messages were scavenged and may still lie in the log, whose current file is not rewritten. It is said in documents of the
+//! engine's own, stored before the indexes forget a message: so indexes that are made again from the log leave it out, whatever
+//! has become of the rule that hid it. A mark goes when the log has been rewritten beyond all that it names, and no file is left
+//! that had it before.
+//!
+//! Content of a mark: for each run of offsets, the distance from the end of the run before and its length, as varints.
+
+use std::sync::Arc;
+
+use thalweg_log::format::frame::FrameKind;
+use thalweg_log::format::record::records;
+use thalweg_log::format::varint;
+use thalweg_log::{Log, LogError, Offset, PartitionId, ReadOptions};
+
+use super::index::{DocumentAt, IndexReadResult, Io};
+use super::namespace::EmbeddedNamespace;
+use super::record::PartitionRecord;
+use super::replay::lost_clears;
+use super::rules::OWN;
+use crate::error::{EventsError, Result};
+
+/// How the names of marks begin.
+pub(super) const SCAVENGED: &str = "~scavenged/";
+/// The document that says which global position was given last, when its message was scavenged.
+pub(super) const LAST: &str = "~last";
+
+/// Runs of one mark.
+const RUNS_MAX: usize = 64 << 10;
+/// More marks than this become one.
+const MARKS_MAX: usize = 32;
+const ONE_FRAME: ReadOptions = ReadOptions {
+    bytes: 1,
+    synced: false,
+};
+/// Documents looked at together.
+const NAMES: usize = 1000;
+
+/// Offsets in rising order, those that follow each other as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct OffsetRuns(Vec<(Offset, Offset)>);
+
+impl OffsetRuns {
+    /// Of offsets that rise.
+    pub fn of(offsets: &[Offset]) -> OffsetRuns {
+        let mut runs = OffsetRuns::default();
+        offsets
+            .iter()
+            .for_each(|offset| runs.push(*offset, offset.saturating_add(1)));
+        runs
+    }
+
+    /// One that begins behind the beginnings of those before it.
+    pub fn push(&mut self, start: Offset, end: Offset) {
+        match self.0.last_mut() {
+            Some((_, last)) if *last >= start => *last = (*last).max(end),
+            _ => self.0.push((start, end)),
+        }
+    }
+
+    pub fn has(&self, offset: Offset) -> bool {
+        let at = self.0.partition_point(|(_, end)| *end <= offset);
+        self.0.get(at).is_some_and(|(start, _)| *start <= offset)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Behind the last one; 0 without any.
+    pub fn end(&self) -> Offset {
+        self.0.last().map_or(0, |(_, end)| *end)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Offset, Offset)> {
+        self.0.iter().copied()
+    }
+
+    pub fn add(&mut self, other: &OffsetRuns) {
+        if self.end() <= other.0.first().map_or(0, |(start, _)| *start) {
+            other.iter().for_each(|(start, end)| self.push(start, end));
+            return;
+        }
+        let mut all = std::mem::take(&mut self.0);
+        all.extend(other.iter());
+        all.sort_unstable();
+        all.into_iter().for_each(|(start, end)| self.push(start, end));
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = OffsetRuns> {
+        self.0.chunks(RUNS_MAX).map(|runs| OffsetRuns(runs.to_vec()))
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let (mut out, mut at) = (Vec::new(), 0);
+        for (start, end) in self.iter() {
+            varint::put(&mut out, start - at);
+            varint::put(&mut out, end - start);
+            at = end;
+        }
+        out
+    }
+
+    /// `None` for bytes that are no mark.
+    fn decode(mut bytes: &[u8]) -> Option<OffsetRuns> {
+        let (mut runs, mut at) = (OffsetRuns::default(), 0u64);
+        while !bytes.is_empty() {
+            let (distance, rest) = varint::take(bytes)?;
+            let (len, rest) = varint::take(rest)?;
+            let start = at.checked_add(distance)?;
+            at = start.checked_add(len).filter(|_| len > 0)?;
+            runs.push(start, at);
+            bytes = rest;
+        }
+        Some(runs)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct ScavengeMark {
+    name: String,
+    at: DocumentAt,
+    /// Behind the last message that it names.
+    end: Offset,
+}
+
+/// All marks of a namespace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ScavengeMarks {
+    runs: OffsetRuns,
+    marks: Vec<ScavengeMark>,
+}
+
+impl ScavengeMarks {
+    pub fn has(&self, offset: Offset) -> bool {
+        self.runs.has(offset)
+    }
+
+    /// The offset of the newest of them, 0 without any.
+    pub fn newest(&self) -> Offset {
+        self.marks.iter().map(|mark| mark.at.offset).max().unwrap_or(0)
+    }
+
+    fn add(&mut self, mark: ScavengeMark, runs: &OffsetRuns) {
+        self.marks.retain(|other| other.name != mark.name);
+        self.marks.push(mark);
+        self.runs.add(runs);
+    }
+}
+
+/// What documents of the engine's own say of which messages are gone, though the log may have them still.
+#[derive(Debug, Default)]
+pub(super) struct RemovalMarks {
+    pub scavenged: OffsetRuns,
+    /// Of a clear whose record was lost.
+    pub cleared: Option<Offset>,
+}
+
+/// In the log, before there is an index of it: only frames that may hold such a document are read.
+pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
+    let mut own = RemovalMarks::default();
+    let bounds = log.bounds(id)?;
+    let mut found = std::collections::BTreeMap::new();
+    let mut at = bounds.first;
+    while at < bounds.next {
+        let header = match log.frame_at(id, at) {
+            Ok(Some(header)) => header,
+            Ok(None) => break,
+            // Nobody knows what frames a file has; where that is passed over, a read says where to go on.
+            Err(error @ LogError::Corrupt { .. }) => {
+                at = behind_gap(log, id, at)?.ok_or(error)?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let next = header.next().max(at + 1);
+        if header.kind != FrameKind::State {
+            at = next;
+            continue;
+        }
+        let from = at.max(header.base);
+        let frames = match log.read(id, from, ONE_FRAME) {
+            Err(LogError::Gap { .. }) => {
+                at = behind_gap(log, id, from)?.unwrap_or(next);
+                continue;
+            }
+            frames => frames?,
+        };
+        for record in frames.iter().take(1).flat_map(|frame| records(&frame.body)).flatten() {
+            let Some(PartitionRecord::Document(document)) = PartitionRecord::decode(record.value, record.time) else {
+                continue;
+            };
+            match document.content {
+                Some(content) if document.name == lost_clears::CLEARED => own.cleared = lost_clears::decoded(content),
+                Some(content) if document.name.starts_with(SCAVENGED) => {
+                    found.insert(document.name.to_owned(), decoded(document.name, content)?);
+                }
+                Some(_) => {}
+                None => drop(found.remove(document.name)),
+            }
+        }
+        at = next;
+    }
+    found.values().for_each(|runs| own.scavenged.add(runs));
+    Ok(own)
+}
+
+/// Where to go on behind what was given up; `None` if nothing was given up there.
+fn behind_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Offset>> {
+    match log.read(id, from, ONE_FRAME) {
+        Err(LogError::Gap { to, .. }) => {
+            tracing::error!(
+                partition = %id,
+                from,
+                to,
+                "what is said here of documents and of what was scavenged was lost with damage that was given up: messages that \
+                 were scavenged may be shown again until a rule or a deletion hides them"
+            );
+            Ok(Some(to.max(from + 1)))
+        }
+        Err(LogError::Corrupt { .. }) | Ok(_) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn decoded(name: &str, content: &[u8]) -> Result<OffsetRuns> {
+    OffsetRuns::decode(content).ok_or_else(|| {
+        EventsError::Damaged(format!(
+            "what was scavenged ({name}) is in no form that this version knows"
+        ))
+    })
+}
+
+impl EmbeddedNamespace {
+    pub(super) fn marks(&self) -> Arc<ScavengeMarks> {
+        self.marks.read().clone()
+    }
+
+    /// Whether a message was scavenged, although the log may still have it.
+    pub(super) fn is_marked(&self, offset: Offset) -> bool {
+        self.marks.read().has(offset)
+    }
+
+    /// The marks as the index has them, and the position that was given last. Blocks.
+    pub(super) fn load_marks(&self) -> IndexReadResult<()> {
+        let (mut marks, mut cursor) = (ScavengeMarks::default(), String::new());
+        loop {
+            let names = self.documents_stored(SCAVENGED, &cursor, NAMES)?;
+            let Some(last) = names.last() else { break };
+            cursor.clone_from(last);
+            for name in names {
+                if let Some((at, content)) = self.own_document(&name)? {
+                    let runs = decoded(&name, &content)?;
+                    let end = runs.end();
+                    marks.add(ScavengeMark { name, at, end }, &runs);
+                }
+            }
+        }
+        *self.marks.write() = Arc::new(marks);
+        let cleared_at = self.index.read().state.cleared_at;
+        if let Some((at, content)) = self.own_document(LAST)?
+            && at.offset >= cleared_at
+            && let Some((last, _)) = varint::take(&content)
+        {
+            let mut index = self.index.write();
+            index.state.last_global = index.state.last_global.max(last);
+        }
+        Ok(())
+    }
+
+    pub(super) fn own_document(&self, name: &str) -> IndexReadResult<Option<(DocumentAt, bytes::Bytes)>> {
+        debug_assert!(name.starts_with(OWN));
+        let Some(at) = self.document_at(name, Io::MayBlock)?.filter(|at| !at.removed) else {
+            return Ok(None);
+        };
+        let record = self.reading(Io::MayBlock).record(at.offset)?;
+        let content = record.and_then(|(value, _)| super::record::content(&value));
+        Ok(content.map(|(content, _)| (at, content)))
+    }
+
+    /// Marks that the indexes have not followed yet: a crash came between.
+    pub(super) fn pending_marks(&self) -> Result<OffsetRuns> {
+        let followed = self.index.read().state.marks_followed;
+        let mut pending = OffsetRuns::default();
+        for mark in self.marks().marks.iter().filter(|mark| mark.at.offset >= followed) {
+            let content = self.own_document(&mark.name).map_err(super::scavenge::failed)?;
+            if let Some((_, content)) = content {
+                pending.add(&decoded(&mark.name, &content)?);
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Says for good that messages are scavenged. Returns the offset behind the marks.
+    pub(super) async fn mark(self: &Arc<Self>, runs: &OffsetRuns, last_global: Option<u64>) -> Result<Offset> {
+        if let Some(last) = last_global {
+            let mut content = Vec::new();
+            varint::put(&mut content, last);
+            self.put_own(LAST, Some(&content)).await?;
+        }
+        let before = self.marks();
+        let mut all = runs.clone();
+        let joins = before.marks.len() >= MARKS_MAX;
+        if joins {
+            all.add(&before.runs);
+        }
+        for (part, n) in all.chunks().zip(0..) {
+            let next = self.index.read().state.next_offset;
+            let name = format!("{SCAVENGED}{next:020}.{n}");
+            let at = self.put_own(&name, Some(&part.encode())).await?;
+            let end = part.end();
+            Arc::make_mut(&mut self.marks.write()).add(ScavengeMark { name, at, end }, &part);
+        }
+        if joins {
+            for mark in &before.marks {
+                self.unmark(mark).await?;
+            }
+        }
+        Ok(self.marks().newest() + 1)
+    }
+
+    /// Nothing before an offset is in any file of the log any more that is not in the indexes.
+    pub(super) async fn forget_marks(self: &Arc<Self>, before: Offset) -> Result<()> {
+        for mark in self.marks().marks.iter().filter(|mark| mark.end <= before) {
+            self.unmark(mark).await?;
+        }
+        Arc::make_mut(&mut self.marks.write())
+            .runs
+            .0
+            .retain(|(_, end)| *end > before);
+        Ok(())
+    }
+
+    async fn unmark(self: &Arc<Self>, mark: &ScavengeMark) -> Result<()> {
+        self.put_own(&mark.name, None).await?;
+        Arc::make_mut(&mut self.marks.write())
+            .marks
+            .retain(|other| other.name != mark.name);
+        Ok(())
+    }
+
+    /// Nobody else writes these documents.
+    pub(super) async fn put_own(self: &Arc<Self>, name: &str, content: Option<&[u8]>) -> Result<DocumentAt> {
+        let own = name.to_owned();
+        let at = self.ask(move |namespace, io| namespace.document_at(&own, io)).await?;
+        let known = at.filter(|at| !at.removed).map_or(0, |at| at.revision);
+        let stored = self.store_document(name, content, known).await?;
+        let revision = stored.ok_or_else(|| {
+            EventsError::Unavailable(format!("document {name} was changed by somebody else at the same time"))
+        })?;
+        Ok(DocumentAt {
+            // A revision is one more than the offset, see where it is given.
+            offset: revision.saturating_sub(1),
+            revision,
+            removed: content.is_none(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn offsets_come_back_and_no_others(
+            one in proptest::collection::btree_set(0..2000u64, 0..300),
+            other in proptest::collection::btree_set(0..2000u64, 0..300),
+        ) {
+            let of = |set: &std::collections::BTreeSet<u64>| OffsetRuns::of(&set.iter().copied().collect::<Vec<_>>());
+            let mut runs = of(&one);
+            prop_assert_eq!(OffsetRuns::decode(&runs.encode()), Some(runs.clone()));
+            runs.add(&of(&other));
+            prop_assert_eq!(OffsetRuns::decode(&runs.encode()), Some(runs.clone()));
+            for offset in 0..2001 {
+                prop_assert_eq!(runs.has(offset), one.contains(&offset) || other.contains(&offset));
+            }
+            prop_assert_eq!(runs.end(), one.iter().chain(&other).max().map_or(0, |last| last + 1));
+        }
+
+        #[test]
+        fn bytes_are_no_mark_or_one_that_is_read_as_it_is_written(
+            bytes in prop_oneof![any::<Vec<u8>>(), proptest::collection::vec(0..4u8, 0..40)],
+        ) {
+            // Neighbouring runs are joined, so what is read may be written shorter, but says the same.
+            if let Some(runs) = OffsetRuns::decode(&bytes) {
+                prop_assert!(runs.iter().all(|(start, end)| start < end));
+                prop_assert!(runs.0.windows(2).all(|pair| pair[0].1 < pair[1].0));
+                prop_assert_eq!(OffsetRuns::decode(&runs.encode()), Some(runs));
+            }
+        }
+    }
+}

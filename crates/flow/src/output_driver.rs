@@ -1,0 +1,216 @@
+//! An output while it runs: opened until it succeeds, each write repeated until every message was taken or refused for
+//! good, with its connection, counters and log kept up to date. The same for the output of a flow and for each of several
+//! behind a broker.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use thalweg_record::{DropReason, Message};
+use thalweg_telemetry::{IntCounter, Timing};
+use tokio_util::sync::CancellationToken;
+
+use crate::BoxFuture;
+use crate::backoff::BackoffState;
+use crate::component::Component;
+use crate::connection::Connection;
+use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError};
+
+/// How long a step that cannot be interrupted may take after the shutdown time is over.
+pub(crate) const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[derive(Clone)]
+pub(crate) struct OutputMetrics {
+    pub sent: IntCounter,
+    batch_sent: IntCounter,
+    pub error: IntCounter,
+    latency: Timing,
+}
+
+impl OutputMetrics {
+    pub fn new(component: &Component) -> OutputMetrics {
+        OutputMetrics {
+            sent: component.counter("output_sent", "Messages written and confirmed."),
+            batch_sent: component.counter("output_batch_sent", "Batches written and confirmed."),
+            error: component.counter("output_error", "Writes that failed or were refused, by message."),
+            latency: component.timing(
+                "output_latency_ns",
+                "Time from the write of a batch to its confirmation.",
+            ),
+        }
+    }
+
+    /// Of the end of a buffer that stores.
+    pub fn of_buffer(component: &Component) -> OutputMetrics {
+        OutputMetrics {
+            sent: component.counter("buffer_received", "Messages stored."),
+            batch_sent: component.counter("buffer_batch_received", "Batches stored."),
+            error: component.counter("buffer_error", "Messages that could not be stored at first, or at all."),
+            latency: component.timing(
+                "buffer_store_latency_ns",
+                "Time from the write of a batch to its commit.",
+            ),
+        }
+    }
+}
+
+/// Clones drive the same output.
+#[derive(Clone)]
+pub(crate) struct OutputDriver {
+    pub output: Arc<dyn Output>,
+    pub component: Component,
+    pub connection: Connection,
+    pub metrics: OutputMetrics,
+}
+
+/// A write under way.
+pub(crate) type WriteFuture = BoxFuture<'static, Result<(), WriteError>>;
+
+/// Why an output is not open.
+pub(crate) enum OpenFailure {
+    /// The time was over first.
+    GivenUp,
+    /// It never will be, for this reason.
+    Never(String),
+}
+
+/// A message that an output refused for good.
+pub(crate) struct PermanentRejection {
+    pub index: usize,
+    pub reason: DropReason,
+    pub error: String,
+}
+
+impl From<PermanentRejection> for Rejection {
+    fn from(refusal: PermanentRejection) -> Rejection {
+        Rejection::permanent(refusal.index, refusal.reason, refusal.error)
+    }
+}
+
+impl OutputDriver {
+    /// Opens the output, again and again with pauses that double while it fails for now.
+    pub async fn open(&self, stop: &CancellationToken) -> Result<(), OpenFailure> {
+        let context = OutputContext {
+            component: self.component.clone(),
+            connection: self.connection.clone(),
+            stop: stop.clone(),
+        };
+        let mut pauses = BackoffState::new(self.output.backoff());
+        let attempts = async {
+            loop {
+                match self.output.open(&context).await {
+                    Ok(()) => return Ok(()),
+                    Err(OpenError::Permanent(why)) => {
+                        self.connection.given_up(&why);
+                        return Err(OpenFailure::Never(why));
+                    }
+                    Err(OpenError::Temporary(why)) => self.connection.open_failed(&why),
+                }
+                tokio::time::sleep(pauses.after(false)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Err(OpenFailure::GivenUp),
+            opened = attempts => opened,
+        }
+    }
+
+    /// Calls the output now, which fixes the place of the messages in the order.
+    pub fn start(&self, messages: &Arc<Vec<Message>>) -> WriteFuture {
+        self.output.write(messages.clone())
+    }
+
+    /// Brings a write to its end and counts it; returns what was refused for good. `Err`: the output takes nothing any
+    /// more, for this reason.
+    pub async fn finish(
+        &self,
+        write: WriteFuture,
+        messages: &Arc<Vec<Message>>,
+    ) -> Result<Vec<PermanentRejection>, String> {
+        let start = Instant::now();
+        let refused = self.persist(write, messages).await?;
+        self.metrics.error.inc_by(refused.len() as u64);
+        self.metrics
+            .sent
+            .inc_by(messages.len().saturating_sub(refused.len()) as u64);
+        self.metrics.batch_sent.inc();
+        self.metrics.latency.observe(start.elapsed());
+        Ok(refused)
+    }
+
+    /// Repeats a write with what was not taken, with pauses that double, until every message was taken or refused for
+    /// good.
+    pub async fn persist(
+        &self,
+        mut write: WriteFuture,
+        messages: &Arc<Vec<Message>>,
+    ) -> Result<Vec<PermanentRejection>, String> {
+        let mut pauses = BackoffState::new(self.output.backoff());
+        let mut refused = Vec::new();
+        // What the write under way carries, by index in `messages`.
+        let mut carried: Vec<usize> = (0..messages.len()).collect();
+        loop {
+            let (again, why) = match write.await {
+                Ok(()) => (Vec::new(), String::new()),
+                Err(WriteError::Temporary(why)) => (carried.clone(), why),
+                Err(WriteError::Some(rejections)) => OutputDriver::sort_out(&carried, rejections, &mut refused),
+                Err(WriteError::Permanent(why)) => {
+                    self.metrics.error.inc_by(carried.len() as u64);
+                    self.connection.given_up(&why);
+                    return Err(why);
+                }
+            };
+            if again.is_empty() {
+                self.connection.up();
+                return Ok(refused);
+            }
+            self.metrics.error.inc_by(again.len() as u64);
+            self.connection.write_failed(&why);
+            tokio::time::sleep(pauses.after(again.len() < carried.len())).await;
+            carried = again;
+            let batch = carried.iter().filter_map(|&index| messages.get(index).cloned());
+            write = self.output.write(Arc::new(batch.collect()));
+        }
+    }
+
+    /// Adds what is refused for good to `refused`; returns what to try again, in order, and why it failed.
+    fn sort_out(
+        carried: &[usize],
+        mut rejections: Vec<Rejection>,
+        refused: &mut Vec<PermanentRejection>,
+    ) -> (Vec<usize>, String) {
+        rejections.sort_by_key(|rejection| rejection.index);
+        rejections.dedup_by_key(|rejection| rejection.index);
+        let mut again = Vec::new();
+        let mut why = String::new();
+        for rejection in rejections {
+            let Some(&index) = carried.get(rejection.index) else {
+                continue;
+            };
+            let error = rejection.error;
+            match rejection.permanent {
+                Some(reason) => refused.push(PermanentRejection { index, reason, error }),
+                None => {
+                    again.push(index);
+                    why = error;
+                }
+            }
+        }
+        (again, why)
+    }
+
+    /// Closes the output; after the shutdown time was over, it gets only a moment for it.
+    pub async fn close(&self, stop: &CancellationToken) {
+        let too_late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        let closed = tokio::select! {
+            closed = self.output.close() => closed,
+            () = too_late => Err("it was not closed within shutdown_timeout".to_owned()),
+        };
+        if let Err(error) = closed {
+            tracing::error!(component = self.component.title(), "{error}");
+        }
+    }
+}

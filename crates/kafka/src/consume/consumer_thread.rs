@@ -1,0 +1,329 @@
+//! The thread that drives the client: gathers batches while there is room for them, and keeps the group's promises while there is
+//! none.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaResult;
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::batch_builder::BatchBuilder;
+use super::callbacks::ConsumerCallbacks;
+use super::poll_error::{self, ChecksumFailures, PollAction};
+use super::prober::Prober;
+use super::tracker::{SeekPosition, TopicPartition};
+use super::{ConsumerOptions, ConsumerState, FetchedBatch, RecordDecoder};
+use crate::admin::PinnedTopic;
+use crate::link::reason;
+
+/// A poll that finds nothing ends after this; what else the thread has to do waits so long at most.
+const POLL: Duration = Duration::from_millis(100);
+/// A flow that takes nothing for longer stops the fetching: to pause and resume gives up what was fetched ahead. Until then what
+/// the client holds fills up to its limit, and what the group has to say waits.
+const HOLD_AFTER: Duration = Duration::from_secs(5);
+/// The last commit is waited for so long.
+const LAST_COMMIT: Duration = Duration::from_secs(3);
+/// Partitions are told to begin elsewhere within this; those that are left the next time.
+const SEEK: Duration = Duration::from_secs(5);
+/// Between the tries to read what does not fit its checksum, longer each time.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub struct ConsumerThread<C> {
+    /// Dropped first: they are the client's.
+    _topics: Vec<PinnedTopic>,
+    consumer: Arc<BaseConsumer<ConsumerCallbacks>>,
+    shared: Arc<ConsumerState>,
+    convert: C,
+    out: mpsc::Sender<FetchedBatch>,
+    commit_period: Duration,
+    runtime: Handle,
+    prober: Prober,
+    gathered: BatchBuilder,
+    damage: ChecksumFailures,
+    last_commit: Instant,
+    /// Since when the flow takes nothing.
+    blocked_since: Option<Instant>,
+}
+
+impl<C: RecordDecoder> ConsumerThread<C> {
+    pub fn new(
+        consumer: BaseConsumer<ConsumerCallbacks>,
+        shared: Arc<ConsumerState>,
+        convert: C,
+        out: mpsc::Sender<FetchedBatch>,
+        options: ConsumerOptions,
+        runtime: Handle,
+    ) -> ConsumerThread<C> {
+        let consumer = Arc::new(consumer);
+        let known = options
+            .topics
+            .iter()
+            .filter_map(|topic| PinnedTopic::of(consumer.client(), topic));
+        ConsumerThread {
+            _topics: known.collect(),
+            commit_period: options.commit_period,
+            prober: Prober::new(consumer.clone(), shared.clone(), options, runtime.clone()),
+            consumer,
+            shared,
+            convert,
+            out,
+            runtime,
+            gathered: BatchBuilder::default(),
+            damage: ChecksumFailures::default(),
+            last_commit: Instant::now(),
+            blocked_since: None,
+        }
+    }
+
+    /// Ends when all is settled and committed; `Err`: reading on is pointless.
+    pub fn run(mut self) -> Result<(), String> {
+        self.prober.subscribe()?;
+        let read = self.read();
+        self.commit_at_last();
+        self.leave();
+        self.prober.end();
+        read
+    }
+
+    fn read(&mut self) -> Result<(), String> {
+        while !self.shared.finished.load(Ordering::Relaxed) {
+            self.tend();
+            match self.room() {
+                Some(room) => {
+                    self.blocked_since = None;
+                    self.gather(room)?;
+                }
+                None if self.is_blocked() => self.hold()?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the flow takes nothing for so long that the group must not wait any more.
+    fn is_blocked(&mut self) -> bool {
+        let since = *self.blocked_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= HOLD_AFTER || self.shared.draining.load(Ordering::Relaxed)
+    }
+
+    /// Place for a batch, if the flow gives it soon.
+    fn room(&self) -> Option<mpsc::OwnedPermit<FetchedBatch>> {
+        if self.shared.draining.load(Ordering::Relaxed) {
+            return None;
+        }
+        let reserved = self.out.clone().reserve_owned();
+        let in_time = async { tokio::time::timeout(POLL, reserved).await };
+        self.runtime.block_on(in_time).ok()?.ok()
+    }
+
+    /// What else there is to do, between two polls.
+    fn tend(&mut self) {
+        if self.prober.tend() {
+            // Where partitions begin is committed at once.
+            self.commit();
+        }
+        self.read_again();
+        if self.last_commit.elapsed() >= self.commit_period {
+            self.last_commit = Instant::now();
+            self.commit();
+        }
+    }
+
+    /// Takes partitions to where they are to be read from: where they begin, or where the flow gave a batch back.
+    fn read_again(&mut self) {
+        let mut tracker = self.shared.tracker.lock();
+        let mut rewinds = tracker.rewinds();
+        if !rewinds.is_empty() && self.gathered.len() > 0 {
+            // It lies behind what comes now.
+            tracker.unsent(&std::mem::take(&mut self.gathered).spans);
+            rewinds = tracker.rewinds();
+        }
+        drop(tracker);
+        let begun = Instant::now();
+        for (partition, start) in rewinds {
+            let TopicPartition { topic, number } = &partition;
+            let offset = match start {
+                SeekPosition::At(at) => Offset::Offset(at),
+                SeekPosition::Oldest => Offset::Beginning,
+            };
+            let rest = SEEK.saturating_sub(begun.elapsed());
+            if rest.is_zero() {
+                // The group waits for this thread. Without time the client would not say whether it is done.
+                break;
+            }
+            match self.consumer.seek(topic, *number, offset, rest) {
+                Ok(()) => {
+                    self.shared.tracker.lock().rewound(&partition, start);
+                    self.resume_one(topic, *number);
+                }
+                // As while it is assigned and not fetched yet: the next round tries again.
+                Err(error) => self.shared.link.component.warn_limited("seek", 1, || {
+                    format!("{topic}, partition {number}, cannot be read from {offset:?} yet: {error}")
+                }),
+            }
+        }
+    }
+
+    /// Until it is known where they begin, partitions are not fetched.
+    fn resume_one(&self, topic: &str, number: i32) {
+        if !self.shared.holding.load(Ordering::Relaxed) {
+            let mut one = TopicPartitionList::new();
+            one.add_partition(topic, number);
+            self.unless_done(self.consumer.resume(&one), "resumed");
+        }
+    }
+
+    fn commit(&self) {
+        let mut tracker = self.shared.tracker.lock();
+        let due = tracker.due();
+        self.shared.commit(&self.consumer, &mut tracker, due);
+    }
+
+    /// Reads what there is, up to a batch, and passes it on.
+    fn gather(&mut self, room: mpsc::OwnedPermit<FetchedBatch>) -> Result<(), String> {
+        self.resume();
+        let mut timeout = POLL;
+        let mut begun = None;
+        let mut next = PollAction::GoOn;
+        while !self.gathered.is_full() && next == PollAction::GoOn {
+            match self.poll(timeout)? {
+                Some(found) => next = found,
+                None => break,
+            }
+            begun.get_or_insert_with(Instant::now);
+            timeout = Duration::ZERO;
+        }
+        if let Some(begun) = begun {
+            self.shared.meters.batch_time.observe(begun.elapsed());
+        }
+        if self.gathered.len() > 0 {
+            self.pass_on(room);
+        }
+        if next == PollAction::ReadAgain {
+            self.read_on_again();
+        }
+        Ok(())
+    }
+
+    /// Goes back to behind what was passed on, in all partitions, since the client does not say which one it is.
+    fn read_on_again(&mut self) {
+        std::thread::sleep(PAUSE * self.damage.tries());
+        let mut tracker = self.shared.tracker.lock();
+        tracker.unsent(&std::mem::take(&mut self.gathered).spans);
+        tracker.read_on_again();
+    }
+
+    /// Takes a record in; `None` if none came in time.
+    fn poll(&mut self, timeout: Duration) -> Result<Option<PollAction>, String> {
+        match self.consumer.poll(timeout) {
+            None => Ok(None),
+            Some(Ok(record)) => {
+                self.gathered.add(&record, &self.shared, &mut self.convert);
+                Ok(Some(PollAction::GoOn))
+            }
+            Some(Err(error)) => poll_error::after(
+                &error,
+                &self.consumer,
+                &self.shared,
+                &self.gathered.spans,
+                &mut self.damage,
+            )
+            .map(Some),
+        }
+    }
+
+    fn pass_on(&mut self, room: mpsc::OwnedPermit<FetchedBatch>) {
+        let BatchBuilder {
+            messages,
+            filtered,
+            spans,
+            epoch,
+            ..
+        } = std::mem::take(&mut self.gathered);
+        let mut tracker = self.shared.tracker.lock();
+        if tracker.epoch() != epoch {
+            // Some of them may be another member's now. It happens at a rebalance, so the rest is simply read again.
+            tracker.unsent(&spans);
+            return;
+        }
+        self.shared.meters.received.inc_by((messages.len() + filtered) as u64);
+        self.shared.meters.matching.inc_by(messages.len() as u64);
+        self.shared.read_of(spans.iter().map(|span| &span.partition.topic));
+        let number = tracker.sent(&spans);
+        drop(tracker);
+        room.send(FetchedBatch {
+            messages,
+            filtered,
+            number,
+        });
+    }
+
+    /// Fetches nothing, and stays a member of the group all the same.
+    fn hold(&mut self) -> Result<(), String> {
+        if !self.shared.holding.swap(true, Ordering::Relaxed) {
+            self.pause();
+        }
+        match self.poll(POLL)? {
+            None => {}
+            Some(PollAction::GoOn) => self.pause(),
+            Some(PollAction::ReadAgain) => self.read_on_again(),
+        }
+        Ok(())
+    }
+
+    fn pause(&self) {
+        let paused = self.consumer.assignment().and_then(|all| self.consumer.pause(&all));
+        self.unless_done(paused, "paused");
+    }
+
+    fn resume(&self) {
+        if self.shared.holding.swap(false, Ordering::Relaxed) {
+            // The others follow when they are where they are to be read from.
+            let mut read = TopicPartitionList::new();
+            for TopicPartition { topic, number } in self.shared.tracker.lock().read() {
+                read.add_partition(&topic, number);
+            }
+            self.unless_done(self.consumer.resume(&read), "resumed");
+        }
+    }
+
+    fn unless_done(&self, result: KafkaResult<()>, what: &str) {
+        if let Err(error) = result {
+            let component = &self.shared.link.component;
+            component.warn_limited("pause", 1, || {
+                format!("fetching could not be {what}: {}", reason(&error))
+            });
+        }
+    }
+
+    /// A client that has no partitions closes without a word to its group, which then waits, at its next change, until the session of
+    /// this member is over. One that gives its subscription up says so.
+    fn leave(&self) {
+        if self.shared.tracker.lock().is_empty() {
+            self.consumer.unsubscribe();
+            let _ = self.consumer.poll(POLL);
+        }
+    }
+
+    fn commit_at_last(&self) {
+        let begun = Instant::now();
+        // Brokers forget what was committed in a topic that is deleted. If it was made again and nobody has seen it yet, what is
+        // committed now says so to the next member.
+        self.shared.tracker.lock().all_uncommitted();
+        let under_way = || !self.shared.commits.lock().is_empty();
+        while begun.elapsed() < LAST_COMMIT {
+            if !under_way() {
+                self.commit();
+            }
+            if !under_way() {
+                return;
+            }
+            // Nothing is sent any more, so nothing that comes is confirmed.
+            let _ = self.consumer.poll(POLL);
+        }
+    }
+}

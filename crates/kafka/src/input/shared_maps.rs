@@ -1,0 +1,258 @@
+//! The metadata of records. What many say alike (topic, partition, headers) is in a map that their messages share, which the
+//! stages behind know by its address; what each has for itself (key, offset, time) is its message's own, on top.
+//!
+//! Headers are in the map from the second time on that they come: those of a trace come once, and a map of each would be kept
+//! behind for nothing. A map is of one series, so keys are spread over a number of them and do not make a map each.
+
+use std::collections::{HashMap, HashSet};
+use std::io::Write as _;
+use std::sync::Arc;
+
+use thalweg_record::{MetaMap, Metadata, Text};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::TOMBSTONE;
+use crate::headers::{self, RecordHeader, RecordWithHeaders};
+
+const KEY: &str = "kafka_key";
+const TOPIC: &str = "kafka_topic";
+const PARTITION: &str = "kafka_partition";
+const OFFSET: &str = "kafka_offset";
+const TIMESTAMP_MS: &str = "kafka_timestamp_ms";
+const TIMESTAMP_UNIX: &str = "kafka_timestamp_unix";
+
+/// Keys are kept in order in so many groups. Most numbers of threads divide it, so that each has as many of them.
+const KEYED_SERIES: u64 = 240;
+/// Of the maps with what finds them.
+const BYTES_MAX: usize = 64 << 20;
+/// Of an entry, beside its texts: places in the table, in vectors and in the metadata.
+const ENTRY_BYTES: usize = 400;
+/// What is longer than this is never in a map, so that a few records do not push out all others.
+const PLACE_BYTES_MAX: usize = 32 << 10;
+/// Headers of which is remembered that they came.
+const SEEN_MAX: usize = 1 << 17;
+
+/// After so many new headers one record of `LOOKED_AT` is looked at, until some come again.
+const STRANGERS_MAX: u64 = 1000;
+const LOOKED_AT: u64 = 16;
+
+#[derive(Default)]
+pub struct SharedMaps {
+    /// By the hash of their places. Of two with the same hash the newer one is kept.
+    maps: HashMap<u64, SharedMapEntry>,
+    bytes: usize,
+    /// Hashes of places that came once, or more often.
+    seen: HashSet<u64>,
+    /// Records with headers since the last one of which they had come before.
+    strangers: u64,
+    /// Scratch: all that the map of a record says.
+    place: Vec<u8>,
+}
+
+struct SharedMapEntry {
+    place: Box<[u8]>,
+    map: Arc<MetaMap>,
+}
+
+impl SharedMaps {
+    pub fn metadata(&mut self, record: &impl RecordWithHeaders) -> Metadata {
+        let mut place = std::mem::take(&mut self.place);
+        place.clear();
+        let series = series(record);
+        write_place(&mut place, record, series);
+        let bare = place.len();
+        let has_any = headers::count(record) > 0;
+        let with_headers = match has_any && self.is_worth_a_look() && write_headers(&mut place, record) {
+            true => self.with_headers(&place, record, series),
+            false => None,
+        };
+        let has_headers = with_headers.is_some();
+        let map = with_headers.unwrap_or_else(|| {
+            place.truncate(bare);
+            self.without_headers(&place, record, series)
+        });
+        self.place = place;
+        let mut meta = Metadata::shared(map);
+        add_own(&mut meta, record, !has_headers);
+        meta
+    }
+
+    /// Where all headers are new, not all are looked at.
+    fn is_worth_a_look(&mut self) -> bool {
+        let is_worth = self.strangers < STRANGERS_MAX || self.strangers.is_multiple_of(LOOKED_AT);
+        self.strangers += 1;
+        is_worth
+    }
+
+    /// `None` if they have not come before.
+    fn with_headers(&mut self, place: &[u8], record: &impl RecordWithHeaders, series: u64) -> Option<Arc<MetaMap>> {
+        let hash = xxh3_64(place);
+        let map = match self.find(hash, place) {
+            None if self.came_before(hash) => self.make(hash, place, headers(record), record, series),
+            known => known?,
+        };
+        self.strangers = 0;
+        Some(map)
+    }
+
+    fn without_headers(&mut self, place: &[u8], record: &impl RecordWithHeaders, series: u64) -> Arc<MetaMap> {
+        let hash = xxh3_64(place);
+        match self.find(hash, place) {
+            None => self.make(hash, place, std::iter::empty(), record, series),
+            Some(known) => known,
+        }
+    }
+
+    fn find(&self, hash: u64, place: &[u8]) -> Option<Arc<MetaMap>> {
+        let found = self.maps.get(&hash).filter(|found| *found.place == *place)?;
+        Some(found.map.clone())
+    }
+
+    /// Two with the same hash only make a map too early.
+    fn came_before(&mut self, hash: u64) -> bool {
+        if self.seen.len() >= SEEN_MAX {
+            self.seen.clear();
+        }
+        !self.seen.insert(hash)
+    }
+
+    fn make<'r>(
+        &mut self,
+        hash: u64,
+        place: &[u8],
+        headers: impl Iterator<Item = RecordHeader<'r>>,
+        record: &impl RecordWithHeaders,
+        series: u64,
+    ) -> Arc<MetaMap> {
+        let headers = headers.map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
+        let own = [
+            (TOPIC, record.topic().into()),
+            (PARTITION, number(record.partition().into())),
+            (TOMBSTONE, Text::new_static(tombstone(record))),
+        ];
+        let own = own.map(|(name, text)| (Text::new_static(name), text));
+        let map = Arc::new(MetaMap::new(headers.chain(own), Some(series)));
+        // More than this does not come again and again; to begin anew is cheap.
+        if self.bytes + weight(place) > BYTES_MAX {
+            self.maps.clear();
+            self.bytes = 0;
+        }
+        let shared = SharedMapEntry {
+            place: place.into(),
+            map: map.clone(),
+        };
+        self.bytes += weight(place);
+        if let Some(before) = self.maps.insert(hash, shared) {
+            self.bytes -= weight(&before.place);
+        }
+        map
+    }
+}
+
+/// Its texts are there twice, and in a vector that may have grown to twice of what it holds.
+fn weight(place: &[u8]) -> usize {
+    ENTRY_BYTES + 3 * place.len()
+}
+
+/// What is kept in order: a key, with some others, and without one the partition.
+fn series(record: &impl RecordWithHeaders) -> u64 {
+    match record.key() {
+        Some(key) => xxh3_64(key) % KEYED_SERIES,
+        None => xxh3_64(&record.partition().to_le_bytes()),
+    }
+}
+
+fn tombstone(record: &impl RecordWithHeaders) -> &'static str {
+    match record.payload() {
+        Some(_) => "false",
+        None => "true",
+    }
+}
+
+/// Of what is in a map, all but the headers.
+fn write_place(place: &mut Vec<u8>, record: &impl RecordWithHeaders, series: u64) {
+    place.extend_from_slice(&series.to_le_bytes());
+    place.extend_from_slice(&record.partition().to_le_bytes());
+    place.push(u8::from(record.payload().is_none()));
+    write(place, record.topic().as_bytes());
+}
+
+/// `false` if they are too long.
+fn write_headers(place: &mut Vec<u8>, record: &impl RecordWithHeaders) -> bool {
+    for header in headers(record) {
+        let value = header.value.unwrap_or_default();
+        if place.len() + header.name.len() + value.len() > PLACE_BYTES_MAX {
+            return false;
+        }
+        write(place, header.name.as_bytes());
+        write(place, value);
+    }
+    true
+}
+
+/// With its length, so that no two texts read as two others.
+fn write(place: &mut Vec<u8>, part: &[u8]) {
+    place.extend_from_slice(&part.len().to_le_bytes());
+    place.extend_from_slice(part);
+}
+
+/// Those that are seen: a record that was read and written again has the metadata of its first reading among its headers.
+fn headers<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeader<'_>> {
+    let (has_key, has_time) = (record.key().is_some(), record.timestamp().to_millis().is_some());
+    let is_hidden = move |name: &str| match name {
+        TOPIC | PARTITION | OFFSET | TOMBSTONE => true,
+        KEY => has_key,
+        TIMESTAMP_MS | TIMESTAMP_UNIX => has_time,
+        _ => false,
+    };
+    headers::of(record).filter(move |header| !is_hidden(&header.name))
+}
+
+/// So many headers are set one by one, without a list of them.
+const HEADERS_FEW: usize = 32;
+
+/// What a message has for itself.
+fn add_own(meta: &mut Metadata, record: &impl RecordWithHeaders, with_headers: bool) {
+    let time_ms = record.timestamp().to_millis();
+    let headers_max = match with_headers {
+        true => headers::count(record),
+        false => 0,
+    };
+    meta.reserve(headers_max + 1 + usize::from(record.key().is_some()) + 2 * usize::from(time_ms.is_some()));
+    if with_headers {
+        let entries = headers(record).map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
+        match headers_max <= HEADERS_FEW {
+            true => entries.for_each(|(key, value): (Text, Text)| meta.set(key, value)),
+            // Each on its own would have its place searched and made among the others.
+            false => meta.set_all(entries.collect()),
+        }
+    }
+    // In the order of their names, which is how they are kept.
+    if let Some(key) = record.key() {
+        meta.set(Text::new_static(KEY), text(key));
+    }
+    meta.set(Text::new_static(OFFSET), number(record.offset()));
+    if let Some(ms) = time_ms {
+        meta.set(Text::new_static(TIMESTAMP_MS), number(ms));
+        meta.set(Text::new_static(TIMESTAMP_UNIX), number(ms.div_euclid(1000)));
+    }
+}
+
+fn text(bytes: &[u8]) -> Text {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => String::from_utf8_lossy(bytes).into(),
+    }
+}
+
+/// Without a `String` in between, since each record has some.
+fn number(number: i64) -> Text {
+    let mut digits = std::io::Cursor::new([0; 20]);
+    write!(digits, "{number}").expect("no number of 64 bits has more digits and a sign");
+    let len = usize::try_from(digits.position()).unwrap_or_default();
+    let written = digits.get_ref().get(..len).unwrap_or_default();
+    text(written)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! One file on its way, read to its end: rows grow here, and a second thread writes those that are enough.
+
+use std::fs::File;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::time::SystemTime;
+
+use super::error::BulkError;
+use super::format::{BulkFormat, signal_of_file};
+use super::input::DecompressingReader;
+use super::json::BulkJsonReader;
+use super::memtable::{BulkBatch, BulkMemtables};
+use super::quarantine::Quarantine;
+use super::report::{BulkCounts, BulkProgress};
+use super::request_splitter::RequestSplitter;
+use super::requests::{BulkRequestDecoder, probe};
+use super::tables::BulkTables;
+use super::{BulkOptions, BulkRequest, csv, file_name, parquet_rows};
+use crate::error::AppendError;
+use crate::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules};
+use crate::tables::{self, TableSpec};
+
+/// What is read.
+pub(super) enum BulkInput {
+    Stream(BulkFormat, DecompressingReader),
+    /// Parquet begins at its end.
+    Parquet {
+        file: File,
+        path: PathBuf,
+        /// When it was opened.
+        modified: SystemTime,
+    },
+}
+
+pub(super) struct FileImport<'a> {
+    pub name: &'a str,
+    pub wanted: &'a BulkRequest,
+    pub options: &'a BulkOptions,
+    /// When the file was begun, in nanoseconds.
+    pub arrival: i64,
+    pub watched: &'a BulkProgress,
+    pub counts: BulkCounts,
+    pub quarantine: Quarantine,
+}
+
+/// Rows that are not in files, and how many there are of each table with those that are.
+pub(super) type ImportedRows = (Vec<BulkBatch>, Vec<(&'static TableSpec, u64)>);
+
+impl FileImport<'_> {
+    /// Files of rows go to the folder; without one nothing is written.
+    pub fn read(
+        &mut self,
+        opened: &mut BulkInput,
+        tables: &mut BulkTables,
+        folder: Option<&Path>,
+    ) -> Result<ImportedRows, BulkError> {
+        let spec = self.wanted.table.unwrap_or(&tables::LOGS);
+        let places = ColumnMapping::new(spec, tables.promoted(spec)?, self.wanted.renamed.clone());
+        let mut maker = NamedRowBuilder::new(places, self.rules());
+        let Some(folder) = folder else {
+            let mut rows = BulkMemtables::new(self.options.flush_bytes, None);
+            self.rows(opened, spec, &mut maker, &mut rows)?;
+            return Ok(read(rows));
+        };
+        std::thread::scope(|scope| {
+            let (to, parts) = sync_channel(0);
+            let storing = std::thread::Builder::new()
+                .name("ingest-store".to_owned())
+                .spawn_scoped(scope, move || tables.stage(&parts, folder))?;
+            let mut rows = BulkMemtables::new(self.options.flush_bytes, Some(&to));
+            let made = self.rows(opened, spec, &mut maker, &mut rows);
+            let read = read(rows);
+            drop(to);
+            let fault = || {
+                BulkError::Table(AppendError::Failed(
+                    "the thread that writes files has a fault".to_owned(),
+                ))
+            };
+            // Why nothing more was taken.
+            storing.join().unwrap_or_else(|_| Err(fault()))?;
+            made.map(|()| read)
+        })
+    }
+
+    fn rules(&self) -> RowRules {
+        RowRules {
+            limits: self.options.walk,
+            window: self.options.window,
+            arrival: self.arrival,
+            time_format: self.wanted.time_format.clone(),
+        }
+    }
+
+    fn rows(
+        &mut self,
+        opened: &mut BulkInput,
+        spec: &'static TableSpec,
+        maker: &mut NamedRowBuilder,
+        rows: &mut BulkMemtables<'_>,
+    ) -> Result<(), BulkError> {
+        let bytes_max = self.options.inflate.bytes;
+        match opened {
+            BulkInput::Stream(BulkFormat::Otlp, input) => self.requests(input, rows),
+            BulkInput::Stream(kind @ (BulkFormat::Json | BulkFormat::JsonLines), input) => {
+                let requests = BulkRequestDecoder::new(self.options.walk, self.options.window, self.arrival);
+                let (signal, nesting) = (self.wanted.signal, self.options.walk.nesting);
+                let mut json = BulkJsonReader::new(requests, maker, spec, signal, nesting, bytes_max);
+                json.read(*kind, input, bytes_max, self, rows)
+            }
+            BulkInput::Stream(BulkFormat::Csv, input) => csv::read(input, bytes_max, spec, maker, self, rows),
+            BulkInput::Parquet { file, .. } => parquet_rows::read(file.try_clone()?, spec, maker, self, rows),
+            BulkInput::Stream(BulkFormat::Parquet, _) => Err(BulkError::KindUnknown(
+                "Parquet is read from its end, so it cannot come from a pipe; name a file".to_owned(),
+            )),
+        }?;
+        self.tell(rows);
+        Ok(())
+    }
+
+    fn requests(&mut self, input: impl BufRead, rows: &mut BulkMemtables<'_>) -> Result<(), BulkError> {
+        let mut signal = self.wanted.signal.or_else(|| signal_of_file(file_name(self.name)));
+        let mut requests = BulkRequestDecoder::new(self.options.walk, self.options.window, self.arrival);
+        let mut frames = RequestSplitter::new(input, self.options.inflate.bytes);
+        let mut part = Vec::new();
+        while frames.next(&mut part)? {
+            if signal.is_none() {
+                signal = probe(&part)?;
+            }
+            // Without one there is no record in it.
+            let Some(signal) = signal else { continue };
+            let taken = requests.take(signal, &part, rows, &mut self.counts);
+            taken.map_err(|malformed| BulkError::Malformed {
+                offset: frames.begin() + malformed.offset as u64,
+                what: malformed.what.to_owned(),
+            })?;
+            if !self.goes_on(rows) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A line, a record or a row that is in no table; it counts from 1.
+    pub fn bad(&mut self, line: u64, bad: &BadRow, text: &[u8]) -> Result<(), BulkError> {
+        self.counts.rejected(bad.reason, 1);
+        self.quarantine.bad(line, &bad.why, text)
+    }
+
+    /// To be asked between rows, once in a while. `false`: whoever stores rows has failed.
+    pub fn goes_on(&self, rows: &mut BulkMemtables<'_>) -> bool {
+        self.tell(rows);
+        rows.settle()
+    }
+
+    fn tell(&self, rows: &BulkMemtables<'_>) {
+        let count = rows.rows().map(|(_, rows)| rows).sum();
+        self.watched.rows.store(count, Ordering::Relaxed);
+        let rejected = self.counts.rejected.values().sum();
+        self.watched.rejected.store(rejected, Ordering::Relaxed);
+    }
+}
+
+fn read(rows: BulkMemtables<'_>) -> ImportedRows {
+    let mut specs: Vec<_> = rows.rows().filter(|(_, rows)| *rows > 0).collect();
+    // The same tables in the same order, whatever comes first in a file.
+    specs.sort_by_key(|(spec, _)| spec.name);
+    (rows.rest(), specs)
+}

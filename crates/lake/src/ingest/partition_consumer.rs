@@ -1,0 +1,389 @@
+//! The thread that takes the entries of one partition and makes them rows: those that were handed over from memory, the others
+//! from the log. Only what survives a power cut is taken, since an offset that a table has must never be given to anything else.
+//!
+//! An entry that passed its look when it was taken can be decoded; one that cannot all the same (its bytes were changed, or
+//! this program has a fault) goes whole to the quarantine, and the next one is taken.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use thalweg_log::format::frame::FrameKind;
+use thalweg_log::format::record::records;
+use thalweg_log::{Durability, Frame, LogError, Offset, PartitionId, ReadOptions};
+use tokio::runtime::Handle;
+
+use super::decode::EntryDecoder;
+use super::handoff::HandoffQueue;
+use super::queue_source::{OffsetGap, QueueSource};
+use super::table_buffer::{Memtable, TableBuffer};
+use crate::commit::HealthComponent;
+use crate::entry;
+use crate::error::AppendError;
+use crate::store::{LakeStorage, fault_text};
+
+/// Bytes read at once.
+const READ: usize = 4 << 20;
+/// Handed-over requests whose rows are made before queries may look again.
+const HANDED: usize = 1 << 20;
+/// So often a log that syncs nothing by itself is asked to.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+/// For how long an entry waits that is stored and not synced.
+const UNSYNCED: Duration = Duration::from_millis(5);
+/// Whoever appended an entry is about to hand it over when others can see it in the log: so long it is not read from there.
+const LATE: Duration = Duration::from_millis(20);
+/// A lane that nothing came for in such a time leaves the memory of what it knows to others. What it knew it knows again after a
+/// few entries.
+const IDLE: Duration = if cfg!(test) {
+    Duration::from_millis(300)
+} else {
+    Duration::from_secs(60)
+};
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+pub(super) struct PartitionConsumer {
+    pub table: Arc<TableBuffer>,
+    pub feed: Arc<QueueSource>,
+    pub partition: usize,
+    pub id: PartitionId,
+    pub decoder: EntryDecoder,
+    /// Its part of what all lanes may know of earlier entries.
+    pub remembered_bytes: usize,
+    pub site: LakeStorage,
+    /// What the log lacks is passed over, and said.
+    pub accept_gap: bool,
+    pub runtime: Handle,
+    /// Entries that cannot be decoded.
+    pub poisoned: BTreeSet<Offset>,
+    /// The entry that was not handed over in time.
+    pub late: Option<Offset>,
+    /// When the log was asked for a sync.
+    pub asked: Option<Instant>,
+}
+
+/// However the thread ends, nothing waits for it.
+struct ConsumerEndGuard {
+    table: Arc<TableBuffer>,
+    handoffs: Option<Arc<HandoffQueue>>,
+    partition: usize,
+}
+
+impl Drop for ConsumerEndGuard {
+    fn drop(&mut self) {
+        if let Some(handoffs) = &self.handoffs {
+            handoffs.close(self.partition);
+        }
+        // After an orderly end this changes nothing.
+        if !self.table.is_ending() {
+            self.table.fail(AppendError::Stopped);
+        }
+    }
+}
+
+/// Why a lane takes nothing more.
+enum ConsumerHalt {
+    /// For now.
+    Failed(String),
+    Missing(OffsetGap),
+    /// The rows that were growing are not to be trusted: they are made again.
+    Again,
+}
+
+/// Why a lane that waited looks again.
+enum ConsumerWakeup {
+    /// The entry is in the log, and was not handed over.
+    Late,
+    Idle,
+    ForOther,
+}
+
+fn unreadable(error: LogError) -> ConsumerHalt {
+    ConsumerHalt::Failed(format!("the log cannot be read: {error}"))
+}
+
+impl PartitionConsumer {
+    /// Runs until the table ends.
+    pub fn run(mut self) {
+        let _end = ConsumerEndGuard {
+            table: self.table.clone(),
+            handoffs: self.feed.handoffs.clone(),
+            partition: self.partition,
+        };
+        let mut pause = RETRY_FIRST;
+        while self.table.wait_for_room() {
+            let taken = self.take();
+            if taken.is_ok() && self.table.health.clear_trouble(HealthComponent::Log) {
+                tracing::info!(table = self.table.spec.name, "the log can be read again");
+            }
+            match taken {
+                Ok(true) => pause = RETRY_FIRST,
+                Ok(false) => self.wait(),
+                Err(ConsumerHalt::Again) => {}
+                Err(ConsumerHalt::Missing(missing)) if self.accept_gap => self.pass_over(missing),
+                Err(ConsumerHalt::Missing(missing)) => {
+                    let text = self.feed.gap_text(self.table.spec, self.partition, missing);
+                    tracing::error!(table = self.table.spec.name, "{text}");
+                    self.table.fail(AppendError::ReadOnly(text));
+                }
+                Err(ConsumerHalt::Failed(text)) => {
+                    if self.table.health.set_trouble(HealthComponent::Log, &text) {
+                        tracing::error!(table = self.table.spec.name, "{text}");
+                    }
+                    self.sleep(pause);
+                    pause = (pause * 2).min(RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    /// The next entries; `false` if there are none.
+    fn take(&mut self) -> Result<bool, ConsumerHalt> {
+        let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
+            return Ok(false);
+        };
+        let may_remember = self.table.may_remember(self.partition, self.remembered_bytes);
+        self.decoder.may_remember(may_remember);
+        let bounds = self.feed.log.bounds(self.id).map_err(unreadable)?;
+        if let Some(handoffs) = self.feed.handoffs.clone().filter(|_| from < bounds.synced) {
+            if handoffs.has(self.partition, from) {
+                return self.take_handed(&handoffs, bounds.synced).map(|()| true);
+            }
+            if self.late != Some(from) && handoffs.may_come(self.partition, from) {
+                return Ok(false);
+            }
+        }
+        if bounds.synced <= from && from < bounds.next && !self.asks_for_sync() {
+            return Ok(false);
+        }
+        let want = ReadOptions {
+            bytes: READ,
+            synced: true,
+        };
+        let frames = match self.feed.log.read(self.id, from, want) {
+            Ok(frames) => frames,
+            Err(LogError::Gap { to, .. }) => return Err(ConsumerHalt::Missing(OffsetGap { from, to })),
+            Err(error) => return Err(unreadable(error)),
+        };
+        for frame in &frames {
+            if !self.take_frame(frame)? {
+                break;
+            }
+        }
+        Ok(!frames.is_empty())
+    }
+
+    /// Whether a read, which has synced what is not, is due. What is synced after an interval anyway is waited for.
+    fn asks_for_sync(&mut self) -> bool {
+        let is_left_alone = matches!(self.feed.log.durability(self.id), Ok(Durability::Os));
+        let is_due = is_left_alone && self.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
+        if is_due {
+            self.asked = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Entries that were handed over, up to one that was not, or that is not synced, or as many as are read at once.
+    fn take_handed(&mut self, handoffs: &HandoffQueue, synced: Offset) -> Result<(), ConsumerHalt> {
+        let table = self.table.clone();
+        let Some(mut growing) = table.lane(self.partition) else {
+            return Ok(());
+        };
+        let (mut arrivals, mut bytes) = (Vec::new(), 0);
+        while growing.next < synced
+            && bytes < HANDED
+            && let Some(kept) = handoffs.take(self.partition, growing.next)
+        {
+            bytes += kept.bytes;
+            let (decoder, chunk) = (&mut self.decoder, table.chunk(&mut growing));
+            let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_handed(&kept.handoff, chunk)));
+            let Ok(Ok(arrival)) = decoded else {
+                // The log has the entry as it came, and tells what is wrong with it.
+                return Err(self.again(&mut growing));
+            };
+            arrivals.push(arrival);
+            growing.next += 1;
+        }
+        table.remembers(self.partition, self.decoder.remembered_bytes());
+        table.publish(self.partition, &mut growing);
+        drop(growing);
+        table
+            .metrics
+            .entries
+            .with_label_values(&["handoff"])
+            .inc_by(arrivals.len() as u64);
+        self.visible(&arrivals);
+        Ok(())
+    }
+
+    /// Rows of which half an entry may be a part are made again.
+    fn again(&mut self, growing: &mut Memtable) -> ConsumerHalt {
+        self.decoder.reset();
+        growing.begin_again();
+        self.table.publish(self.partition, growing);
+        ConsumerHalt::Again
+    }
+
+    /// `false` when there is no room for the next one.
+    fn take_frame(&mut self, frame: &Frame) -> Result<bool, ConsumerHalt> {
+        let table = self.table.clone();
+        let Some(mut growing) = table.lane(self.partition) else {
+            return Ok(false);
+        };
+        let (base, next) = (frame.header.base, frame.header.next());
+        let mut arrivals = Vec::new();
+        if frame.header.kind == FrameKind::Gap && growing.next < next {
+            let from = growing.next.max(base);
+            return Err(ConsumerHalt::Missing(OffsetGap { from, to: next }));
+        }
+        for (index, record) in (0..).zip(records(&frame.body)) {
+            let record = record.map_err(|error| {
+                let queue = &self.feed.queue;
+                ConsumerHalt::Failed(format!(
+                    "a frame of {queue} at offset {base} is no list of records: {error:?}"
+                ))
+            })?;
+            let offset = base + record.delta.map_or(index, u64::from);
+            if offset < growing.next || frame.header.kind != FrameKind::Data {
+                continue;
+            }
+            if !self.poisoned.contains(&offset) {
+                let decoded = {
+                    let chunk = table.chunk(&mut growing);
+                    let decoder = &mut self.decoder;
+                    catch_unwind(AssertUnwindSafe(|| decoder.decode(record.value, chunk)))
+                };
+                match decoded.unwrap_or_else(|_| Err("this program has a fault".to_owned())) {
+                    Ok(arrival) => arrivals.push(arrival),
+                    Err(why) => {
+                        self.set_aside(offset, record.value, &why);
+                        self.poisoned.insert(offset);
+                        return Err(self.again(&mut growing));
+                    }
+                }
+            }
+            if let Some(handoffs) = &self.feed.handoffs {
+                // It is not needed any more.
+                drop(handoffs.take(self.partition, offset));
+            }
+            growing.next = offset + 1;
+        }
+        growing.next = growing.next.max(next);
+        table.remembers(self.partition, self.decoder.remembered_bytes());
+        table.publish(self.partition, &mut growing);
+        drop(growing);
+        table
+            .metrics
+            .entries
+            .with_label_values(&["log"])
+            .inc_by(arrivals.len() as u64);
+        self.visible(&arrivals);
+        Ok(table.has_room())
+    }
+
+    /// Queries see the rows of entries that arrived then.
+    fn visible(&self, arrivals: &[i64]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        let seconds = &self.table.metrics.visibility_seconds;
+        let seconds = seconds.with_label_values(&[self.table.spec.name]);
+        for arrival in arrivals {
+            seconds.observe((now - arrival).max(0) as f64 / 1e9);
+        }
+    }
+
+    fn set_aside(&self, offset: Offset, entry: &[u8], why: &str) {
+        let (table, metrics) = (self.table.spec.name, &self.table.metrics);
+        metrics.poison_entries.inc();
+        metrics.quarantined.with_label_values(&["log"]).inc();
+        if let Ok((head, _)) = entry::decode(entry) {
+            let rejected = head.rejected.iter().count() as u64;
+            metrics
+                .poison_records
+                .inc_by(u64::from(head.records).saturating_sub(rejected));
+        }
+        let name = format!("{table}-{}-{offset}.bin", self.partition);
+        let entry = bytes::Bytes::copy_from_slice(entry);
+        let queue = &self.feed.queue;
+        match self.runtime.block_on(self.site.set_aside(&name, entry)) {
+            Ok(path) => tracing::error!(
+                table,
+                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}); it lies in {} now",
+                path.display()
+            ),
+            Err(error) => tracing::error!(
+                table,
+                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}), nor be put aside as {name}: {}",
+                fault_text(&error)
+            ),
+        }
+    }
+
+    fn pass_over(&self, missing: OffsetGap) {
+        self.feed.passed_over(self.table.spec, self.partition, missing);
+        if let Some(mut growing) = self.table.lane(self.partition) {
+            growing.next = growing.next.max(missing.to);
+            self.table.publish(self.partition, &mut growing);
+        }
+    }
+
+    /// Until there may be more, or the table ends.
+    fn wait(&mut self) {
+        let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
+            return;
+        };
+        let (log, handoffs) = (&self.feed.log, &self.feed.handoffs);
+        let may_come = handoffs
+            .as_ref()
+            .is_some_and(|handoffs| handoffs.may_come(self.partition, from));
+        if log
+            .bounds(self.id)
+            .is_ok_and(|bounds| bounds.next > from && (!may_come || bounds.synced <= from))
+        {
+            return std::thread::sleep(UNSYNCED);
+        }
+        let mut ending = self.table.ending();
+        let is_late = async {
+            // What is removed ends the wait, too.
+            let _ = log.wait_for(self.id, from).await;
+            if may_come {
+                tokio::time::sleep(LATE).await;
+            }
+        };
+        let reported = async {
+            match handoffs {
+                Some(handoffs) => handoffs.reported(self.partition).await,
+                None => std::future::pending().await,
+            }
+        };
+        let woken = self.runtime.block_on(async {
+            tokio::select! {
+                () = is_late => ConsumerWakeup::Late,
+                () = reported => ConsumerWakeup::ForOther,
+                _ = ending.wait_for(|is_ending| *is_ending) => ConsumerWakeup::ForOther,
+                () = tokio::time::sleep(IDLE) => ConsumerWakeup::Idle,
+            }
+        });
+        match woken {
+            ConsumerWakeup::Late => self.late = Some(from),
+            ConsumerWakeup::ForOther => {}
+            ConsumerWakeup::Idle => {
+                self.decoder.forget();
+                if let Some(mut growing) = self.table.lane(self.partition) {
+                    growing.forget_heir();
+                    self.table.publish(self.partition, &mut growing);
+                }
+                self.table.remembers(self.partition, self.decoder.remembered_bytes());
+            }
+        }
+    }
+
+    fn sleep(&self, pause: Duration) {
+        let mut ending = self.table.ending();
+        let over = ending.wait_for(|is_ending| *is_ending);
+        let _ = self
+            .runtime
+            .block_on(async { tokio::time::timeout(pause, over).await.map(drop) });
+    }
+}

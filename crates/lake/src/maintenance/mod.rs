@@ -1,0 +1,547 @@
+//! What happens to tables by itself: files are merged, those whose rows are too old leave, and those that nobody needs are deleted.
+//!
+//! One thread does it for all tables, one thing after the other. Whatever it changes is one commit of the table's writer, so it may
+//! end at any moment: what it made without a commit is deleted as nobody's later.
+
+mod expire;
+mod job;
+mod on_request;
+mod rollups;
+mod sinks;
+#[cfg(test)]
+mod tests;
+mod vacuum;
+
+pub use on_request::{
+    MaintenanceMerge, MaintenanceReport, MaintenanceRequest, MaintenanceRequestError, MaintenanceTask, by_hand_alone,
+};
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+use crate::commit::{FileReplacement, TableHealth};
+use crate::compaction::{CompactionOptions, MergeError, pending, plan};
+use crate::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use crate::ingest::TableWriter;
+use crate::metrics::LakeMetrics;
+use crate::rollup::Resolution;
+use crate::rollup::job::{RollupBuilder, RollupOptions};
+use crate::tables::TableSpec;
+use expire::expired;
+use rollups::MaintainedRollup;
+use vacuum::Vacuum;
+
+const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });
+/// A file that cannot be read, or rewritten, is left out of jobs for so long.
+const LEFT_OUT_FOR: Duration = Duration::from_secs(3600);
+/// After a job that failed its table is left alone for so long.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 60_000 });
+
+/// So often a thread that waits for a commit looks whether it is stopped.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How tables are kept in order.
+#[derive(Clone, Debug)]
+pub struct MaintenanceOptions {
+    pub compaction: CompactionOptions,
+    /// What may be written; 0 is no limit.
+    pub bytes_per_second: u64,
+    /// Days after which rows leave, by table; 0 keeps them.
+    pub retention: Vec<(&'static str, u32)>,
+    /// Of rollups, by table and resolution.
+    pub rollup_retention: Vec<(&'static str, [u32; 5])>,
+    pub rollup: RollupOptions,
+    /// How long files stay that were removed.
+    pub vacuum_retain: Duration,
+    /// So often tables are looked at.
+    pub look_every: Duration,
+    /// So often files are looked for that are older than they are kept, and that nobody needs; `None`: when somebody asks.
+    pub clean_every: Option<Duration>,
+}
+
+impl Default for MaintenanceOptions {
+    fn default() -> MaintenanceOptions {
+        MaintenanceOptions {
+            compaction: CompactionOptions::default(),
+            bytes_per_second: 256 << 20,
+            retention: Vec::new(),
+            rollup_retention: Vec::new(),
+            rollup: RollupOptions::default(),
+            vacuum_retain: Duration::from_secs(24 * 3600),
+            look_every: Duration::from_secs(10),
+            clean_every: Some(CLEAN_EVERY),
+        }
+    }
+}
+
+/// Keeps tables in order in the background. Stops when it is dropped; what is on its way is given up.
+pub struct MaintenanceThread {
+    stop: Arc<MaintenanceControl>,
+    /// Those that are kept in order.
+    kept: Mutex<Vec<&'static str>>,
+    /// Tables that it does not know yet.
+    new: Arc<Mutex<Vec<Arc<TableWriter>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What others want of the thread.
+#[derive(Default)]
+struct MaintenanceControl {
+    wanted: Mutex<MaintenanceQueue>,
+    changed: Condvar,
+    /// Of those who wait for a store.
+    waiting: Mutex<Vec<Arc<TableHealth>>>,
+}
+
+#[derive(Default)]
+struct MaintenanceQueue {
+    stop: bool,
+    /// With whoever is told.
+    by_hand: VecDeque<(MaintenanceRequest, UnboundedSender<MaintenanceReport>)>,
+}
+
+impl MaintenanceControl {
+    fn is_stopped(&self) -> bool {
+        self.wanted.lock().stop
+    }
+
+    /// Somebody waits for something else than what is done by itself.
+    fn is_wanted(&self) -> bool {
+        let wanted = self.wanted.lock();
+        wanted.stop || !wanted.by_hand.is_empty()
+    }
+
+    /// Returns whether it is stopped.
+    fn wait(&self, at_most: Duration) -> bool {
+        let mut wanted = self.wanted.lock();
+        if !wanted.stop && wanted.by_hand.is_empty() {
+            self.changed.wait_for(&mut wanted, at_most);
+        }
+        wanted.stop
+    }
+
+    fn next_by_hand(&self) -> Option<(MaintenanceRequest, UnboundedSender<MaintenanceReport>)> {
+        self.wanted.lock().by_hand.pop_front()
+    }
+}
+
+impl MaintenanceThread {
+    /// Must be called on a tokio runtime.
+    pub fn start(options: MaintenanceOptions, metrics: LakeMetrics) -> std::io::Result<MaintenanceThread> {
+        let stop = Arc::new(MaintenanceControl::default());
+        let new: Arc<Mutex<Vec<Arc<TableWriter>>>> = Arc::default();
+        let memory = Arc::new(AtomicU64::new(0));
+        let watched = memory.clone();
+        metrics.watch_share("lake.compaction.memory", options.compaction.memory, move || {
+            watched.load(Ordering::Relaxed)
+        });
+        let worker = MaintenanceWorker {
+            stop: stop.clone(),
+            memory,
+            options,
+            metrics,
+            runtime: Handle::current(),
+        };
+        let tables = new.clone();
+        let run = move || worker.run(&tables);
+        let thread = std::thread::Builder::new().name("lake-upkeep".to_owned()).spawn(run)?;
+        Ok(MaintenanceThread {
+            stop,
+            kept: Mutex::default(),
+            new,
+            thread: Some(thread),
+        })
+    }
+
+    /// Keeps one more table in order.
+    pub fn keep(&self, table: Arc<TableWriter>) {
+        let spec = table.spec();
+        let specs = std::iter::once(spec).chain(spec.rollup);
+        self.kept.lock().extend(specs.map(|spec| spec.name));
+        self.new.lock().push(table);
+    }
+
+    /// Whether it ended by itself, which it never should.
+    pub fn has_stopped(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Returns when nothing is written any more.
+    pub fn stop(mut self) {
+        self.tell();
+        if let Some(thread) = self.thread.take() {
+            // What it has to say about a panic was said.
+            let _ = thread.join();
+        }
+    }
+
+    /// The tables that are kept in order.
+    pub fn tables(&self) -> Vec<String> {
+        self.kept.lock().iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Does something next, because somebody asked. The receiver is told what was done, and ends when there is no more; then what is
+    /// on its way is brought to its end, and no more is begun.
+    pub fn ask(&self, asked: MaintenanceRequest) -> UnboundedReceiver<MaintenanceReport> {
+        let (told, did) = mpsc::unbounded_channel();
+        // Where nobody is left to do it, the receiver ends at once.
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            self.stop.wanted.lock().by_hand.push_back((asked, told));
+            self.stop.changed.notify_all();
+        }
+        did
+    }
+
+    fn tell(&self) {
+        let mut wanted = self.stop.wanted.lock();
+        wanted.stop = true;
+        // Whoever waits hears that there is no more.
+        wanted.by_hand.clear();
+        drop(wanted);
+        self.stop.waiting.lock().iter().for_each(|health| health.abandon());
+        self.stop.changed.notify_all();
+    }
+}
+
+impl Drop for MaintenanceThread {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+struct MaintenanceWorker {
+    stop: Arc<MaintenanceControl>,
+    /// What the merge that runs is going to take.
+    memory: Arc<AtomicU64>,
+    options: MaintenanceOptions,
+    metrics: LakeMetrics,
+    runtime: Handle,
+}
+
+/// The one that commits to a table.
+trait ReplacementCommitter {
+    /// Puts files in the place of others. `false`: these were not there any more; `None`: nobody knows, or nothing is written any more.
+    fn replace(&mut self, files: FileReplacement, stop: &MaintenanceControl) -> Option<bool>;
+}
+
+impl ReplacementCommitter for Arc<TableWriter> {
+    /// Who is stopped does not wait for a store that is away.
+    fn replace(&mut self, files: FileReplacement, stop: &MaintenanceControl) -> Option<bool> {
+        let outcome = TableWriter::replace(self, files);
+        loop {
+            match outcome.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) if !stop.is_stopped() => {}
+                outcome => return outcome.ok(),
+            }
+        }
+    }
+}
+
+impl ReplacementCommitter for RollupBuilder {
+    fn replace(&mut self, files: FileReplacement, _stop: &MaintenanceControl) -> Option<bool> {
+        RollupBuilder::replace(self, &files)
+    }
+}
+
+/// What is known of a table.
+struct MaintainedTable {
+    spec: &'static TableSpec,
+    log: DeltaLog,
+    snapshot: Option<Snapshot>,
+    left_alone: Option<Instant>,
+    /// Files that no job can take, and since when that is known.
+    left_out: HashMap<Arc<str>, Instant>,
+    told: RepeatedErrorFilter,
+    /// It was said that another writer has files in the table.
+    told_of_others: bool,
+    vacuum: Vacuum,
+    cleaned: Option<Instant>,
+}
+
+/// What was said last of what does not work: the same again is no news.
+#[derive(Default)]
+struct RepeatedErrorFilter(Option<String>);
+
+impl RepeatedErrorFilter {
+    fn is_news(&mut self, text: &str) -> bool {
+        let is_news = self.0.as_deref() != Some(text);
+        self.0 = Some(text.to_owned());
+        is_news
+    }
+}
+
+impl MaintainedTable {
+    fn new(spec: &'static TableSpec, log: &DeltaLog) -> MaintainedTable {
+        MaintainedTable {
+            spec,
+            log: log.clone(),
+            snapshot: None,
+            left_alone: None,
+            left_out: HashMap::new(),
+            told: RepeatedErrorFilter::default(),
+            told_of_others: false,
+            vacuum: Vacuum::default(),
+            cleaned: None,
+        }
+    }
+}
+
+/// Why a job came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum MaintenanceJobError {
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    #[error(transparent)]
+    Table(#[from] DeltaError),
+    /// One file is in the way, and other jobs can go on without it.
+    #[error("{0}")]
+    File(SkippedFile),
+    /// Others changed the table, or it ends.
+    #[error("the table has changed")]
+    Changed,
+}
+
+/// A file that no job can take.
+#[derive(Debug)]
+struct SkippedFile {
+    path: Arc<str>,
+    why: String,
+}
+
+impl std::fmt::Display for SkippedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is left out: {}", self.path, self.why)
+    }
+}
+
+impl MaintenanceWorker {
+    fn run(self, new: &Mutex<Vec<Arc<TableWriter>>>) {
+        let mut rollups: Vec<MaintainedRollup> = Vec::new();
+        let mut tables: Vec<(Arc<TableWriter>, MaintainedTable)> = Vec::new();
+        while !self.stop.wait(self.options.look_every) {
+            let new = std::mem::take(&mut *new.lock());
+            for writer in new {
+                rollups.push(MaintainedRollup::of(writer.clone()));
+                let known = MaintainedTable::new(writer.spec(), writer.log());
+                tables.push((writer, known));
+            }
+            if let Some((asked, told)) = self.stop.next_by_hand() {
+                let told = &mut |did| told.send(did).is_ok();
+                let is_asked =
+                    |table: &MaintainedTable| asked.table.as_deref().is_none_or(|name| name == table.spec.name);
+                for (writer, table) in tables.iter_mut().filter(|(_, table)| is_asked(table)) {
+                    self.by_hand(&asked, table, writer, told);
+                }
+                for rolling in &mut rollups {
+                    if rolling.rolled.is_none() {
+                        let _opened = self.roll(rolling);
+                    }
+                    if let Some(rolled) = rolling.rolled.as_mut().filter(|rolled| is_asked(&rolled.table)) {
+                        self.by_hand(&asked, &mut rolled.table, &mut rolled.rollups, told);
+                    }
+                }
+                continue;
+            }
+            for (writer, table) in &mut tables {
+                self.keep(table, writer);
+            }
+            for rolling in &mut rollups {
+                // Windows are made of sorted files only.
+                if let Some(rolled) = rolling.rolled.as_mut() {
+                    self.look_at(&mut rolled.table, &mut rolled.rollups);
+                }
+                let is_made = self.roll(rolling);
+                // Fine windows are not let go before coarser ones are made of them.
+                if let Some(rolled) = rolling.rolled.as_mut().filter(|_| is_made) {
+                    self.keep(&mut rolled.table, &mut rolled.rollups);
+                }
+            }
+        }
+    }
+
+    fn keep(&self, table: &mut MaintainedTable, owner: &mut dyn ReplacementCommitter) {
+        self.look_at(table, owner);
+        let is_over = |every| table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= every);
+        if self.options.clean_every.is_some_and(is_over) {
+            table.cleaned = Some(Instant::now());
+            if let Err(error) = self.clean(table, owner) {
+                tracing::warn!(
+                    table = table.spec.name,
+                    "old files could not be looked for, which is tried again: {error}"
+                );
+            }
+        }
+    }
+
+    /// Does what there is to do.
+    fn look_at(&self, table: &mut MaintainedTable, owner: &mut dyn ReplacementCommitter) {
+        if table.left_alone.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        while !self.stop.is_wanted() {
+            let name = table.spec.name;
+            let outcome = match self.step(table, owner) {
+                Ok(false) => {
+                    table.told = RepeatedErrorFilter::default();
+                    return;
+                }
+                Ok(true) => "ok",
+                Err(MaintenanceJobError::Changed | MaintenanceJobError::Merge(MergeError::Stopped)) => "dropped",
+                Err(MaintenanceJobError::File(left_out)) => {
+                    tracing::error!(table = name, "a file was not merged, and stays as it is: {left_out}");
+                    table.left_out.insert(left_out.path, Instant::now());
+                    "skipped"
+                }
+                Err(error) => {
+                    let code = match error {
+                        MaintenanceJobError::Merge(MergeError::Mismatch { .. }) => "lake.compaction_mismatch: ",
+                        _ => "",
+                    };
+                    let text = format!("{code}files were not merged, and stay as they are: {error}");
+                    if table.told.is_news(&text) {
+                        tracing::error!(table = name, "{text}");
+                    }
+                    table.left_alone = Some(Instant::now() + PAUSE);
+                    "failed"
+                }
+            };
+            let jobs = &self.metrics.compaction_jobs;
+            jobs.with_label_values(&[name, outcome]).inc();
+            if !["ok", "skipped"].contains(&outcome) {
+                return;
+            }
+        }
+    }
+
+    /// What the table has now; `None` if it was not made yet.
+    fn newest<'a>(&self, table: &'a mut MaintainedTable) -> Result<Option<&'a Snapshot>, MaintenanceJobError> {
+        match &mut table.snapshot {
+            Some(snapshot) => {
+                self.runtime.block_on(table.log.refresh(snapshot))?;
+            }
+            none => *none = self.runtime.block_on(table.log.load(SnapshotDetail::Counts))?,
+        }
+        table.left_out.retain(|_, since| since.elapsed() < LEFT_OUT_FOR);
+        let others = || table.snapshot.iter().flat_map(|snapshot| snapshot.files.values());
+        if !table.told_of_others
+            && let Some(file) = others().find(|file| file.is_foreign)
+        {
+            table.told_of_others = true;
+            tracing::warn!(
+                table = table.spec.name,
+                file = &*file.path,
+                "another program writes files of this table, too: nothing is taken for granted of the order of their rows, and they are \
+                 rewritten in that of the table"
+            );
+        }
+        Ok(table.snapshot.as_ref())
+    }
+
+    /// Lets old rows go, and deletes files.
+    fn clean(
+        &self,
+        table: &mut MaintainedTable,
+        owner: &mut dyn ReplacementCommitter,
+    ) -> Result<(), MaintenanceJobError> {
+        let (name, mut vacuum) = (table.spec.name, std::mem::take(&mut table.vacuum));
+        let (spec, log) = (table.spec, table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let days = |file: &FileEntry| self.days_kept(spec, file);
+        if let Some(expired) = expired(snapshot, &days, &days_ago(&log)) {
+            let files = expired.removed.len() as u64;
+            if owner.replace(expired, &self.stop) != Some(true) {
+                return Err(MaintenanceJobError::Changed);
+            }
+            self.metrics.expired_files.with_label_values(&[name]).inc_by(files);
+            tracing::info!(table = name, files, "rows were older than they are kept");
+        }
+        let deleted = self
+            .runtime
+            .block_on(vacuum.run(&log, snapshot, self.options.vacuum_retain));
+        table.vacuum = vacuum;
+        let deleted = deleted?;
+        self.metrics.vacuumed_files.with_label_values(&[name]).inc_by(deleted);
+        if deleted > 0 {
+            tracing::info!(table = name, files = deleted, "files that nobody needs were deleted");
+        }
+        Ok(())
+    }
+
+    /// 0 keeps them.
+    fn days_kept(&self, spec: &TableSpec, file: &FileEntry) -> u32 {
+        if spec.has_revisions() {
+            let of = |resolution: &Resolution| {
+                let seconds = file.partition.first().and_then(Option::as_deref);
+                seconds == Some(resolution.seconds().to_string().as_str())
+            };
+            let days = self.options.rollup_retention.iter();
+            let days = days.filter(|(table, _)| *table == spec.name);
+            let of_table = days.flat_map(|(_, days)| Resolution::ALL.iter().zip(days));
+            return of_table
+                .filter(|(resolution, _)| of(resolution))
+                .map(|(_, days)| *days)
+                .next()
+                .unwrap_or(0);
+        }
+        let days = self.options.retention.iter().find(|(table, _)| *table == spec.name);
+        days.map_or(0, |(_, days)| *days)
+    }
+
+    /// Returns whether there was a job.
+    fn step(
+        &self,
+        table: &mut MaintainedTable,
+        owner: &mut dyn ReplacementCommitter,
+    ) -> Result<bool, MaintenanceJobError> {
+        let (spec, log) = (table.spec, table.log.clone());
+        self.newest(table)?;
+        let Some(snapshot) = &table.snapshot else {
+            return Ok(false);
+        };
+        let considered = without(snapshot, &table.left_out);
+        let (now, options) = (now(), &self.options.compaction);
+        let pending = i64::try_from(pending(&considered, now, options)).unwrap_or(i64::MAX);
+        let gauge = &self.metrics.compaction_pending_bytes;
+        gauge.with_label_values(&[spec.name]).set(pending);
+        let Some(job) = plan(&considered, now, options) else {
+            return Ok(false);
+        };
+        let ready = self.prepare(spec, &log, snapshot, job)?;
+        self.run_job(spec, &log, snapshot, &ready, owner)?;
+        Ok(true)
+    }
+}
+
+/// A table without some of its files.
+fn without<'a>(snapshot: &'a Snapshot, left_out: &HashMap<Arc<str>, Instant>) -> Cow<'a, Snapshot> {
+    let mut rest = Cow::Borrowed(snapshot);
+    if !left_out.is_empty() {
+        rest.to_mut().files.retain(|path, _| !left_out.contains_key(path));
+    }
+    rest
+}
+
+/// What was stamped before, in nanoseconds since 1970, is older than so many days.
+fn days_ago(log: &DeltaLog) -> impl Fn(u32) -> i64 {
+    |days| {
+        log.oldest_ms(Duration::from_secs(u64::from(days) * 86_400))
+            .saturating_mul(1_000_000)
+    }
+}
+
+/// In nanoseconds since 1970.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,387 @@
+//! What upkeep does by itself, at once and because somebody asked: for one table or all, for one day or all, or only to say what
+//! there would be to do.
+//!
+//! Who asks for files to be merged does not want to wait for more of them: those of a bucket that is not complete are merged, too,
+//! and not sealed. All else goes by the same rules, and through the same writer of the table.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+use super::expire::expired;
+use super::vacuum::Vacuum;
+use super::{
+    MaintainedTable, MaintenanceControl, MaintenanceJobError, MaintenanceOptions, MaintenanceWorker,
+    ReplacementCommitter, SkippedFile, days_ago, now,
+};
+use crate::attributes::AttributePromotion;
+use crate::commit::{Committer, FileReplacement, TableHealth};
+use crate::compaction::{CompactionJob, CompactionOptions, SealPolicy, plan};
+use crate::delta::{FileEntry, Snapshot};
+use crate::error::OpenError;
+use crate::inspect::{InspectError, Lake, date_of};
+use crate::metrics::LakeMetrics;
+use crate::opening;
+use crate::store::LakeStorage;
+use crate::tables::{TableSpec, spec_of};
+
+const CHECKPOINT_INTERVAL: i64 = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MaintenanceTask {
+    /// Merges files.
+    Compact,
+    /// Lets rows go that are older than they are kept.
+    Retain,
+    /// Deletes files that nobody needs.
+    Vacuum,
+}
+
+/// What somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MaintenanceRequest {
+    pub task: MaintenanceTask,
+    /// `None`: all.
+    #[serde(default)]
+    pub table: Option<String>,
+    /// Files of this day only.
+    #[serde(default)]
+    pub date: Option<String>,
+    /// Only says what there is to do.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was done, or would be: a merge, or all of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceReport {
+    pub task: MaintenanceTask,
+    pub table: String,
+    pub dry_run: bool,
+    /// Files that were merged, that left the table or that were deleted; 0: there was nothing to do.
+    pub files: u64,
+    pub rows: u64,
+    pub bytes: u64,
+    /// Of a merge: what became of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merged: Option<MaintenanceMerge>,
+    /// Why it came to nothing, or to no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceMerge {
+    /// The folder of the files in their table.
+    pub folder: String,
+    pub level: u32,
+    pub sealed: bool,
+    /// What was made; nothing yet in a dry run.
+    pub files: u64,
+    pub bytes: u64,
+}
+
+impl MaintenanceReport {
+    fn new(asked: &MaintenanceRequest, table: &str) -> MaintenanceReport {
+        MaintenanceReport {
+            task: asked.task,
+            table: table.to_owned(),
+            dry_run: asked.dry_run,
+            files: 0,
+            rows: 0,
+            bytes: 0,
+            merged: None,
+            error: None,
+        }
+    }
+
+    fn with_files<'f>(self, files: impl Iterator<Item = &'f Arc<FileEntry>>) -> MaintenanceReport {
+        files.fold(self, |did, file| MaintenanceReport {
+            files: did.files + 1,
+            rows: did.rows + file.stats.rows.unwrap_or(0),
+            bytes: did.bytes + file.size,
+            ..did
+        })
+    }
+}
+
+/// Told what was done; `false`: nobody listens any more, and there is no more to do.
+pub(super) type MaintenanceListener<'t> = dyn FnMut(MaintenanceReport) -> bool + 't;
+
+/// Why nothing was begun.
+#[derive(Debug, thiserror::Error)]
+pub enum MaintenanceRequestError {
+    #[error(transparent)]
+    Lake(#[from] InspectError),
+    #[error("the table {0} is not kept in order by this version: it is neither merged nor shortened")]
+    NotKept(String),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Does it where nobody writes the tables, but for those that are left out; whoever calls sees to that. Blocks; must not be called
+/// on a runtime's thread.
+pub fn by_hand_alone(
+    site: &LakeStorage,
+    asked: &MaintenanceRequest,
+    left_out: &[String],
+    options: MaintenanceOptions,
+    metrics: LakeMetrics,
+    runtime: &Handle,
+    told: &mut dyn FnMut(MaintenanceReport) -> bool,
+) -> Result<(), MaintenanceRequestError> {
+    let worker = MaintenanceWorker {
+        stop: Arc::new(MaintenanceControl::default()),
+        options,
+        metrics,
+        runtime: runtime.clone(),
+        memory: Arc::default(),
+    };
+    let lake = runtime.block_on(Lake::open(site))?;
+    let chosen = lake.chosen(asked.table.as_deref())?;
+    for name in chosen.into_iter().filter(|name| !left_out.contains(name)) {
+        match spec_of(&name) {
+            Some(spec) => {
+                let (mut table, mut owner) = worker.open_alone(site, spec)?;
+                worker.by_hand(asked, &mut table, &mut owner, told);
+            }
+            None if asked.table.is_some() => return Err(MaintenanceRequestError::NotKept(name)),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// A table that nobody else writes.
+struct ExclusiveCommitter(Committer);
+
+impl ReplacementCommitter for ExclusiveCommitter {
+    fn replace(&mut self, files: FileReplacement, _stop: &MaintenanceControl) -> Option<bool> {
+        self.0.replace(&files).ok()
+    }
+}
+
+impl MaintenanceWorker {
+    fn open_alone(
+        &self,
+        site: &LakeStorage,
+        spec: &'static TableSpec,
+    ) -> Result<(MaintainedTable, ExclusiveCommitter), MaintenanceRequestError> {
+        let columns = (spec.columns)();
+        let opened = opening::open(site, spec.name, spec.partitions, &columns);
+        let (log, snapshot) = self.runtime.block_on(opened)?;
+        let snapshot = snapshot.ok_or_else(|| InspectError::NoTable {
+            name: spec.name.to_owned(),
+            known: Vec::new(),
+        })?;
+        let committer = Committer::new(
+            log.clone(),
+            snapshot,
+            AttributePromotion::default(),
+            Arc::<TableHealth>::default(),
+            self.metrics.clone(),
+            CHECKPOINT_INTERVAL,
+            self.runtime.clone(),
+        );
+        Ok((MaintainedTable::new(spec, &log), ExclusiveCommitter(committer)))
+    }
+
+    /// Does what is asked for with one table.
+    pub(super) fn by_hand(
+        &self,
+        asked: &MaintenanceRequest,
+        table: &mut MaintainedTable,
+        owner: &mut dyn ReplacementCommitter,
+        told: &mut MaintenanceListener<'_>,
+    ) {
+        let name = table.spec.name;
+        let done = match asked.task {
+            MaintenanceTask::Compact => self.compact_by_hand(asked, table, owner, told),
+            MaintenanceTask::Retain => self.retain_by_hand(asked, table, owner, told),
+            MaintenanceTask::Vacuum => self.vacuum_by_hand(asked, table, told),
+        };
+        if let Err(error) = done {
+            told(MaintenanceReport {
+                error: Some(error.to_string()),
+                ..MaintenanceReport::new(asked, name)
+            });
+        }
+    }
+
+    fn compact_by_hand(
+        &self,
+        asked: &MaintenanceRequest,
+        table: &mut MaintainedTable,
+        owner: &mut dyn ReplacementCommitter,
+        told: &mut MaintenanceListener<'_>,
+    ) -> Result<(), MaintenanceJobError> {
+        let (spec, log) = (table.spec, table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let mut left = of_day(snapshot, asked.date.as_deref());
+        let mut jobs = 0;
+        left.files.retain(|path, _| !table.left_out.contains_key(path));
+        while let Some(job) = next_job(&left, now(), &self.options.compaction) {
+            let ready = match self.prepare(spec, &log, &left, job) {
+                Err(MaintenanceJobError::File(file)) => {
+                    left.files.remove(&file.path);
+                    told(left_out(asked, spec, &file));
+                    continue;
+                }
+                ready => ready?,
+            };
+            let job = &ready.job;
+            for input in &job.inputs {
+                left.files.remove(&input.path);
+            }
+            let mut into = MaintenanceMerge {
+                folder: folder_of(job),
+                level: job.level,
+                sealed: job.seals == SealPolicy::All,
+                files: 0,
+                bytes: 0,
+            };
+            if !asked.dry_run {
+                let Some(snapshot) = self.newest(table)? else { break };
+                let made = match self.run_job(spec, &log, snapshot, &ready, owner) {
+                    Err(MaintenanceJobError::File(file)) => {
+                        // What was to be merged with it is looked at again.
+                        let others = job.inputs.iter().filter(|input| input.path != file.path);
+                        left.files
+                            .extend(others.map(|input| (input.path.clone(), input.clone())));
+                        told(left_out(asked, spec, &file));
+                        continue;
+                    }
+                    made => made?,
+                };
+                (into.files, into.bytes) = (made.len() as u64, made.iter().map(|add| add.size).sum());
+                let jobs = &self.metrics.compaction_jobs;
+                jobs.with_label_values(&[spec.name, "ok"]).inc();
+                if let Some(snapshot) = self.newest(table)? {
+                    let made = made.iter().filter_map(|add| snapshot.file(&add.path));
+                    left.files.extend(made.map(|file| (file.path.clone(), file.clone())));
+                }
+            }
+            jobs += 1;
+            let did = MaintenanceReport {
+                merged: Some(into),
+                ..MaintenanceReport::new(asked, spec.name).with_files(job.inputs.iter())
+            };
+            if !told(did) || self.stop.is_stopped() {
+                return Ok(());
+            }
+        }
+        if jobs == 0 {
+            told(MaintenanceReport::new(asked, spec.name));
+        }
+        Ok(())
+    }
+
+    fn retain_by_hand(
+        &self,
+        asked: &MaintenanceRequest,
+        table: &mut MaintainedTable,
+        owner: &mut dyn ReplacementCommitter,
+        told: &mut MaintenanceListener<'_>,
+    ) -> Result<(), MaintenanceJobError> {
+        let (spec, log) = (table.spec, table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let days = |file: &FileEntry| self.days_kept(spec, file);
+        let left = of_day(snapshot, asked.date.as_deref());
+        let expired = expired(&left, &days, &days_ago(&log));
+        let removed = expired.iter().flat_map(|files| &files.removed);
+        let did = MaintenanceReport::new(asked, spec.name).with_files(removed.filter_map(|path| left.files.get(path)));
+        if let Some(expired) = expired.filter(|_| !asked.dry_run) {
+            if owner.replace(expired, &self.stop) != Some(true) {
+                return Err(MaintenanceJobError::Changed);
+            }
+            let files = self.metrics.expired_files.with_label_values(&[spec.name]);
+            files.inc_by(did.files);
+        }
+        told(did);
+        Ok(())
+    }
+
+    fn vacuum_by_hand(
+        &self,
+        asked: &MaintenanceRequest,
+        table: &mut MaintainedTable,
+        told: &mut MaintenanceListener<'_>,
+    ) -> Result<(), MaintenanceJobError> {
+        let (spec, log) = (table.spec, table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let is_wanted = |path: &str| asked.date.as_deref().is_none_or(|date| is_of_day(path, date));
+        // What it remembers is of tables as they were when it looked last, so another one looks here.
+        let mut vacuum = Vacuum::default();
+        let unneeded = vacuum.unneeded(&log, snapshot, self.options.vacuum_retain);
+        let mut unneeded = self.runtime.block_on(unneeded)?;
+        unneeded.retain(|file| is_wanted(&file.path));
+        let mut did = MaintenanceReport::new(asked, spec.name);
+        for file in unneeded {
+            if !asked.dry_run {
+                self.runtime.block_on(log.delete_file(&file.path))?;
+            }
+            did.files += 1;
+            did.bytes += file.bytes;
+        }
+        if !asked.dry_run {
+            let files = self.metrics.vacuumed_files.with_label_values(&[spec.name]);
+            files.inc_by(did.files);
+        }
+        told(did);
+        Ok(())
+    }
+}
+
+fn left_out(asked: &MaintenanceRequest, spec: &TableSpec, file: &SkippedFile) -> MaintenanceReport {
+    MaintenanceReport {
+        error: Some(file.to_string()),
+        ..MaintenanceReport::new(asked, spec.name)
+    }
+}
+
+/// The table with the files of one day only.
+fn of_day(snapshot: &Snapshot, date: Option<&str>) -> Snapshot {
+    let mut left = snapshot.clone();
+    if date.is_some() {
+        left.files.retain(|_, file| date_of(snapshot, file) == date);
+    }
+    left
+}
+
+fn is_of_day(path: &str, date: &str) -> bool {
+    path.split('/').any(|part| part.strip_prefix("date=") == Some(date))
+}
+
+fn folder_of(job: &CompactionJob) -> String {
+    let first = job.inputs.first().and_then(|file| file.path.rsplit_once('/'));
+    first.map_or_else(String::new, |(folder, _)| folder.to_owned())
+}
+
+/// What is due by itself, and then what is small, whatever is still to come.
+fn next_job(left: &Snapshot, now: i64, options: &CompactionOptions) -> Option<CompactionJob> {
+    if let Some(job) = plan(left, now, options) {
+        return Some(job);
+    }
+    let mut rest = left.clone();
+    loop {
+        let mut job = plan(&rest, i64::MAX, options)?;
+        for input in &job.inputs {
+            rest.files.remove(&input.path);
+        }
+        job.inputs.retain(|file| file.size < options.target / 2);
+        job.level = job.inputs.iter().map(|file| file.level + 1).max().unwrap_or(job.level);
+        job.seals = SealPolicy::Nothing;
+        if job.inputs.len() > 1 {
+            return Some(job);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Rollups, which are tables of their own: opened as soon as that can be done, and made again and again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{MaintainedTable, MaintenanceWorker, PAUSE, RepeatedErrorFilter, now};
+use crate::compaction::MergeError;
+use crate::ingest::TableWriter;
+use crate::rollup::job::{RollupBuilder, RollupError, RollupOptions};
+
+/// A table that another one is made of, as soon as that can be opened.
+pub(super) struct MaintainedRollup {
+    source: Arc<TableWriter>,
+    pub rolled: Option<OpenRollup>,
+    left_alone: Option<Instant>,
+    told: RepeatedErrorFilter,
+}
+
+/// A table that is made of another one here.
+pub(super) struct OpenRollup {
+    pub rollups: RollupBuilder,
+    pub table: MaintainedTable,
+}
+
+impl MaintainedRollup {
+    pub fn of(source: Arc<TableWriter>) -> MaintainedRollup {
+        MaintainedRollup {
+            source,
+            rolled: None,
+            left_alone: None,
+            told: RepeatedErrorFilter::default(),
+        }
+    }
+}
+
+impl MaintenanceWorker {
+    /// The rollup of a table that has one.
+    fn rolled(&self, writer: &Arc<TableWriter>) -> Result<Option<OpenRollup>, RollupError> {
+        let source = writer.spec();
+        let Some(spec) = source.rollup else { return Ok(None) };
+        let rollups = RollupBuilder::open(
+            writer.site(),
+            writer.log().clone(),
+            source,
+            spec,
+            RollupOptions {
+                memory: usize::try_from(self.options.compaction.memory / 4).unwrap_or(usize::MAX),
+                ..self.options.rollup.clone()
+            },
+            self.metrics.clone(),
+            self.runtime.clone(),
+        )?;
+        self.stop.waiting.lock().push(rollups.health().clone());
+        if self.stop.is_stopped() {
+            rollups.health().abandon();
+        }
+        Ok(Some(OpenRollup {
+            table: MaintainedTable::new(spec, rollups.log()),
+            rollups,
+        }))
+    }
+
+    /// Returns whether all windows are made that can be.
+    pub(super) fn roll(&self, rolling: &mut MaintainedRollup) -> bool {
+        if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
+            return false;
+        }
+        let was_open = rolling.rolled.is_some();
+        let made = match &mut rolling.rolled {
+            Some(rolled) => rolled.rollups.run(now(), &|| self.stop.is_stopped()),
+            none => self.rolled(&rolling.source).map(|opened| *none = opened),
+        };
+        match made {
+            Ok(()) => {
+                rolling.told = RepeatedErrorFilter::default();
+                was_open
+            }
+            Err(RollupError::Merge(MergeError::Stopped)) => {
+                rolling.told = RepeatedErrorFilter::default();
+                false
+            }
+            Err(error) => {
+                let table = rolling.source.spec().rollup.map_or("", |spec| spec.name);
+                let text = error.to_string();
+                if rolling.told.is_news(&text) {
+                    tracing::error!(table, "rollups were not made, which is tried again: {text}");
+                }
+                rolling.left_alone = Some(Instant::now() + PAUSE);
+                false
+            }
+        }
+    }
+}

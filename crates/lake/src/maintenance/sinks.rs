@@ -1,0 +1,125 @@
+//! Where files go that a job makes: to the folder of their table, or to an object store, a piece at a time and not faster than is set.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use object_store::{MultipartUpload, PutPayload};
+use tokio::runtime::Handle;
+
+use crate::compaction::{FileSink, MergeError};
+use crate::delta::DeltaLog;
+use crate::store::{PART_BYTES, RateLimiter, RemoteStorage, SpoolWriter, fault_text};
+
+/// Files are written in pieces of this size, so that nobody waits long for the disk.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A file in the folder of a table.
+pub(super) struct FolderFileSink {
+    upload: Box<dyn MultipartUpload>,
+    runtime: Handle,
+    pace: Arc<RateLimiter>,
+    path: PathBuf,
+}
+
+impl FolderFileSink {
+    pub fn begin(
+        log: &DeltaLog,
+        relative: String,
+        runtime: &Handle,
+        pace: Arc<RateLimiter>,
+    ) -> Result<FolderFileSink, MergeError> {
+        let failed = |error: &dyn std::fmt::Display| MergeError::Sink(error.to_string());
+        let path = log.path(&relative).map_err(|error| failed(&error))?;
+        let upload = runtime.block_on(log.store().put_multipart_opts(&path, Default::default()));
+        Ok(FolderFileSink {
+            upload: upload.map_err(|error| failed(&error))?,
+            runtime: runtime.clone(),
+            pace,
+            path: log.table().join(relative),
+        })
+    }
+}
+
+impl FileSink for FolderFileSink {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
+        let bytes = bytes::Bytes::from(bytes);
+        for begin in (0..bytes.len()).step_by(PIECE_BYTES) {
+            let piece = bytes.slice(begin..bytes.len().min(begin + PIECE_BYTES));
+            self.pace.wait(piece.len());
+            let part = self.upload.put_part(PutPayload::from(piece));
+            let put = self.runtime.block_on(part);
+            put.map_err(|error| MergeError::Sink(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), MergeError> {
+        let done = self.runtime.block_on(self.upload.complete());
+        done.map(|_| ()).map_err(|error| MergeError::Sink(error.to_string()))
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A file of a table on an object store: it is made on this machine, where it is compared with what went in, and copied to the store
+/// when it is whole, since a part of an upload cannot be read again.
+pub(super) struct RemoteFileSink {
+    remote: Arc<RemoteStorage>,
+    to: object_store::path::Path,
+    growing: SpoolWriter,
+    runtime: Handle,
+}
+
+impl RemoteFileSink {
+    pub fn begin(
+        log: &DeltaLog,
+        remote: &Arc<RemoteStorage>,
+        relative: &str,
+        runtime: &Handle,
+    ) -> Result<RemoteFileSink, MergeError> {
+        let to = log
+            .path(relative)
+            .map_err(|error| MergeError::Sink(error.to_string()))?;
+        let growing = remote.spool.begin(&format!("{}/{relative}", log.table_name()));
+        Ok(RemoteFileSink {
+            remote: remote.clone(),
+            to,
+            growing: growing.map_err(|error| MergeError::Sink(fault_text(&error)))?,
+            runtime: runtime.clone(),
+        })
+    }
+}
+
+impl FileSink for RemoteFileSink {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
+        for piece in bytes.chunks(PIECE_BYTES) {
+            self.remote.pace.wait(piece.len());
+            let written = self.growing.write(piece);
+            written.map_err(|error| MergeError::Sink(fault_text(&error)))?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), MergeError> {
+        let mut file = File::open(self.growing.path()).map_err(|error| MergeError::Sink(error.to_string()))?;
+        let pace = &self.remote.pace;
+        let next = || {
+            let mut piece = Vec::with_capacity(PART_BYTES);
+            (&mut file).take(PART_BYTES as u64).read_to_end(&mut piece)?;
+            pace.wait(piece.len());
+            Ok((!piece.is_empty()).then(|| piece.into()))
+        };
+        let sent = self.runtime.block_on(self.remote.upload(&self.to, next));
+        sent.map_err(|error| MergeError::Sink(fault_text(&error)))?;
+        self.growing.keep();
+        Ok(())
+    }
+
+    fn path(&self) -> &Path {
+        self.growing.path()
+    }
+}

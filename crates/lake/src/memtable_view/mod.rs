@@ -1,0 +1,146 @@
+//! Rows that are not committed, for queries: they see what was received a moment ago together with what the tables have.
+//!
+//! Which of them a version of the table has already is told by the version itself: its commit says how far the log was taken.
+//! So whoever takes the rows first and looks at the table then sees every row once.
+
+mod arrays;
+mod overflow;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::error::ArrowError;
+use thalweg_log::Offset;
+
+use crate::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
+use crate::delta::Snapshot;
+use crate::delta::schema::{TableColumn, TableSchema};
+use crate::entry::{BoxFuture, EntryPosition};
+use crate::rows::attribute_columns::AttributeSource;
+use crate::rows::chunk::MemtableChunk;
+use crate::rows::column_view::ColumnView;
+use crate::rows::text::NULL;
+use crate::tables::TableSpec;
+pub(crate) use overflow::overflow;
+
+/// The partition of tables.
+const DATE: &str = "date";
+const OVERFLOW: &str = "overflow";
+
+/// Whoever has rows that are not committed.
+pub trait MemtableReader: Send + Sync {
+    /// The tables that it feeds.
+    fn tables(&self) -> Vec<&'static TableSpec>;
+
+    /// What a table has now beyond its commits; `None` if it does not feed it.
+    fn rows(&self, table: &str) -> Option<MemtableView>;
+
+    /// Returns when queries see what lies at a position.
+    fn wait_for<'a>(
+        &'a self,
+        position: &'a EntryPosition,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), VisibilityWaitError>>;
+}
+
+/// Why nobody waits for a position any more.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum VisibilityWaitError {
+    /// It is none that was ever given.
+    #[error("{0}")]
+    Unknown(String),
+    #[error("{position} was not visible within {seconds} s{cause}")]
+    Late {
+        position: EntryPosition,
+        seconds: f64,
+        /// What keeps it, if that is known.
+        cause: String,
+    },
+}
+
+/// Rows of one table.
+#[derive(Clone, Default)]
+pub struct MemtableView {
+    pub parts: Vec<MemtableViewPart>,
+}
+
+/// Rows that one commit brings to the table, from one partition of the log.
+#[derive(Clone)]
+pub struct MemtableViewPart {
+    /// How the table names the partition.
+    pub application: String,
+    /// Of the first entry.
+    pub first: Offset,
+    pub chunks: Vec<Arc<MemtableChunk>>,
+}
+
+impl MemtableView {
+    /// Those that a version of the table does not have.
+    pub fn beyond(self, table: Option<&Snapshot>) -> Vec<Arc<MemtableChunk>> {
+        let taken = |part: &MemtableViewPart| {
+            let known = table.and_then(|table| table.transactions.get(&part.application));
+            known.and_then(|offset| Offset::try_from(*offset).ok()).unwrap_or(0)
+        };
+        let beyond = self.parts.into_iter().filter(|part| part.first >= taken(part));
+        beyond.flat_map(|part| part.chunks).collect()
+    }
+}
+
+/// A chunk as a query sees it: some columns of the table, with texts as views. Attributes without a column are in the overflow
+/// map.
+pub fn project(chunk: &MemtableChunk, table: &TableSchema, columns: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    let bindings = AttributeBindings::of(table, AttributePromotion::default());
+    let of = |field: &Arc<Field>| match table.column(field.name()) {
+        Some(column) => array(chunk, column, &bindings, field.data_type()),
+        None => Ok(new_null_array(field.data_type(), chunk.rows())),
+    };
+    let arrays: Vec<ArrayRef> = columns.fields().iter().map(of).collect::<Result<_, _>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(chunk.rows()));
+    RecordBatch::try_new_with_options(columns.clone(), arrays, &options)
+}
+
+/// One column of a table.
+fn array(
+    chunk: &MemtableChunk,
+    column: &TableColumn,
+    bindings: &AttributeBindings,
+    as_type: &DataType,
+) -> Result<ArrayRef, ArrowError> {
+    let rows = chunk.rows();
+    let null = || Ok(new_null_array(as_type, rows));
+    match column.name.as_str() {
+        DATE => {
+            return Ok(chunk
+                .times()
+                .map_or_else(|| new_null_array(as_type, rows), |times| arrays::days(times, rows)));
+        }
+        OVERFLOW => return overflow(chunk, bindings)?.map_or_else(null, Ok),
+        name => {
+            if let Some(values) = chunk.fixed(name) {
+                return arrays::array(&values, rows, as_type);
+            }
+        }
+    }
+    let bound = column
+        .binding()
+        .and_then(|(source, name)| Some((AttributeSource::of_name(source)?, name)));
+    let texts = bound.and_then(|(source, name)| chunk.attribute(source, name));
+    texts.map_or_else(null, |texts| arrays::array(&ColumnView::Texts(texts), rows, as_type))
+}
+
+/// How many values of a chunk go to overflow maps.
+pub(crate) fn overflowing(chunk: &MemtableChunk, bindings: &AttributeBindings) -> u64 {
+    let has_none = |source, name: &str| !matches!(bindings.place(source, name), Some(AttributeTarget::Column(_)));
+    let slots = chunk.slots().all().iter();
+    let unplaced = slots.filter(|slot| has_none(slot.source, &slot.name));
+    let values = unplaced.map(|slot| slot.column.keys().iter().filter(|key| **key != NULL).count());
+    let extras = chunk
+        .extras()
+        .iter()
+        .filter(|extra| has_none(extra.source, &extra.name));
+    (values.sum::<usize>() + extras.count()) as u64
+}

@@ -1,0 +1,44 @@
+//! A row as a JSON object.
+
+use super::nested::{plain, value};
+use super::{BadRow, NamedRowBuilder};
+use crate::otlp::decode::OtlpChangeCounts;
+use crate::otlp::json::JsonError;
+use crate::otlp::json::tokens::JsonTokenizer;
+use crate::otlp::validate::RejectionReason;
+use crate::rows::chunk::MemtableChunk;
+
+impl NamedRowBuilder {
+    /// Adds the row that an object says, or nothing. `depth` is how many objects and lists there may be within each other.
+    pub fn object(
+        &mut self,
+        text: &[u8],
+        depth: usize,
+        chunk: &mut MemtableChunk,
+        changed: &mut OtlpChangeCounts,
+    ) -> Result<(), BadRow> {
+        let wrong = |error: JsonError| match error.what {
+            what if what.contains("nested too deep") => {
+                BadRow::limit(RejectionReason::NestingTooDeep, error.to_string())
+            }
+            _ => BadRow::line(error.to_string()),
+        };
+        let mut tokens = JsonTokenizer::new(text, depth);
+        self.begin();
+        tokens.object().map_err(wrong)?;
+        let mut is_first = true;
+        while tokens.more(b'}', is_first).map_err(wrong)? {
+            is_first = false;
+            let name = tokens.name().map_err(wrong)?;
+            let (name, is_replaced) = plain(name.raw, name.is_escaped);
+            changed.utf8_replaced += u64::from(is_replaced);
+            let put = value(&mut tokens, |cell, is_replaced| {
+                changed.utf8_replaced += u64::from(is_replaced);
+                self.put(&name, cell)
+            });
+            put.map_err(wrong)??;
+        }
+        tokens.end().map_err(wrong)?;
+        self.end(chunk, changed)
+    }
+}

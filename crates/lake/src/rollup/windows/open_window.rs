@@ -1,0 +1,208 @@
+//! A window that rows are added to.
+
+use super::buckets::WindowBuckets;
+use super::exponential_buckets::ExponentialBuckets;
+use super::{PointKind, RollupWindow};
+use crate::sketch::{EncodedSketch, Sketch};
+
+#[derive(Debug, Default)]
+pub(super) struct OpenWindow {
+    pub start: i64,
+    count: i64,
+    sum: Option<f64>,
+    min: Option<f64>,
+    max: Option<f64>,
+    first: Option<f64>,
+    last: Option<f64>,
+    increase: Option<f64>,
+    first_time: Option<i64>,
+    last_time: Option<i64>,
+    resets: Option<i64>,
+    buckets: WindowBuckets,
+    sketch: Sketch,
+    /// The sketch, once the window is closed.
+    bytes: Vec<u8>,
+}
+
+/// What a counter has grown by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CounterDelta {
+    pub increase: f64,
+    pub is_reset: bool,
+}
+
+impl OpenWindow {
+    /// Empties it, and keeps its room.
+    pub fn begin(&mut self, start: i64) {
+        let OpenWindow {
+            mut buckets,
+            mut sketch,
+            mut bytes,
+            ..
+        } = std::mem::take(self);
+        buckets.clear();
+        sketch.clear();
+        bytes.clear();
+        *self = OpenWindow {
+            start,
+            buckets,
+            sketch,
+            bytes,
+            ..OpenWindow::default()
+        };
+    }
+
+    pub fn add_value(&mut self, time: i64, value: f64) {
+        self.add_count(1);
+        if value.is_nan() {
+            return;
+        }
+        self.sum = plus(self.sum, Some(value));
+        self.min = Some(self.min.map_or(value, |min| min.min(value)));
+        self.max = Some(self.max.map_or(value, |max| max.max(value)));
+        self.add_ends(time, value);
+        self.sketch.add(value);
+    }
+
+    /// `None` for a value that has no difference to others.
+    pub fn add_counter(&mut self, time: i64, value: f64, growth: Option<CounterDelta>) {
+        self.add_count(1);
+        if let Some(growth) = growth {
+            self.add_ends(time, value);
+            self.increase = plus(self.increase, Some(growth.increase));
+            self.add_resets(growth.is_reset);
+        }
+    }
+
+    /// What a cumulative histogram has grown by. Its least and greatest values are not those of the window.
+    pub fn add_differences(&mut self, time: i64, count: i64, sum: Option<f64>, is_reset: bool) {
+        self.add_observations(time, count, sum, None, None);
+        self.add_resets(is_reset);
+    }
+
+    pub fn add_observations(&mut self, time: i64, count: i64, sum: Option<f64>, min: Option<f64>, max: Option<f64>) {
+        self.add_count(count);
+        self.sum = plus(self.sum, number(sum));
+        self.min = least(self.min, number(min));
+        self.max = greatest(self.max, number(max));
+        self.first_time = Some(self.first_time.map_or(time, |first| first.min(time)));
+        self.last_time = Some(self.last_time.map_or(time, |last| last.max(time)));
+    }
+
+    pub fn add_histogram(&mut self, bounds: &[f64], counts: &[i64], min: Option<f64>, max: Option<f64>) {
+        self.buckets.add_explicit(bounds, counts);
+        self.sketch.add_histogram(bounds, counts, min, max);
+    }
+
+    pub fn add_exponential(&mut self, buckets: &ExponentialBuckets) {
+        self.buckets.add_scaled(buckets);
+        buckets.add_to(&mut self.sketch);
+    }
+
+    pub fn mix_buckets(&mut self) {
+        self.buckets.mix();
+    }
+
+    pub fn add_window(&mut self, kind: PointKind, window: &RollupWindow<'_>, sketch: Option<&EncodedSketch<'_>>) {
+        self.add_count(window.count);
+        self.sum = plus(self.sum, window.sum);
+        self.min = least(self.min, window.min);
+        self.max = greatest(self.max, window.max);
+        self.increase = plus(self.increase, window.increase);
+        if let Some(time) = window.first_time
+            && self.first_time.is_none_or(|first| time < first)
+        {
+            (self.first_time, self.first) = (Some(time), window.first);
+        }
+        if let Some(time) = window.last_time
+            && self.last_time.is_none_or(|last| time >= last)
+        {
+            (self.last_time, self.last) = (Some(time), window.last);
+        }
+        if let Some(resets) = window.resets {
+            self.resets = Some(self.resets.unwrap_or(0).saturating_add(resets));
+        }
+        match (kind, window.explicit_bounds.zip(window.bucket_counts)) {
+            (PointKind::Histogram { .. }, Some((bounds, counts))) => self.buckets.add_explicit(bounds, counts),
+            (PointKind::Exponential { .. }, Some((bounds, counts))) => {
+                match ExponentialBuckets::of_columns(bounds, counts) {
+                    Some(scaled) => self.buckets.add_scaled(&scaled),
+                    None => self.buckets.mix(),
+                }
+            }
+            (PointKind::Histogram { .. } | PointKind::Exponential { .. }, None) => self.buckets.mix(),
+            (PointKind::Value | PointKind::Delta | PointKind::Counter, _) => {}
+        }
+        if let Some(sketch) = sketch {
+            self.sketch.merge(sketch);
+        }
+    }
+
+    /// No more rows come.
+    pub fn close(&mut self, kind: PointKind) {
+        if kind == PointKind::Delta {
+            self.increase = self.sum;
+        }
+        self.buckets.close();
+        if !self.sketch.is_empty() {
+            self.sketch.encode(&mut self.bytes);
+        }
+    }
+
+    /// Once it is closed.
+    pub fn window(&self) -> RollupWindow<'_> {
+        let buckets = self.buckets.columns();
+        RollupWindow {
+            start: self.start,
+            count: self.count,
+            sum: self.sum,
+            min: self.min,
+            max: self.max,
+            first: self.first,
+            last: self.last,
+            increase: self.increase,
+            first_time: self.first_time,
+            last_time: self.last_time,
+            resets: self.resets,
+            explicit_bounds: buckets.map(|(bounds, _)| bounds),
+            bucket_counts: buckets.map(|(_, counts)| counts),
+            sketch: (!self.bytes.is_empty()).then_some(&self.bytes),
+        }
+    }
+
+    fn add_count(&mut self, count: i64) {
+        self.count = self.count.saturating_add(count);
+    }
+
+    fn add_resets(&mut self, is_reset: bool) {
+        self.resets = Some(self.resets.unwrap_or(0).saturating_add(i64::from(is_reset)));
+    }
+
+    fn add_ends(&mut self, time: i64, value: f64) {
+        if self.first_time.is_none_or(|first| time < first) {
+            (self.first_time, self.first) = (Some(time), Some(value));
+        }
+        if self.last_time.is_none_or(|last| time >= last) {
+            (self.last_time, self.last) = (Some(time), Some(value));
+        }
+    }
+}
+
+fn number(value: Option<f64>) -> Option<f64> {
+    value.filter(|value| !value.is_nan())
+}
+
+fn plus(sum: Option<f64>, more: Option<f64>) -> Option<f64> {
+    match (sum, more) {
+        (Some(sum), Some(more)) => Some(sum + more),
+        (one, other) => one.or(other),
+    }
+}
+
+fn least(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::min)
+}
+
+fn greatest(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).reduce(f64::max)
+}

@@ -1,0 +1,204 @@
+//! Messages of a flow into entries of the log.
+//!
+//! Whether a message can become a row is decided here, once: what is in an entry becomes rows. What messages share is looked at
+//! and written once for each entry, however many have it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_record::codec::MessageEncoder;
+use thalweg_record::{DropReason, Message, Payload};
+
+use super::limits::{MessageRefusal, TagRowLimits};
+use super::sample::TagValueCells;
+use super::series::bytes_of;
+use crate::entry::MessagesHead;
+use crate::ingest::MessagesHandoff;
+
+/// An entry ends when it has so much: readers have one at a time in memory.
+const ENTRY_BYTES: usize = 4 << 20;
+/// The same, if each message had all of its metadata for itself: rows may have to, and the codec refers back for no more.
+const SPREAD_BYTES: usize = 24 << 20;
+/// The log takes 32 MiB at once, with what it says of a record.
+const ENTRY_BYTES_MAX: usize = 31 << 20;
+/// A message of more bytes has an entry of its own.
+const LARGE_BYTES: usize = 1 << 20;
+/// Values of fewer bytes are within every limit, whatever text becomes of them.
+const SMALL_VALUE_BYTES: usize = 64 << 10;
+
+/// A message that cannot become a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedMessage {
+    /// Its place among the messages.
+    pub index: usize,
+    pub refusal: MessageRefusal,
+}
+
+/// Some messages as a record of the log.
+#[derive(Clone, Debug)]
+pub struct TagEntry {
+    pub bytes: Bytes,
+    /// The messages that are in this entry, or refused.
+    pub part: Range<usize>,
+    /// Of the maps of metadata that only one message has.
+    pub own_maps_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct TagBatch {
+    /// In the order of the messages.
+    pub entries: Vec<TagEntry>,
+    pub refused: Vec<RefusedMessage>,
+}
+
+impl TagBatch {
+    /// What an entry of these messages stands for, at hand.
+    pub fn handed(
+        &self,
+        entry: &TagEntry,
+        all: &Arc<Vec<Message>>,
+        source: &Arc<str>,
+        arrival: i64,
+    ) -> MessagesHandoff {
+        let place = |index: usize| self.refused.partition_point(|refused| refused.index < index);
+        let of_entry = self.refused.get(place(entry.part.start)..place(entry.part.end));
+        MessagesHandoff {
+            all: all.clone(),
+            refused: of_entry
+                .unwrap_or_default()
+                .iter()
+                .map(|refused| refused.index)
+                .collect(),
+            part: entry.part.clone(),
+            own_maps_bytes: entry.own_maps_bytes,
+            source: source.clone(),
+            arrival,
+        }
+    }
+}
+
+/// Makes entries. Its memory is used again.
+#[derive(Default)]
+pub struct TagBatchWriter {
+    encoder: MessageEncoder,
+    /// Of the messages in it.
+    spread: usize,
+    /// Of the messages since the last entry.
+    own_maps_bytes: usize,
+    limits: TagRowLimits,
+}
+
+impl TagBatchWriter {
+    pub fn new(limits: TagRowLimits) -> TagBatchWriter {
+        TagBatchWriter {
+            limits,
+            ..TagBatchWriter::default()
+        }
+    }
+
+    /// Entries of messages that came from an input, as far as they do not name their own. `arrival` is in nanoseconds.
+    pub fn pack(&mut self, source: &Arc<str>, messages: &[Message], arrival: i64) -> TagBatch {
+        let mut packed = TagBatch::default();
+        self.own_maps_bytes = 0;
+        for (index, message) in messages.iter().enumerate() {
+            let before = self.own_maps_bytes;
+            let outcome = self.check(message).and_then(|bytes| {
+                if bytes > LARGE_BYTES {
+                    // Its map goes with it.
+                    let with_it = std::mem::replace(&mut self.own_maps_bytes, before);
+                    self.finish(source, arrival, index, &mut packed);
+                    self.own_maps_bytes += with_it - before;
+                }
+                self.push(message, bytes)
+            });
+            if let Err(refusal) = outcome {
+                packed.refused.push(RefusedMessage { index, refusal });
+            }
+            if self.encoder.bytes() >= ENTRY_BYTES || self.spread >= SPREAD_BYTES {
+                self.finish(source, arrival, index + 1, &mut packed);
+            }
+        }
+        self.finish(source, arrival, messages.len(), &mut packed);
+        packed
+    }
+
+    /// `bytes` is about what it has. A large one goes into an entry that has nothing yet.
+    fn push(&mut self, message: &Message, bytes: usize) -> Result<(), MessageRefusal> {
+        self.encoder.push(message).map_err(|error| MessageRefusal {
+            reason: DropReason::Limit,
+            error: error.to_string(),
+        })?;
+        self.spread += bytes;
+        let written = self.encoder.bytes();
+        if bytes > LARGE_BYTES && written > ENTRY_BYTES_MAX {
+            self.encoder.clear();
+            self.spread = 0;
+            return Err(MessageRefusal::too_large(format!(
+                "message_too_long: the message has {written} bytes, {ENTRY_BYTES_MAX} are allowed"
+            )));
+        }
+        Ok(())
+    }
+
+    /// About how many bytes the message has, if it can become a row.
+    #[inline]
+    fn check(&mut self, message: &Message) -> Result<usize, MessageRefusal> {
+        let value_bytes = match &message.payload {
+            Payload::Raw(bytes) => bytes.len(),
+            Payload::Value(value) | Payload::Sample { value, .. } => value.heap_bytes(),
+        };
+        if value_bytes > SMALL_VALUE_BYTES {
+            self.check_value(&message.payload)?;
+        }
+        // As it becomes part of a row.
+        let meta = message.meta.settled();
+        let shared = meta.shared_map();
+        // Nobody else has it, so it is memory of the message.
+        if Arc::strong_count(shared) == 1 {
+            self.own_maps_bytes += bytes_of(shared);
+        }
+        let limits = &self.limits;
+        let is_within = shared.is_within(limits.attribute_name_bytes_max, limits.attribute_value_bytes_max)
+            && shared.len() + meta.changes().len() <= limits.attributes_max
+            && meta
+                .changes()
+                .all(|(name, text)| limits.allow(name, text.map_or("", |text| text)));
+        if !is_within {
+            limits.check(&meta)?;
+        }
+        Ok(value_bytes + shared.text_bytes() + meta.heap_bytes())
+    }
+
+    #[cold]
+    fn check_value(&self, payload: &Payload) -> Result<(), MessageRefusal> {
+        let (bytes, max) = (TagValueCells::of(payload).heap_bytes(), self.limits.value_bytes_max);
+        match bytes > max {
+            true => Err(MessageRefusal::too_large(format!(
+                "value_too_long: the value has {bytes} bytes, {max} are allowed"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, source: &Arc<str>, arrival: i64, until: usize, packed: &mut TagBatch) {
+        if self.encoder.count() == 0 {
+            return;
+        }
+        let head = MessagesHead {
+            arrival,
+            records: u32::try_from(self.encoder.count()).unwrap_or(u32::MAX),
+            source,
+        };
+        let mut bytes = Vec::with_capacity(self.encoder.bytes() + source.len() + 64);
+        head.encode(&mut bytes);
+        self.encoder.finish_into(&mut bytes);
+        self.spread = 0;
+        let from = packed.entries.last().map_or(0, |last| last.part.end);
+        packed.entries.push(TagEntry {
+            bytes: bytes.into(),
+            part: from..until,
+            own_maps_bytes: std::mem::take(&mut self.own_maps_bytes),
+        });
+    }
+}

@@ -1,0 +1,56 @@
+//! Rows of messages whose series is not known: their metadata goes into the columns text by text, and nothing of it is kept.
+//!
+//! It costs what the message has. Most messages have the names of the one before, so the columns are found without a search.
+
+use std::sync::Arc;
+
+use thalweg_record::Metadata;
+
+use super::{FixedMetadata, LIGHT_BYTES, UNIT, entries, tag_id, tag_of};
+use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use crate::rows::chunk::MemtableChunk;
+use crate::tables::tags as table;
+
+#[derive(Debug, Default)]
+pub(super) struct TagMetadataWriter {
+    guess: AttributeColumnHint,
+}
+
+impl TagMetadataWriter {
+    /// Gives a row all that the metadata of its message says.
+    #[inline(never)]
+    pub fn put(&mut self, source: &Arc<str>, meta: &Metadata, row: usize, chunk: &mut MemtableChunk) {
+        let (tag, tag_key) = tag_of(meta);
+        let fixed = FixedMetadata::of(meta, tag_key);
+        chunk.longs(table::TAG_ID).push(row, tag_id(source, tag.as_deref()));
+        chunk.texts(table::SOURCE).push(row, source.as_bytes());
+        if let Some(tag) = tag {
+            chunk.texts(table::TAG).push(row, tag.as_bytes());
+        }
+        if let Some(unit) = meta.get(UNIT) {
+            chunk.texts(table::UNIT).push(row, unit.as_bytes());
+        }
+        let mut bytes = 0;
+        self.begin();
+        for (name, text) in entries(meta).filter(|(name, _)| !fixed.has(name)) {
+            bytes += name.len() + text.len();
+            self.attribute(row, name, text, chunk);
+        }
+        chunk.add_weight(bytes.saturating_sub(LIGHT_BYTES));
+    }
+
+    /// The attributes of another row begin.
+    pub fn begin(&mut self) {
+        self.guess.begin();
+    }
+
+    #[inline]
+    pub fn attribute(&mut self, row: usize, name: &str, text: &str, chunk: &mut MemtableChunk) {
+        match chunk.slots.next(AttributeSource::Attr, name, &mut self.guess) {
+            Some(column) => {
+                column.push(row, text.as_bytes());
+            }
+            None => chunk.push_extra(row, AttributeSource::Attr, name, text),
+        }
+    }
+}

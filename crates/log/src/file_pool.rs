@@ -1,0 +1,756 @@
+//! The files of a log that are not being written: those made ready for the writer, those that are full, the segments. Space
+//! is taken here, long before it is needed, so that the writer never meets a full disk in the middle of a block; and a file
+//! that nobody needs or reads any more is used again under a new number.
+//!
+//! A file is needed as long as a partition refers to it. So the shelf need not count: when nobody else holds it, it is free.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::cache::IndexCache;
+use crate::disk::{Disk, DiskSpace};
+use crate::error::{LogError, Result};
+use crate::file::LogFile;
+
+/// The free space is looked at this often, and what has failed is tried again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// New messages are taken again when so much more than the least is free.
+const RESUME_PERCENT: u64 = 125;
+
+/// One for messages, one for settles.
+const SPARE_LEAST: usize = 2;
+
+#[derive(Clone, Debug)]
+pub(crate) struct FilePoolPolicy {
+    /// Files that are ready at any time.
+    pub spare: usize,
+    pub file_bytes: u64,
+    /// Bytes of the disk that the log leaves free; `None`: the larger of 2 GiB and a twentieth of the disk.
+    pub min_free_bytes: Option<u64>,
+    /// Making files takes so much of the disk at most, as long as there is no hurry; zero: all of it.
+    pub io_bytes_per_second: u64,
+    /// Named in errors.
+    pub folder: String,
+    /// Written into segments.
+    pub log_id: u64,
+}
+
+pub(crate) struct FilePool {
+    pub disk: Arc<dyn Disk>,
+    pub cache: Arc<IndexCache>,
+    policy: FilePoolPolicy,
+    state: Mutex<FilePoolState>,
+    changed: Condvar,
+    /// Mirrors `FilePoolState::full`, for those who only want to know.
+    full: AtomicBool,
+    /// Of the disk, when it was looked at last.
+    free_bytes: AtomicU64,
+    hooks: OnceLock<FilePoolHooks>,
+    on_roll: Mutex<Vec<Arc<RollListener>>>,
+    /// Files with lower numbers are neither written on nor used again: what is to be erased is in them.
+    retired: AtomicU64,
+}
+
+/// Told whenever a commit file is full, by the thread that commits: it has to return at once.
+pub type RollListener = dyn Fn() + Send + Sync;
+
+/// Returns true when everything that was written or journaled so far survives a power cut, or false when its argument says
+/// that this is not to be waited for.
+pub(crate) type Barrier = dyn Fn(&dyn Fn() -> bool) -> Result<bool> + Send + Sync;
+
+pub(crate) type Poison = dyn Fn(&Arc<str>) + Send + Sync;
+
+/// What the shelf of a log that runs by itself calls.
+pub(crate) struct FilePoolHooks {
+    pub barrier: Box<Barrier>,
+    /// Nothing may be taken any more, for this reason.
+    pub poison: Box<Poison>,
+    /// Something has changed that may free files.
+    pub news: Box<dyn Fn() + Send + Sync>,
+}
+
+struct FilePoolState {
+    ready: VecDeque<LogFile>,
+    /// Full commit files in their order.
+    sealed: Vec<Arc<LogFile>>,
+    segments: Vec<Arc<LogFile>>,
+    next_number: u64,
+    next_segment: u64,
+    /// Why new messages are refused.
+    full: Option<LogError>,
+    /// Why files cannot be made or renamed: not for want of space.
+    broken: Option<LogError>,
+    /// A thread makes files ready; otherwise they are made when they are asked for.
+    attended: bool,
+    /// The writer waits for a file, and does nothing else until it has one.
+    awaited: bool,
+    closing: bool,
+    /// Something has changed that may free files or make them necessary.
+    news: bool,
+}
+
+/// What a new file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilePurpose {
+    /// New messages: refused while the disk is full.
+    Messages,
+    /// Settles, and what else helps to free space: gets what was kept back for it.
+    State,
+    /// The same, and if there is no file, what every file keeps for changes of partitions.
+    Freeing,
+}
+
+/// What a log was found to consist of, beside the file that is written on.
+pub(crate) struct ExistingFiles {
+    pub ready: Vec<LogFile>,
+    pub sealed: Vec<Arc<LogFile>>,
+    pub segments: Vec<Arc<LogFile>>,
+    pub next_number: u64,
+    pub next_segment: u64,
+}
+
+impl FilePool {
+    pub fn new(disk: Arc<dyn Disk>, cache: Arc<IndexCache>, policy: FilePoolPolicy, found: ExistingFiles) -> FilePool {
+        FilePool {
+            disk,
+            cache,
+            policy,
+            state: Mutex::new(FilePoolState {
+                ready: found.ready.into(),
+                sealed: found.sealed,
+                segments: found.segments,
+                next_number: found.next_number,
+                next_segment: found.next_segment,
+                full: None,
+                broken: None,
+                attended: false,
+                awaited: false,
+                closing: false,
+                news: false,
+            }),
+            changed: Condvar::new(),
+            full: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(0),
+            hooks: OnceLock::new(),
+            on_roll: Mutex::default(),
+            retired: AtomicU64::new(0),
+        }
+    }
+
+    /// A thread attends from now on.
+    pub fn attend_with(&self, hooks: FilePoolHooks) {
+        let _ = self.hooks.set(hooks);
+        self.state.lock().attended = true;
+    }
+
+    /// The next commit file, in the order of numbers. Waits for it if it is being made.
+    pub fn take(&self, purpose: FilePurpose) -> Result<LogFile> {
+        loop {
+            let mut state = self.state.lock();
+            if let Some(full) = state.full.as_ref().filter(|_| purpose == FilePurpose::Messages) {
+                return Err(full.clone());
+            }
+            // The last one is kept back for what frees space.
+            let least = if purpose == FilePurpose::Messages { 2 } else { 1 };
+            if state.ready.len() >= least
+                && let Some(file) = state.ready.pop_front()
+            {
+                state.news = true;
+                self.changed.notify_all();
+                return Ok(file);
+            }
+            if let Some(error) = state.broken.as_ref().or(state.full.as_ref()) {
+                return Err(error.clone());
+            }
+            if state.attended {
+                state.awaited = true;
+                self.changed.notify_all();
+                self.changed.wait(&mut state);
+                state.awaited = false;
+                continue;
+            }
+            drop(state);
+            self.make_ready(&|_| true)?;
+        }
+    }
+
+    /// The very first file of a log may be smaller, so that a start takes no time.
+    pub fn first(&self, size: u64) -> Result<LogFile> {
+        self.look_at_space(size)?;
+        self.make(size, &|_| true)
+    }
+
+    /// Retires all files that there are. Those that were ready go, since they may have been used before: others are made.
+    /// Returns the number from which on files are new ones.
+    pub fn retire(&self) -> Result<u64> {
+        if let Some(full) = self.refuses() {
+            return Err(full);
+        }
+        self.may_take(2 * self.policy.file_bytes)?;
+        let mut state = self.state.lock();
+        let new = state.next_number;
+        self.retired.store(new, Ordering::Release);
+        let ready = std::mem::take(&mut state.ready);
+        state.news = true;
+        self.changed.notify_all();
+        // Before the next file gets its name: an empty file between those in use would hide what stands behind it.
+        let disk = self.disk.as_ref();
+        let gone = ready.into_iter().try_for_each(|file| file.remove(disk)).and_then(|()| {
+            disk.sync_names()
+                .map_err(LogError::io("cannot sync the names in", &self.policy.folder))
+        });
+        drop(state);
+        gone.map(|()| new).map_err(|error| {
+            let cause = error.to_string().into();
+            let poisoned = LogError::Poisoned { cause };
+            self.tell_poison(&poisoned);
+            poisoned
+        })
+    }
+
+    pub fn is_retired(&self, number: u64) -> bool {
+        number < self.retired.load(Ordering::Acquire)
+    }
+
+    /// A commit file is full.
+    pub fn seal(&self, file: Arc<LogFile>) {
+        self.state.lock().sealed.push(file);
+        self.wake();
+        self.on_roll.lock().iter().for_each(|told| told());
+    }
+
+    /// Has somebody told of every file that is full from now on.
+    pub fn on_roll(&self, told: Arc<RollListener>) {
+        self.on_roll.lock().push(told);
+    }
+
+    /// Something that may have freed a file.
+    pub fn wake(&self) {
+        self.state.lock().news = true;
+        self.changed.notify_all();
+        if let Some(hooks) = self.hooks.get() {
+            (hooks.news)();
+        }
+    }
+
+    /// Files may have become free by what the upkeep did.
+    pub fn called(&self) {
+        self.state.lock().news = true;
+        self.changed.notify_all();
+    }
+
+    pub fn add_segment(&self, segment: Arc<LogFile>) {
+        self.state.lock().segments.push(segment);
+    }
+
+    pub fn next_segment(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_segment += 1;
+        state.next_segment - 1
+    }
+
+    /// Full commit files, the oldest first.
+    pub fn sealed(&self) -> Vec<Arc<LogFile>> {
+        self.state.lock().sealed.clone()
+    }
+
+    pub fn segments(&self) -> Vec<Arc<LogFile>> {
+        self.state.lock().segments.clone()
+    }
+
+    /// Of the files that are full, and of segments.
+    pub fn stored_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.sealed.iter().chain(&state.segments).map(|file| file.size).sum()
+    }
+
+    /// Of all files on the disk.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let names = self.disk.names();
+        names.map_err(LogError::io("cannot list", &self.policy.folder))
+    }
+
+    /// Why files cannot be made, renamed or removed.
+    pub fn broken(&self) -> Option<LogError> {
+        self.state.lock().broken.clone()
+    }
+
+    pub fn log_id(&self) -> u64 {
+        self.policy.log_id
+    }
+
+    /// Files of each kind: ready, full, segments.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let state = self.state.lock();
+        (state.ready.len(), state.sealed.len(), state.segments.len())
+    }
+
+    /// Free on the disk, as of the last look, which is not long ago.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Why new messages are refused, if they are.
+    pub fn refuses(&self) -> Option<LogError> {
+        if !self.full.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.state.lock().full.clone()
+    }
+
+    /// Uses again, makes or removes one file, if there is one to be. Returns whether there may be more to do.
+    pub fn prepare(&self, spare: usize) -> Result<bool> {
+        if let Some(file) = self.dead() {
+            // What made it free was written before; it has to be there still when the file is not.
+            match self.barrier(&|| self.state.lock().awaited) {
+                Ok(true) => self.use_again(file, spare)?,
+                // The writer, who would have to see to that, waits for a file itself: it gets a new one.
+                Ok(false) => {
+                    self.put_back(file);
+                    self.make_ready(&|_| true)?;
+                    self.state.lock().news = true;
+                }
+                Err(error) => {
+                    self.put_back(file);
+                    return Err(error);
+                }
+            }
+            return Ok(true);
+        }
+        let lacking = self.state.lock().ready.len() < spare;
+        if lacking {
+            self.make_ready(&|bytes| self.pace(bytes))?;
+        }
+        Ok(lacking)
+    }
+
+    /// A file that nobody needs becomes one that is ready, or goes.
+    fn use_again(&self, file: LogFile, spare: usize) -> Result<()> {
+        // More than are wanted: a file gets free just after one was taken, and filling another with zeros meanwhile costs the
+        // disk as much as all that is committed. Not while it is full: messages are taken again when there is room.
+        let most = if self.refuses().is_some() { spare } else { 2 * spare };
+        let ready = self.state.lock().ready.len();
+        let is_usable = file.size == self.policy.file_bytes && ready < most && !file.may_deceive();
+        if is_usable && let Some(number) = self.number_for(&file) {
+            let file = file.recycle(self.disk.as_ref(), number)?;
+            self.put_ready(file);
+            return Ok(());
+        }
+        let removed = file.remove(self.disk.as_ref());
+        if removed.is_err() {
+            self.put_back(file);
+        }
+        removed
+    }
+
+    fn make_ready(&self, paced: &dyn Fn(usize) -> bool) -> Result<()> {
+        self.look_at_space(self.policy.file_bytes)?;
+        let file = self.make(self.policy.file_bytes, paced)?;
+        self.put_ready(file);
+        Ok(())
+    }
+
+    /// Waits for as long as the bytes just written are to last, if there are files for some time. False if nobody needs what
+    /// is being made any more.
+    fn pace(&self, bytes: usize) -> bool {
+        let rate = self.policy.io_bytes_per_second;
+        let mut state = self.state.lock();
+        if state.attended && !state.closing && state.ready.len() >= SPARE_LEAST && rate > 0 {
+            let nap = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            // Called because a file was taken or the log closes, there is no time for the rest of it.
+            self.changed.wait_for(&mut state, nap);
+        }
+        !state.closing
+    }
+
+    fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
+        self.hooks.get().map_or(Ok(true), |hooks| (hooks.barrier)(give_up))
+    }
+
+    /// A file that nobody needs stays all the same, for now.
+    fn put_back(&self, file: LogFile) {
+        let mut state = self.state.lock();
+        let at = state.sealed.partition_point(|sealed| sealed.number < file.number);
+        state.sealed.insert(at, Arc::new(file));
+    }
+
+    /// Removes segments that nobody needs any more.
+    pub fn remove_dead_segments(&self) -> Result<()> {
+        let mut dead = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let all = std::mem::take(&mut state.segments);
+            for segment in all {
+                match Arc::try_unwrap(segment) {
+                    Ok(segment) => dead.push(segment),
+                    Err(needed) => state.segments.push(needed),
+                }
+            }
+        }
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let mut outcome = self.barrier(&|| false).map(drop);
+        while outcome.is_ok()
+            && let Some(segment) = dead.last()
+        {
+            outcome = segment.remove(self.disk.as_ref());
+            if outcome.is_ok() {
+                dead.pop();
+            }
+        }
+        // What is there still is not forgotten.
+        self.state.lock().segments.extend(dead.into_iter().map(Arc::new));
+        outcome
+    }
+
+    /// A commit file that nobody needs, out of the row. The newest full one stays: what the current file begins with may
+    /// not be on disk yet, and the end of the log is found from here then.
+    fn dead(&self) -> Option<LogFile> {
+        let mut state = self.state.lock();
+        let older = state.sealed.len().saturating_sub(1);
+        let at = state
+            .sealed
+            .iter()
+            .take(older)
+            .position(|file| Arc::strong_count(file) == 1)?;
+        let file = state.sealed.remove(at);
+        match Arc::try_unwrap(file) {
+            Ok(file) => Some(file),
+            Err(needed) => {
+                state.sealed.insert(at, needed);
+                None
+            }
+        }
+    }
+
+    /// A new number for a file that is to be used again; `None` if all files of its time were retired.
+    fn number_for(&self, file: &LogFile) -> Option<u64> {
+        let mut state = self.state.lock();
+        if self.is_retired(file.number) {
+            return None;
+        }
+        state.next_number += 1;
+        Some(state.next_number - 1)
+    }
+
+    fn number(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_number += 1;
+        state.next_number - 1
+    }
+
+    fn make(&self, size: u64, paced: &dyn Fn(usize) -> bool) -> Result<LogFile> {
+        let number = self.number();
+        LogFile::make(self.disk.as_ref(), number, size, &self.cache, paced).map_err(|error| match &error {
+            LogError::Io { error: io, .. } if is_full(io) => {
+                let full = self.disk_full(0, size);
+                self.set_full(Some(full.clone()));
+                full
+            }
+            _ => error,
+        })
+    }
+
+    /// Whether something that is to free more than it takes may take so many bytes. The writer is not asked to wait for it.
+    pub fn may_take(&self, more: u64) -> Result<()> {
+        let space = self.space()?;
+        let needed = more + self.min_free_bytes(space);
+        match space.free_bytes < needed {
+            true => Err(self.disk_full(space.free_bytes, needed)),
+            false => Ok(()),
+        }
+    }
+
+    /// No space was left in the middle of it.
+    pub fn ran_out(&self, needed: u64) -> LogError {
+        self.disk_full(0, needed)
+    }
+
+    fn space(&self) -> Result<DiskSpace> {
+        let folder = &self.policy.folder;
+        let space = self.disk.space();
+        space.map_err(LogError::io("cannot ask for the free space of", folder))
+    }
+
+    /// Nothing is taken any more if this is an error after which nobody knows what is on the disk.
+    pub fn tell_poison(&self, error: &LogError) {
+        if let (LogError::Poisoned { cause }, Some(hooks)) = (error, self.hooks.get()) {
+            (hooks.poison)(cause);
+        }
+    }
+
+    fn put_ready(&self, file: LogFile) {
+        let mut state = self.state.lock();
+        state.ready.push_back(file);
+        state.broken = None;
+        self.changed.notify_all();
+    }
+
+    /// Whether so many bytes more may be taken. If not, new messages are refused until there is clearly more room.
+    fn look_at_space(&self, more: u64) -> Result<()> {
+        let space = self.space()?;
+        self.free_bytes.store(space.free_bytes, Ordering::Relaxed);
+        let least = self.min_free_bytes(space);
+        let was_full = self.full.load(Ordering::Relaxed);
+        let needed = more + if was_full { least / 100 * RESUME_PERCENT } else { least };
+        if space.free_bytes < needed {
+            let full = self.disk_full(space.free_bytes, needed);
+            self.set_full(Some(full.clone()));
+            return Err(full);
+        }
+        if was_full {
+            self.set_full(None);
+        }
+        Ok(())
+    }
+
+    fn min_free_bytes(&self, space: DiskSpace) -> u64 {
+        self.policy
+            .min_free_bytes
+            .unwrap_or_else(|| (space.total_bytes / 20).max(2 << 30))
+    }
+
+    fn disk_full(&self, free_bytes: u64, needed_bytes: u64) -> LogError {
+        LogError::DiskFull {
+            folder: self.policy.folder.clone(),
+            free_bytes,
+            needed_bytes,
+        }
+    }
+
+    fn set_full(&self, full: Option<LogError>) {
+        self.full.store(full.is_some(), Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.full = full;
+        self.changed.notify_all();
+    }
+
+    /// The work of the thread that makes files ready; returns when the log closes.
+    pub fn attend(&self) {
+        loop {
+            let outcome = loop {
+                match self.prepare(self.policy.spare.max(SPARE_LEAST)) {
+                    Ok(true) if !self.state.lock().closing => {}
+                    Ok(_) => break self.look_at_space(0),
+                    Err(error) => break Err(error),
+                }
+            };
+            let poisoned = matches!(outcome, Err(LogError::Poisoned { .. }));
+            if let Err(error) = &outcome {
+                self.tell_poison(error);
+            }
+            let mut state = self.state.lock();
+            // A full disk is no fault of the log, nor is its end.
+            state.broken = outcome
+                .err()
+                .filter(|error| !matches!(error, LogError::DiskFull { .. } | LogError::Closed));
+            self.changed.notify_all();
+            // What has failed is not tried again: only a restart knows what is on the disk.
+            while poisoned && !state.closing {
+                self.changed.wait(&mut state);
+            }
+            if state.closing {
+                return;
+            }
+            if !state.news {
+                self.changed.wait_for(&mut state, LOOK);
+            }
+            state.news = false;
+        }
+    }
+
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        (state.closing, state.attended) = (true, false);
+        self.changed.notify_all();
+    }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+
+    const MIB: u64 = 1 << 20;
+
+    fn shelf(disk: &SimDisk) -> Arc<FilePool> {
+        let policy = FilePoolPolicy {
+            spare: 2,
+            file_bytes: MIB,
+            min_free_bytes: Some(2 * MIB),
+            io_bytes_per_second: 0,
+            folder: "log".to_owned(),
+            log_id: 7,
+        };
+        let found = ExistingFiles {
+            ready: Vec::new(),
+            sealed: Vec::new(),
+            segments: Vec::new(),
+            next_number: 5,
+            next_segment: 0,
+        };
+        Arc::new(FilePool::new(
+            Arc::new(disk.clone()),
+            IndexCache::new(1 << 20),
+            policy,
+            found,
+        ))
+    }
+
+    fn attended(shelf: &Arc<FilePool>) -> std::thread::JoinHandle<()> {
+        shelf.attend_with(FilePoolHooks {
+            barrier: Box::new(|_| Ok(true)),
+            poison: Box::new(|_| {}),
+            news: Box::new(|| {}),
+        });
+        let own = shelf.clone();
+        std::thread::spawn(move || own.attend())
+    }
+
+    #[test]
+    fn a_writer_that_waits_for_a_file_is_not_waited_for_to_use_one_again() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let answers = Arc::new(AtomicBool::new(false));
+        let writer = answers.clone();
+        // As the writer answers: not while it waits itself.
+        shelf.attend_with(FilePoolHooks {
+            barrier: Box::new(move |give_up| {
+                while !writer.load(Ordering::SeqCst) {
+                    if give_up() {
+                        return Ok(false);
+                    }
+                    std::thread::yield_now();
+                }
+                Ok(true)
+            }),
+            poison: Box::new(|_| {}),
+            news: Box::new(|| {}),
+        });
+        let own = shelf.clone();
+        let thread = std::thread::spawn(move || own.attend());
+        // Each is full at once, and nobody needs what is in it.
+        let numbers: Vec<u64> = (0..8)
+            .map(|_| {
+                let file = shelf.take(FilePurpose::Messages).unwrap();
+                let number = file.number;
+                shelf.seal(Arc::new(file));
+                number
+            })
+            .collect();
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+        answers.store(true, Ordering::SeqCst);
+        shelf.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn files_come_in_the_order_of_their_numbers() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let thread = attended(&shelf);
+        let numbers: Vec<u64> = (0..6)
+            .map(|_| shelf.take(FilePurpose::Messages).unwrap().number)
+            .collect();
+        assert_eq!(numbers, [5, 6, 7, 8, 9, 10]);
+        shelf.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_refuses_messages_keeps_a_file_for_settles_and_takes_messages_again_when_there_is_room() {
+        let disk = SimDisk::new(1, 5 * MIB);
+        let shelf = shelf(&disk);
+        let thread = attended(&shelf);
+        shelf.take(FilePurpose::Messages).unwrap();
+        let error = std::iter::repeat_with(|| shelf.take(FilePurpose::Messages))
+            .find_map(Result::err)
+            .unwrap();
+        assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
+        assert!(shelf.refuses().is_some());
+        shelf.take(FilePurpose::State).unwrap();
+        disk.set_capacity(100 * MIB);
+        // Refused until the thread has looked again.
+        std::iter::repeat_with(|| shelf.take(FilePurpose::Messages))
+            .find_map(Result::ok)
+            .unwrap();
+        assert!(shelf.refuses().is_none());
+        shelf.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn messages_are_taken_again_when_a_quarter_more_than_the_least_is_free() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        // The least is 2 MiB, and nothing is to be made.
+        let shelf = shelf(&disk);
+        let free = |bytes| {
+            let space = disk.space().unwrap();
+            disk.set_capacity(space.total_bytes - space.free_bytes + bytes);
+            shelf.look_at_space(0).is_ok() && shelf.refuses().is_none()
+        };
+        assert!(free(2 * MIB) && !free(2 * MIB - 1));
+        assert!(!free(2 * MIB) && !free(2 * MIB * 5 / 4 - 200));
+        assert!(free(2 * MIB * 5 / 4) && free(2 * MIB));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_again_yet_stays_and_is_tried_again() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let refuses = Arc::new(AtomicBool::new(true));
+        let full = refuses.clone();
+        shelf.attend_with(FilePoolHooks {
+            barrier: Box::new(move |_| match full.load(Ordering::SeqCst) {
+                true => Err(LogError::Closed),
+                false => Ok(true),
+            }),
+            poison: Box::new(|_| {}),
+            news: Box::new(|| {}),
+        });
+        (0..2).for_each(|_| shelf.make_ready(&|_| true).unwrap());
+        let file = shelf.take(FilePurpose::State).unwrap();
+        let newer = shelf.take(FilePurpose::State).unwrap();
+        [file, newer].into_iter().for_each(|file| shelf.seal(Arc::new(file)));
+        assert!(shelf.prepare(0).is_err() && shelf.prepare(0).is_err());
+        assert_eq!(shelf.counts(), (0, 2, 0));
+        refuses.store(false, Ordering::SeqCst);
+        assert!(shelf.prepare(1).unwrap());
+        assert_eq!(shelf.counts(), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_file_that_nobody_needs_comes_back_under_a_new_number_but_for_the_newest() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let files: Vec<Arc<LogFile>> = (0..3)
+            .map(|_| Arc::new(shelf.take(FilePurpose::Messages).unwrap()))
+            .collect();
+        let reader = files[1].clone();
+        files.into_iter().for_each(|file| shelf.seal(file));
+        while shelf.prepare(3).unwrap() {}
+        // 5 came back; 6 is being read and 7 is the newest, so others were made.
+        let numbers: Vec<u64> = (0..3).map(|_| shelf.take(FilePurpose::State).unwrap().number).collect();
+        assert_eq!(numbers, [8, 9, 10]);
+        let names = disk.names().unwrap();
+        assert!(!names.contains(&"commit-0000000000000005.log".to_owned()));
+        drop(reader);
+        while shelf.prepare(1).unwrap() {}
+        assert_eq!(shelf.take(FilePurpose::State).unwrap().number, 11);
+        assert_eq!(shelf.counts(), (0, 1, 0));
+    }
+}

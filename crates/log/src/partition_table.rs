@@ -1,0 +1,235 @@
+//! Which partitions there are and where they begin: changes are records of a partition of their own, and each new commit
+//! file starts with a snapshot of all, so that older files can go.
+//!
+//! A change: kind 1 · partition 8 · and for creation or another durability that 1, for a new beginning its offset as varint,
+//! for a new owner its epoch as varint. A snapshot: 0 · number of partitions as varint · for each: partition 8 · durability 1 ·
+//! first offset, next offset and epoch as varints.
+
+use std::collections::BTreeMap;
+
+use crate::durability::Durability;
+use crate::format::{FieldReader, FieldWriter, varint};
+use crate::ids::{Offset, PartitionId};
+
+/// The partition of the log itself.
+pub(crate) const META: PartitionId = PartitionId::new(0, 0);
+
+pub(crate) const PARTITIONS_MAX: usize = 300_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartitionEntry {
+    pub durability: Durability,
+    pub first: Offset,
+    /// What was committed when this was written; more may follow.
+    pub next: Offset,
+    pub epoch: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartitionChange {
+    Created(PartitionId, Durability),
+    Removed(PartitionId),
+    /// What stands before the offset is not needed any more.
+    Trimmed(PartitionId, Offset),
+    Acquired(PartitionId, u32),
+    /// Promises something else from now on.
+    Promises(PartitionId, Durability),
+}
+
+const SNAPSHOT: u8 = 0;
+const CREATED: u8 = 1;
+const REMOVED: u8 = 2;
+const TRIMMED: u8 = 3;
+const ACQUIRED: u8 = 4;
+const PROMISES: u8 = 5;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartitionTable {
+    pub partitions: BTreeMap<PartitionId, PartitionEntry>,
+}
+
+/// Bytes that are neither a change nor a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotATable;
+
+impl PartitionChange {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            PartitionChange::Created(id, durability) => {
+                FieldWriter(out).u8(CREATED).u64(id.to_bits()).u8(durability.byte());
+            }
+            PartitionChange::Removed(id) => {
+                FieldWriter(out).u8(REMOVED).u64(id.to_bits());
+            }
+            PartitionChange::Trimmed(id, first) => {
+                FieldWriter(out).u8(TRIMMED).u64(id.to_bits());
+                varint::put(out, first);
+            }
+            PartitionChange::Acquired(id, epoch) => {
+                FieldWriter(out).u8(ACQUIRED).u64(id.to_bits());
+                varint::put(out, epoch.into());
+            }
+            PartitionChange::Promises(id, durability) => {
+                FieldWriter(out).u8(PROMISES).u64(id.to_bits()).u8(durability.byte());
+            }
+        }
+    }
+}
+
+/// The partition that a change says is gone.
+pub(crate) fn removed_by(value: &[u8]) -> Option<PartitionId> {
+    let mut take = FieldReader(value);
+    (take.u8()? == REMOVED).then(|| take.u64().map(PartitionId::from_bits))?
+}
+
+impl PartitionTable {
+    pub fn encode(rows: impl ExactSizeIterator<Item = (PartitionId, PartitionEntry)>, out: &mut Vec<u8>) {
+        FieldWriter(out).u8(SNAPSHOT);
+        varint::put(out, rows.len() as u64);
+        for (id, known) in rows {
+            FieldWriter(out).u64(id.to_bits()).u8(known.durability.byte());
+            varint::put(out, known.first);
+            varint::put(out, known.next);
+            varint::put(out, known.epoch.into());
+        }
+    }
+
+    /// A change, or a snapshot that takes the place of all before it.
+    pub fn apply(&mut self, value: &[u8]) -> Result<(), NotATable> {
+        self.take(value).ok_or(NotATable)
+    }
+
+    fn take(&mut self, value: &[u8]) -> Option<()> {
+        let mut take = FieldReader(value);
+        let kind = take.u8()?;
+        if kind == SNAPSHOT {
+            self.partitions = snapshot(&mut take)?;
+            return Some(());
+        }
+        let id = PartitionId::from_bits(take.u64()?);
+        match kind {
+            CREATED => {
+                let known = PartitionEntry {
+                    durability: Durability::of_byte(take.u8()?)?,
+                    first: 0,
+                    next: 0,
+                    epoch: 0,
+                };
+                self.partitions.insert(id, known);
+            }
+            REMOVED => drop(self.partitions.remove(&id)),
+            TRIMMED => {
+                let first = varint_of(&mut take)?;
+                if let Some(known) = self.partitions.get_mut(&id) {
+                    known.first = known.first.max(first);
+                    known.next = known.next.max(first);
+                }
+            }
+            ACQUIRED => {
+                let epoch = u32::try_from(varint_of(&mut take)?).ok()?;
+                if let Some(known) = self.partitions.get_mut(&id) {
+                    known.epoch = known.epoch.max(epoch);
+                }
+            }
+            PROMISES => {
+                let durability = Durability::of_byte(take.u8()?)?;
+                if let Some(known) = self.partitions.get_mut(&id) {
+                    known.durability = durability;
+                }
+            }
+            _ => return None,
+        }
+        take.0.is_empty().then_some(())
+    }
+}
+
+fn snapshot(take: &mut FieldReader<'_>) -> Option<BTreeMap<PartitionId, PartitionEntry>> {
+    let count = varint_of(take)?;
+    let mut partitions = BTreeMap::new();
+    for _ in 0..count {
+        let id = PartitionId::from_bits(take.u64()?);
+        let known = PartitionEntry {
+            durability: Durability::of_byte(take.u8()?)?,
+            first: varint_of(take)?,
+            next: varint_of(take)?,
+            epoch: u32::try_from(varint_of(take)?).ok()?,
+        };
+        partitions.insert(id, known);
+    }
+    take.0.is_empty().then_some(partitions)
+}
+
+fn varint_of(take: &mut FieldReader<'_>) -> Option<u64> {
+    let (value, rest) = varint::take(take.0)?;
+    take.0 = rest;
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_change() -> impl Strategy<Value = PartitionChange> {
+        let id = (1..4u32, 0..3u32).prop_map(|(queue, partition)| PartitionId::new(queue, partition));
+        let modes = prop::sample::select(vec![Durability::Fsync, Durability::Interval, Durability::Os]);
+        (id, modes, any::<u32>(), 0..5u8).prop_map(|(id, durability, number, kind)| match kind {
+            0 => PartitionChange::Created(id, durability),
+            1 => PartitionChange::Removed(id),
+            2 => PartitionChange::Trimmed(id, number.into()),
+            3 => PartitionChange::Promises(id, durability),
+            _ => PartitionChange::Acquired(id, number),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_says_what_all_changes_before_it_said(changes in prop::collection::vec(any_change(), 0..30)) {
+            let mut table = PartitionTable::default();
+            for change in &changes {
+                let mut value = Vec::new();
+                change.encode(&mut value);
+                prop_assert_eq!(table.apply(&value), Ok(()));
+            }
+            let rows: Vec<_> = table.partitions.iter().map(|(id, known)| (*id, *known)).collect();
+            let mut snapshot = Vec::new();
+            PartitionTable::encode(rows.into_iter(), &mut snapshot);
+            let mut again = PartitionTable::default();
+            prop_assert_eq!(again.apply(&snapshot), Ok(()));
+            prop_assert_eq!(again, table);
+        }
+
+        #[test]
+        fn any_bytes_are_a_change_or_refused(bytes: Vec<u8>) {
+            let _ = PartitionTable::default().apply(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_partition_is_what_was_said_last() {
+        let (one, two) = (PartitionId::new(1, 0), PartitionId::new(2, 0));
+        let mut table = PartitionTable::default();
+        for change in [
+            PartitionChange::Created(one, Durability::Os),
+            PartitionChange::Created(two, Durability::Fsync),
+            PartitionChange::Trimmed(one, 50),
+            PartitionChange::Trimmed(one, 40),
+            PartitionChange::Acquired(one, 3),
+            PartitionChange::Promises(one, Durability::Interval),
+            PartitionChange::Removed(two),
+            PartitionChange::Promises(two, Durability::Os),
+        ] {
+            let mut value = Vec::new();
+            change.encode(&mut value);
+            table.apply(&value).unwrap();
+        }
+        let known = PartitionEntry {
+            durability: Durability::Interval,
+            first: 50,
+            next: 50,
+            epoch: 3,
+        };
+        assert_eq!(table.partitions, BTreeMap::from([(one, known)]));
+    }
+}

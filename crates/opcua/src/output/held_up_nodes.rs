@@ -1,0 +1,82 @@
+//! What is told of nodes that are held up: in the log, in the metrics, in the console, and by `/ready` when nothing gets
+//! through any more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use thalweg_flow::Component;
+
+use super::node_queues::OperationId;
+use super::write_failure::WriteFailure;
+use crate::metrics::WriteMetrics;
+
+pub(super) struct HeldUpNodes {
+    component: Component,
+    /// Nothing gets through, for this reason.
+    stands: Box<dyn Fn(&str) + Send>,
+    metrics: WriteMetrics,
+    /// Operations that failed for now, with the reason.
+    held_up: BTreeMap<OperationId, String>,
+    /// For the console.
+    shown: Arc<Mutex<String>>,
+    last_taken: Instant,
+}
+
+impl HeldUpNodes {
+    pub fn new(component: Component, stands: impl Fn(&str) + Send + 'static, shown: Arc<Mutex<String>>) -> HeldUpNodes {
+        HeldUpNodes {
+            metrics: WriteMetrics::new(&component),
+            component,
+            stands: Box::new(stands),
+            held_up: BTreeMap::new(),
+            shown,
+            last_taken: Instant::now(),
+        }
+    }
+
+    /// A value has reached its end, or may do so in a new session.
+    pub fn taken(&mut self) {
+        self.last_taken = Instant::now();
+    }
+
+    /// An operation failed for now. Where others get through, this is no matter of the whole output.
+    pub fn held_up(&mut self, id: OperationId, failure: WriteFailure, standstill: Duration) {
+        let WriteFailure { error, label, .. } = failure;
+        self.metrics.repeated(label);
+        self.component
+            .warn_limited("write_failed", 1, || format!("write failed, trying again: {error}"));
+        if self.last_taken.elapsed() >= standstill {
+            (self.stands)(&error);
+        }
+        self.held_up.insert(id, error);
+        self.show();
+    }
+
+    pub fn released(&mut self, id: OperationId) {
+        if self.held_up.remove(&id).is_some() {
+            self.show();
+        }
+    }
+
+    pub fn nothing_held_up(&mut self) {
+        self.held_up.clear();
+        self.show();
+    }
+
+    pub fn no_namespaces(&self) {
+        self.component.warn_limited("namespaces", 1, || {
+            "the server's namespaces, by which nsu= names nodes, cannot be read".to_owned()
+        });
+    }
+
+    fn show(&self) {
+        let nodes = self.held_up.len();
+        self.metrics.held_up.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+        *self.shown.lock() = match self.held_up.values().next() {
+            None => "no node".to_owned(),
+            Some(why) => format!("{nodes} of the nodes; since longest: {why}"),
+        };
+    }
+}

@@ -1,0 +1,269 @@
+//! The span of a tag's EURange, for percent deadbands that are applied here because the server refuses filters.
+//!
+//! Until it is known the deadband is absolute 0.0. A question that fails for the moment is asked again after ever longer
+//! pauses, a few times; it stays absolute 0.0 where the node has no range, or nobody can tell, and a warning says which.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use opcua::types::{
+    AttributeId, BrowsePath, BrowsePathResult, NodeId, ObjectId, QualifiedName, ReferenceTypeId, RelativePath,
+    RelativePathElement, StatusCode, TimestampsToReturn, TranslateBrowsePathsToNodeIdsRequest,
+};
+
+use super::ServerConnection;
+use super::items::ItemIndex;
+use crate::call_size::CallSize;
+use crate::channel::CallError;
+use crate::deadband::Deadband;
+use crate::session::{Session, read_id};
+use crate::value::{DataValue, Decoder, StructureRegistry, ValueContent, status};
+
+/// Ranges asked for at a time.
+const PER_CALL: usize = 100;
+
+/// How often one range is asked for in vain.
+const ATTEMPTS_MAX: u8 = 7;
+
+/// Between the first two attempts; each further pause is twice as long.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+
+/// Ranges on their way.
+pub(super) struct EuRangeLookups {
+    wanted: Vec<EuRangeRequest>,
+    /// Those to be asked for again, by time.
+    later: BTreeMap<(Instant, ItemIndex), u8>,
+    chunk: CallSize,
+    pub asking: FuturesUnordered<BoxFuture<'static, EuRangeAnswer>>,
+}
+
+/// The range of one item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EuRangeRequest {
+    item: ItemIndex,
+    /// That failed so far.
+    attempts: u8,
+}
+
+/// The answers to one call.
+pub(super) struct EuRangeAnswer {
+    wants: Vec<EuRangeRequest>,
+    spans: Result<Vec<Span>, CallError>,
+}
+
+type Span = Result<f64, NoSpan>;
+
+/// Why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum NoSpan {
+    #[error("the node has no EURange")]
+    Absent,
+    #[error("its EURange is no range of numbers")]
+    Unusable,
+    #[error("its EURange cannot be read: {0}")]
+    Never(String),
+    #[error("its EURange could not be read for the moment: {0}")]
+    NotNow(String),
+}
+
+impl NoSpan {
+    fn of_status(status: u32) -> NoSpan {
+        match status::says_never(status) {
+            true => NoSpan::Never(status::text(status)),
+            false => NoSpan::NotNow(status::text(status)),
+        }
+    }
+
+    fn of_call(error: &CallError) -> NoSpan {
+        match error {
+            CallError::Refused(status) => NoSpan::of_status(*status),
+            CallError::Timeout(_) => NoSpan::NotNow(error.to_string()),
+            _ => NoSpan::Never(error.to_string()),
+        }
+    }
+}
+
+impl EuRangeLookups {
+    pub fn new() -> EuRangeLookups {
+        EuRangeLookups {
+            wanted: Vec::new(),
+            later: BTreeMap::new(),
+            chunk: CallSize::new(0, PER_CALL, false),
+            asking: FuturesUnordered::new(),
+        }
+    }
+
+    /// What the next call asks for.
+    fn take(&mut self, now: Instant) -> Vec<EuRangeRequest> {
+        while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
+            let (_, item) = *first.key();
+            let attempts = first.remove();
+            self.wanted.push(EuRangeRequest { item, attempts });
+        }
+        let size = self.chunk.get().min(self.wanted.len());
+        self.wanted.drain(..size).collect()
+    }
+
+    /// Asks again later for what failed for the moment. False if it has failed often enough.
+    fn postpone(&mut self, want: EuRangeRequest, now: Instant) -> bool {
+        let attempts = want.attempts.saturating_add(1);
+        let again = attempts < ATTEMPTS_MAX;
+        if again {
+            let pause = PAUSE_FIRST * (1 << want.attempts);
+            self.later.insert((now + pause, want.item), attempts);
+        }
+        again
+    }
+}
+
+impl ServerConnection {
+    /// Asks for ranges that are wanted, one call at a time.
+    pub(super) fn ask_ranges(&mut self, session: &Session) {
+        if !self.ranges.asking.is_empty() {
+            return;
+        }
+        let mut wants = self.ranges.take(Instant::now());
+        wants.retain(|want| self.items.get(want.item).is_some());
+        if wants.is_empty() {
+            return;
+        }
+        let nodes: Vec<NodeId> = wants
+            .iter()
+            .filter_map(|want| self.items.get(want.item))
+            .map(|item| self.node_id_of(item.node))
+            .collect();
+        let session = session.clone();
+        self.ranges.asking.push(Box::pin(async move {
+            EuRangeAnswer {
+                wants,
+                spans: spans(&session, nodes).await,
+            }
+        }));
+    }
+
+    pub(super) fn ranged(&mut self, ranged: EuRangeAnswer) {
+        let EuRangeAnswer { wants, spans } = ranged;
+        let spans = match spans {
+            Ok(spans) => spans,
+            // The connection will come back, and these are asked for again.
+            Err(CallError::Closed(_)) => return self.ranges.wanted.extend(wants),
+            Err(error) if error.is_too_large() && self.ranges.chunk.refused(wants.len(), &error) => {
+                return self.ranges.wanted.extend(wants);
+            }
+            Err(error) => vec![Err(NoSpan::of_call(&error)); wants.len()],
+        };
+        let now = Instant::now();
+        for (want, span) in wants.into_iter().zip(spans) {
+            match span {
+                Ok(span) => self.filter_by_range(want.item, span),
+                Err(NoSpan::NotNow(_)) if self.ranges.postpone(want, now) => {}
+                Err(why) => self.no_range(want.item, &why),
+            }
+        }
+    }
+
+    fn filter_by_range(&mut self, index: ItemIndex, span: f64) {
+        let Some(node) = self.items.get(index).map(|item| item.node) else {
+            return;
+        };
+        let deadband = self.deadband_of(node);
+        self.items.filter_here(index, deadband, Some(span));
+    }
+
+    fn no_range(&self, index: ItemIndex, why: &NoSpan) {
+        let Some(node) = self.items.get(index).map(|item| item.node) else {
+            return;
+        };
+        let kind = match why {
+            NoSpan::Absent => "eu_range",
+            _ => "eu_range_unreadable",
+        };
+        self.context.component.warn_limited(kind, 1, || {
+            let tag = crate::browse::describe(&self.context.table.read(), node);
+            format!("the percent deadband of {tag} becomes absolute 0.0: {why}")
+        });
+    }
+
+    /// A percent deadband that this end applies needs its range.
+    pub(super) fn want_range(&mut self, index: ItemIndex, deadband: Deadband) {
+        if matches!(deadband, Deadband::Percent(_)) {
+            let want = EuRangeRequest {
+                item: index,
+                attempts: 0,
+            };
+            self.ranges.wanted.push(want);
+        }
+    }
+}
+
+async fn spans(session: &Session, nodes: Vec<NodeId>) -> Result<Vec<Span>, CallError> {
+    let count = nodes.len();
+    let request = TranslateBrowsePathsToNodeIdsRequest {
+        request_header: Default::default(),
+        browse_paths: Some(nodes.into_iter().map(path).collect()),
+    };
+    let response = session.call(request).await?;
+    let found: Vec<Result<NodeId, NoSpan>> = response.results.into_iter().flatten().map(target).collect();
+    CallError::check_count(found.len(), count, "paths")?;
+    let reads = found
+        .iter()
+        .flatten()
+        .map(|id| read_id(id.clone(), AttributeId::Value))
+        .collect::<Vec<_>>();
+    let types = StructureRegistry::default();
+    let values = match reads.is_empty() {
+        true => Vec::new(),
+        false => session.read(reads, TimestampsToReturn::Neither, 0.0, &types).await?,
+    };
+    let mut values = values.into_iter();
+    let span_of = |id: Result<NodeId, NoSpan>| id.and_then(|_| span(&values.next().ok_or(NoSpan::Absent)?));
+    Ok(found.into_iter().map(span_of).collect())
+}
+
+/// The property that a path led to.
+fn target(result: BrowsePathResult) -> Result<NodeId, NoSpan> {
+    match result.status_code {
+        StatusCode::BadNoMatch => return Err(NoSpan::Absent),
+        status if status.is_bad() => return Err(NoSpan::of_status(status.bits())),
+        _ => {}
+    }
+    let target = result.targets.into_iter().flatten().next();
+    let id = target.map(|target| target.target_id.node_id).filter(|id| !id.is_null());
+    id.ok_or(NoSpan::Absent)
+}
+
+/// From a variable to its property EURange.
+fn path(node: NodeId) -> BrowsePath {
+    BrowsePath {
+        starting_node: node,
+        relative_path: RelativePath {
+            elements: Some(vec![RelativePathElement {
+                reference_type_id: ReferenceTypeId::HasProperty.into(),
+                is_inverse: false,
+                include_subtypes: true,
+                target_name: QualifiedName::new(0, "EURange"),
+            }]),
+        },
+    }
+}
+
+fn span(value: &DataValue) -> Span {
+    if status::is_bad(value.stamps.status) {
+        return Err(NoSpan::of_status(value.stamps.status));
+    }
+    span_in(&value.content).ok_or(NoSpan::Unusable)
+}
+
+/// A Range is two doubles.
+fn span_in(content: &ValueContent) -> Option<f64> {
+    let body = content.body_of(ObjectId::Range_Encoding_DefaultBinary)?;
+    let book = StructureRegistry::default();
+    let mut decoder = Decoder::new(body, &book);
+    let (low, high) = (decoder.f64().ok()?, decoder.f64().ok()?);
+    Some(high - low).filter(|span| span.is_finite() && *span > 0.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Subscriptions that are lost or in doubt are made anew, each in the place of the old one. Where the server has no room
+//! for one of them any more, its place is given up, and its items look for another as at their first creation.
+
+use std::time::{Duration, Instant};
+
+use thalweg_record::Ticks;
+
+use super::ServerConnection;
+use super::creation::is_about_the_connection;
+use super::items::{AcquisitionMode, Item, ItemIndex, MonitoringStage};
+use crate::backoff::{Backoff, LASTED_MIN};
+use crate::channel::CallError;
+use crate::gaps::{Gap, GapReason};
+use crate::session::Session;
+use crate::subscribe::{Subscription, SubscriptionSettings};
+
+/// Between two times that the server ends what was made anew.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+
+/// When subscriptions that the server has ended are made anew: at once, then ever later if it ends those, too.
+pub(super) struct ReplacementBackoff {
+    pauses: Backoff,
+    last: Option<Instant>,
+    pause: Duration,
+}
+
+impl ReplacementBackoff {
+    pub fn new() -> ReplacementBackoff {
+        ReplacementBackoff {
+            pauses: Backoff::new(PAUSE_FIRST),
+            last: None,
+            pause: Duration::ZERO,
+        }
+    }
+
+    /// Whether the time of the next has come.
+    fn is_due(&self, now: Instant) -> bool {
+        self.last
+            .is_none_or(|last| now.saturating_duration_since(last) >= self.pause)
+    }
+
+    fn done(&mut self, now: Instant) {
+        let lasted = self.last.map(|last| now.saturating_duration_since(last));
+        // What lasted much longer than the pause before it was no part of a circle.
+        if lasted.is_none_or(|lasted| lasted > self.pause * 2 + LASTED_MIN) {
+            self.pauses.reset();
+        }
+        self.last = Some(now);
+        self.pause = self.pauses.next();
+    }
+}
+
+impl ServerConnection {
+    /// What [`ServerConnection::replace_broken`] does, at the pace of [`ReplacementBackoff`] where the server has ended subscriptions.
+    pub(super) async fn replace_ended(&mut self, session: &Session) -> Result<(), CallError> {
+        self.settle_miscounts(session).await?;
+        let now = Instant::now();
+        let has_ended = self.subscriptions.iter().any(|subscription| subscription.lost);
+        if has_ended && !self.replacements.is_due(now) {
+            return Ok(());
+        }
+        if has_ended {
+            self.replacements.done(now);
+        }
+        self.replace_broken(session).await
+    }
+
+    /// Afterwards no subscription is broken; the items of those that were wait to be created, and what they would
+    /// have reported since they were last heard of is a gap. An error is the loss of the connection.
+    pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {
+        let broken = || self.subscriptions.iter().filter(|old| old.is_broken());
+        if broken().next().is_none() {
+            return Ok(());
+        }
+        // Also those that count as lost: one that the server still has would send values that nobody knows. Before others
+        // are made, since a server may use the same ids again.
+        let own: Vec<u32> = broken().filter(|old| !old.refused).map(|old| old.id).collect();
+        if !own.is_empty() {
+            Subscription::delete(session, own).await;
+        }
+        let settings = SubscriptionSettings::from(&*self.context.config);
+        // From the last, so that giving up a place moves none that is still to come.
+        for number in (0..self.subscriptions.len()).rev() {
+            if !self.subscriptions.get(number).is_some_and(Subscription::is_broken) {
+                continue;
+            }
+            match Subscription::create(session, &settings).await {
+                Ok(new) => self.replace(number, new),
+                Err(error) if is_about_the_connection(&error) => return Err(error),
+                Err(_) => self.give_up(number),
+            }
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, number: usize, new: Subscription) {
+        self.publisher.subscription_replaced();
+        self.create_again(number);
+        if let Some(slot) = self.subscriptions.get_mut(number) {
+            *slot = Subscription {
+                items_max: slot.items_max,
+                full: slot.full,
+                ..new
+            };
+        }
+    }
+
+    /// The server gives no subscription for this place. Its items find out where else there is room, and warn if there is
+    /// none.
+    fn give_up(&mut self, number: usize) {
+        self.create_again(number);
+        self.subscriptions.remove(number);
+        let removed = number as u16;
+        self.creation.slot_removed(removed);
+        self.items.slot_removed(removed);
+    }
+
+    /// What was created in a subscription that is no more.
+    fn create_again(&mut self, number: usize) {
+        let Some(heard_at) = self.subscriptions.get(number).map(|old| old.heard_at) else {
+            return;
+        };
+        let was_asked_for_in_it =
+            |item: &Item| item.way == AcquisitionMode::Monitor && usize::from(item.subscription) == number;
+        let created: Vec<ItemIndex> = self
+            .items
+            .iter()
+            .filter(|(_, item)| was_asked_for_in_it(item) && item.stage == MonitoringStage::Created)
+            .map(|(index, _)| index)
+            .collect();
+        let gap = Gap {
+            from: heard_at,
+            to: Ticks::now(),
+        };
+        // Those of which the server has not said that they exist may have sent values, too.
+        self.gap(GapReason::Recreated, gap, was_asked_for_in_it);
+        created.into_iter().for_each(|index| self.enqueue(index));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When they are made anew within an hour, in seconds, by a server that ends them each time after so long.
+    fn times(lasting: Duration) -> Vec<u64> {
+        let (start, mut replacements) = (Instant::now(), ReplacementBackoff::new());
+        let mut times = Vec::new();
+        let mut ended_at = Duration::ZERO;
+        for second in 0..3600 {
+            let at = Duration::from_secs(second);
+            if at >= ended_at && replacements.is_due(start + at) {
+                replacements.done(start + at);
+                times.push(second);
+                ended_at = at + lasting;
+            }
+        }
+        times
+    }
+
+    #[test]
+    fn what_the_server_ends_at_once_is_made_anew_ever_later_and_what_lasts_at_once() {
+        let pauses = |times: &[u64]| -> Vec<u64> { times.windows(2).map(|pair| pair[1] - pair[0]).collect() };
+        let circle = pauses(&times(Duration::ZERO));
+        assert!(
+            circle[0] <= 1 && circle.iter().skip(7).all(|pause| (45..=60).contains(pause)),
+            "{circle:?}"
+        );
+        assert!(circle.len() < 100, "{circle:?}");
+        let lasting = pauses(&times(Duration::from_secs(20)));
+        assert!(lasting.iter().all(|pause| *pause == 20), "{lasting:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! How fast requests become stored, and so how soon there is room for others.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// What was stored so long ago counts a third of what is stored now.
+const MEMORY: f64 = 5.0;
+/// While nothing has been stored yet nothing is known; one second does no harm.
+const UNKNOWN: Duration = Duration::from_secs(1);
+/// Later than whoever asks will ever be told.
+const NEVER: Duration = Duration::from_secs(3600);
+
+pub(crate) struct DrainRate(Mutex<DrainRateState>);
+
+struct DrainRateState {
+    begun: Instant,
+    looked: Instant,
+    /// Weighed by their age.
+    bytes: f64,
+}
+
+impl DrainRate {
+    pub fn new(now: Instant) -> DrainRate {
+        DrainRate(Mutex::new(DrainRateState {
+            begun: now,
+            looked: now,
+            bytes: 0.0,
+        }))
+    }
+
+    /// So many bytes were stored and are not in the way any more.
+    pub fn stored(&self, bytes: usize, now: Instant) {
+        let mut stored = self.0.lock();
+        stored.age(now);
+        stored.bytes += bytes as f64;
+    }
+
+    /// In which time as much as is queued is stored, if all goes on as it did.
+    pub fn time_for(&self, queued: usize, now: Instant) -> Duration {
+        let mut stored = self.0.lock();
+        stored.age(now);
+        if stored.bytes == 0.0 {
+            return UNKNOWN;
+        }
+        // What the weights of all the time since the beginning come to.
+        let since = now.saturating_duration_since(stored.begun).as_secs_f64();
+        let weight = MEMORY * (1.0 - (-since / MEMORY).exp());
+        let seconds = queued as f64 * weight / stored.bytes;
+        Duration::try_from_secs_f64(seconds).unwrap_or(NEVER).min(NEVER)
+    }
+}
+
+impl DrainRateState {
+    fn age(&mut self, now: Instant) {
+        let since = now.saturating_duration_since(self.looked);
+        self.bytes *= (-since.as_secs_f64() / MEMORY).exp();
+        self.looked = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_what_is_queued_over_the_rate_of_late() {
+        let begin = Instant::now();
+        let at = |seconds: f64| begin + Duration::from_secs_f64(seconds);
+        let drain = DrainRate::new(begin);
+        assert_eq!(drain.time_for(1 << 30, at(1.0)), UNKNOWN);
+        // A hundred bytes a second.
+        for tenth in 1..=600 {
+            drain.stored(10, at(f64::from(tenth) / 10.0));
+        }
+        let close = |seconds: f64, to: f64| assert!((seconds / to - 1.0).abs() < 0.05, "{seconds} and not {to}");
+        close(drain.time_for(1000, at(60.0)).as_secs_f64(), 10.0);
+        close(drain.time_for(50, at(60.0)).as_secs_f64(), 0.5);
+        // Nothing more is stored: it takes longer and longer.
+        close(drain.time_for(1000, at(65.0)).as_secs_f64(), 27.2);
+        assert_eq!(drain.time_for(1000, at(600.0)), NEVER);
+    }
+
+    #[test]
+    fn the_first_seconds_are_no_worse_than_later_ones() {
+        let begin = Instant::now();
+        let drain = DrainRate::new(begin);
+        for tenth in 1..=10_u32 {
+            drain.stored(10, begin + Duration::from_millis(100 * u64::from(tenth)));
+        }
+        let seconds = drain.time_for(1000, begin + Duration::from_secs(1)).as_secs_f64();
+        assert!((9.0..11.0).contains(&seconds), "{seconds}");
+    }
+}

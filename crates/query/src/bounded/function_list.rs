@@ -1,0 +1,311 @@
+//! Every function that a query may call, with what bounds its result. A function that is not listed is not registered: a new
+//! version of the library that brings one fails a test here, and somebody has to think about it.
+
+use super::sizes::{self, FunctionCall};
+
+/// What is known of the result of a function before it is called.
+#[derive(Clone, Copy, Debug)]
+pub enum ResultBound {
+    /// Values of fixed width, or parts of its arguments that are not copied. Such a function is called as it is.
+    Plain,
+    /// At most so many times its arguments, with constants repeated for each row.
+    Inputs(usize),
+    /// Exactly this, or a little less.
+    Exact(fn(&FunctionCall<'_>) -> usize),
+    /// At most this, and mostly far less: such a call is made for a part of the rows at a time when it has to be.
+    AtMost(fn(&FunctionCall<'_>) -> usize),
+    /// The same, for the regular expression that is its second argument.
+    Pattern(fn(&FunctionCall<'_>) -> usize),
+    /// Not registered.
+    Refused,
+}
+
+impl ResultBound {
+    /// Bytes of the result of a call, at most.
+    pub fn asked(self, call: &FunctionCall<'_>) -> usize {
+        match self {
+            Inputs(times) => call.bytes().saturating_mul(times),
+            Exact(size) | AtMost(size) | Pattern(size) => size(call),
+            Plain | Refused => 0,
+        }
+    }
+}
+
+use ResultBound::{AtMost, Exact, Inputs, Pattern, Plain, Refused};
+
+pub fn scalar(name: &str) -> Option<ResultBound> {
+    find(SCALAR, name)
+}
+
+fn find(list: &[(&str, ResultBound)], name: &str) -> Option<ResultBound> {
+    let known = list.iter().find(|(known, _)| *known == name);
+    known.map(|(_, size)| *size)
+}
+
+/// Of the sum of the arguments. Unlike [`Inputs`] it can double what a query has, step by step, so a result has its limit.
+fn sum(call: &FunctionCall<'_>) -> usize {
+    call.bytes()
+}
+
+/// Numbers, from a text of any length.
+fn number(call: &FunctionCall<'_>) -> usize {
+    call.rows.saturating_mul(16)
+}
+
+pub const SCALAR: &[(&str, ResultBound)] = &[
+    ("nullif", Inputs(1)),
+    // These become casts while they are planned; the type that they name is looked at.
+    ("arrow_cast", Inputs(4)),
+    ("arrow_try_cast", Inputs(4)),
+    ("cast_to_type", Inputs(4)),
+    ("try_cast_to_type", Inputs(4)),
+    ("arrow_field", Plain),
+    ("arrow_metadata", Plain),
+    ("with_metadata", Plain),
+    ("arrow_typeof", Plain),
+    ("nvl", Inputs(1)),
+    ("nvl2", Inputs(1)),
+    ("overlay", Inputs(2)),
+    ("named_struct", Exact(sum)),
+    ("struct", Exact(sum)),
+    ("get_field", Plain),
+    ("coalesce", Inputs(1)),
+    ("greatest", Inputs(1)),
+    ("least", Inputs(1)),
+    ("union_extract", Inputs(1)),
+    ("union_tag", Plain),
+    ("version", Plain),
+    ("input_file_name", Plain),
+    ("file_row_index", Plain),
+    ("current_date", Plain),
+    ("current_time", Plain),
+    ("date_bin", Plain),
+    ("date_part", Plain),
+    ("date_trunc", Plain),
+    ("from_unixtime", Plain),
+    ("make_date", Plain),
+    ("make_time", Plain),
+    ("now", Plain),
+    ("to_char", AtMost(sizes::to_char)),
+    ("to_date", Plain),
+    ("to_local_time", Plain),
+    ("to_time", Plain),
+    ("to_unixtime", Plain),
+    ("to_timestamp", Plain),
+    ("to_timestamp_seconds", Plain),
+    ("to_timestamp_millis", Plain),
+    ("to_timestamp_micros", Plain),
+    ("to_timestamp_nanos", Plain),
+    // Hexadecimal digits are two for a byte.
+    ("encode", Inputs(2)),
+    ("decode", Inputs(1)),
+    ("abs", Plain),
+    ("acos", Plain),
+    ("acosh", Plain),
+    ("asin", Plain),
+    ("asinh", Plain),
+    ("atan", Plain),
+    ("atan2", Plain),
+    ("atanh", Plain),
+    ("cbrt", Plain),
+    ("ceil", Plain),
+    ("cos", Plain),
+    ("cosh", Plain),
+    ("cot", Plain),
+    ("degrees", Plain),
+    ("exp", Plain),
+    ("factorial", Plain),
+    ("floor", Plain),
+    ("gcd", Plain),
+    ("isnan", Plain),
+    ("iszero", Plain),
+    ("lcm", Plain),
+    ("ln", Plain),
+    ("log", Plain),
+    ("log2", Plain),
+    ("log10", Plain),
+    ("nanvl", Plain),
+    ("pi", Plain),
+    ("power", Plain),
+    ("radians", Plain),
+    ("random", Plain),
+    ("signum", Plain),
+    ("sin", Plain),
+    ("sinh", Plain),
+    ("sqrt", Plain),
+    ("tan", Plain),
+    ("tanh", Plain),
+    ("round", Plain),
+    ("trunc", Plain),
+    ("regexp_count", Pattern(number)),
+    ("regexp_instr", Pattern(number)),
+    ("regexp_like", Pattern(number)),
+    ("regexp_match", Pattern(sizes::regexp_match)),
+    ("regexp_replace", Pattern(sizes::regexp_replace)),
+    ("character_length", Plain),
+    ("find_in_set", Plain),
+    // A letter of another case may be a longer character, or several.
+    ("initcap", Inputs(3)),
+    ("lower", Inputs(3)),
+    ("upper", Inputs(3)),
+    ("left", Inputs(1)),
+    ("lpad", AtMost(sizes::pad)),
+    ("reverse", Inputs(1)),
+    ("right", Inputs(1)),
+    ("rpad", AtMost(sizes::pad)),
+    ("strpos", Plain),
+    ("substr", Inputs(1)),
+    ("substr_index", Inputs(1)),
+    ("translate", Inputs(4)),
+    ("ascii", Plain),
+    ("bit_length", Plain),
+    ("btrim", Inputs(1)),
+    ("ltrim", Inputs(1)),
+    ("rtrim", Inputs(1)),
+    ("chr", Plain),
+    ("concat", Exact(sum)),
+    ("concat_ws", Exact(sizes::concat_ws)),
+    ("contains", Plain),
+    ("ends_with", Plain),
+    ("levenshtein", AtMost(sizes::levenshtein)),
+    ("octet_length", Plain),
+    ("repeat", Exact(sizes::repeat)),
+    ("replace", AtMost(sizes::replace)),
+    ("split_part", Inputs(1)),
+    ("starts_with", Plain),
+    ("to_hex", Plain),
+    ("uuid", Plain),
+    ("array_compact", Inputs(2)),
+    ("array_to_string", AtMost(sizes::array_to_string)),
+    ("string_to_array", AtMost(sizes::string_to_array)),
+    ("range", Exact(sizes::range)),
+    ("generate_series", Exact(sizes::range)),
+    ("array_dims", Plain),
+    ("cardinality", Plain),
+    ("array_ndims", Plain),
+    ("array_append", Exact(sum)),
+    ("array_prepend", Exact(sum)),
+    ("array_concat", Exact(sum)),
+    ("array_except", Inputs(4)),
+    ("array_element", Inputs(1)),
+    ("array_pop_back", Inputs(2)),
+    ("array_pop_front", Inputs(2)),
+    ("array_slice", Inputs(2)),
+    ("array_any_value", Inputs(1)),
+    ("make_array", Exact(sum)),
+    ("array_has", Inputs(2)),
+    ("array_has_all", Inputs(4)),
+    ("array_has_any", Inputs(4)),
+    ("empty", Plain),
+    ("array_length", Plain),
+    ("array_normalize", Inputs(2)),
+    ("array_add", Inputs(2)),
+    ("array_avg", Plain),
+    ("array_product", Plain),
+    ("array_scale", Inputs(2)),
+    ("array_subtract", Inputs(2)),
+    ("array_sum", Plain),
+    ("cosine_distance", Inputs(2)),
+    ("inner_product", Inputs(2)),
+    ("array_distance", Inputs(2)),
+    ("flatten", Inputs(2)),
+    ("array_max", Inputs(1)),
+    ("array_min", Inputs(1)),
+    ("array_sort", Inputs(4)),
+    ("array_repeat", Exact(sizes::array_repeat)),
+    ("array_resize", Exact(sizes::array_resize)),
+    ("array_reverse", Inputs(2)),
+    ("array_distinct", Inputs(4)),
+    ("array_intersect", Inputs(4)),
+    ("array_union", Exact(sum)),
+    ("arrays_zip", Exact(sizes::arrays_zip)),
+    ("array_position", Inputs(2)),
+    ("array_positions", Inputs(8)),
+    ("array_remove", Inputs(2)),
+    ("array_remove_all", Inputs(2)),
+    ("array_remove_n", Inputs(2)),
+    ("array_replace", AtMost(sizes::array_replace)),
+    ("array_replace_all", AtMost(sizes::array_replace_all)),
+    ("array_replace_n", AtMost(sizes::array_replace_n)),
+    ("map", Exact(sum)),
+    ("map_entries", Inputs(2)),
+    ("map_extract", Inputs(2)),
+    ("map_keys", Inputs(1)),
+    ("map_values", Inputs(1)),
+    ("log_template", Inputs(2)),
+    ("log_fingerprint", Plain),
+    ("sketch_quantile", Plain),
+    // Their bodies are evaluated for all elements of all lists at once, with each constant and each column of the row repeated for
+    // every element: that cannot be told from the arguments.
+    ("array_any_match", Refused),
+    ("array_filter", Refused),
+    ("array_first", Refused),
+    ("array_transform", Refused),
+    // Made by rewriting `a || b`, casts and CASE.
+    (super::concatenation::NAME, Exact(sum)),
+    (super::conversion::CAST, AtMost(sizes::conversion)),
+    (super::conversion::CASE, Inputs(1)),
+];
+
+/// Their states are reserved by the operator that has them. What they make as window functions is charged by [`super::windows`].
+pub const AGGREGATE: &[&str] = &[
+    "any_value",
+    "array_agg",
+    "first_value",
+    "last_value",
+    "covar_samp",
+    "covar_pop",
+    "corr",
+    "sum",
+    "max",
+    "min",
+    "median",
+    "count",
+    "regr_slope",
+    "regr_intercept",
+    "regr_count",
+    "regr_r2",
+    "regr_avgx",
+    "regr_avgy",
+    "regr_sxx",
+    "regr_syy",
+    "regr_sxy",
+    "var",
+    "var_pop",
+    "stddev",
+    "stddev_pop",
+    "approx_median",
+    "approx_distinct",
+    "approx_percentile_cont",
+    "approx_percentile_cont_with_weight",
+    "percentile_cont",
+    "string_agg",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "bool_and",
+    "bool_or",
+    "avg",
+    "grouping",
+    "nth_value",
+    crate::sketches::MERGE,
+];
+
+/// Those that give numbers, and those that give values of other rows, which are charged.
+pub const WINDOW: &[&str] = &[
+    "cume_dist",
+    "row_number",
+    "lead",
+    "lag",
+    "rank",
+    "dense_rank",
+    "percent_rank",
+    "ntile",
+    "first_value",
+    "last_value",
+    "nth_value",
+];
+
+/// These give their rows a batch at a time, but no query can name them: what stands in the place of a table is one of the lake.
+#[cfg(test)]
+pub const TABLE: &[&str] = &["generate_series", "range"];

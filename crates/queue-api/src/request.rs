@@ -1,0 +1,169 @@
+//! One request: names from its path, parameters from its address, its body within a limit.
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use bytes::Bytes;
+use thalweg_queue::names::{NameKind, check_name};
+use thalweg_queue::settings::{GroupMode, GroupSettings};
+use thalweg_queue::{Group, Queue, QueueError, Queues};
+use tokio::sync::Notify;
+
+use crate::body::{BodyBudget, BodyPermit};
+use crate::json::cut;
+use crate::problem::{Problem, Result};
+
+/// A body without messages.
+pub const SMALL_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// What all requests share.
+pub struct ApiState {
+    pub queues: Queues,
+    bodies: BodyBudget,
+    /// Something was settled in a stream group.
+    pub stream_settled: Notify,
+}
+
+impl ApiState {
+    pub fn new(queues: Queues, bodies_bytes_max: usize) -> Arc<ApiState> {
+        Arc::new(ApiState {
+            queues,
+            bodies: BodyBudget::within(bodies_bytes_max),
+            stream_settled: Notify::new(),
+        })
+    }
+}
+
+pub struct ApiRequest {
+    pub shared: Arc<ApiState>,
+    pub names: Vec<(String, String)>,
+    pub query: Vec<(String, String)>,
+    pub headers: HeaderMap,
+    /// Read by one, but a call is looked at by several.
+    pub body: Mutex<Body>,
+    /// Of the body, until the request is answered.
+    pub memory: Option<BodyPermit>,
+}
+
+impl ApiRequest {
+    /// A name from the path.
+    pub fn name(&self, part: &str) -> &str {
+        let found = self.names.iter().find(|(known, _)| known == part);
+        found.map_or("", |(_, name)| name.as_str())
+    }
+
+    pub fn queues(&self) -> &Queues {
+        &self.shared.queues
+    }
+
+    /// The queue of the path, to look at.
+    pub fn queue(&self) -> Result<Arc<Queue>> {
+        Ok(self.queues().get(self.queue_name()?)?)
+    }
+
+    /// What no queue can be called is no queue that is missing.
+    fn queue_name(&self) -> Result<&str> {
+        let name = self.name("queue");
+        check_name(name).map_err(|error| Problem::invalid(format!("queue {:?}: {error}", cut(name))))?;
+        Ok(name)
+    }
+
+    /// The queue of the path for producers and consumers; made if that is allowed.
+    pub async fn used_queue(&self, verb: &str) -> Result<Arc<Queue>> {
+        let name = self.queue_name()?;
+        user_queue(name, verb)?;
+        Ok(self.queues().get_or_create(name).await?)
+    }
+
+    /// The queue of the path, to use it. Those of the lake and of pipelines are used by these alone: a message that
+    /// somebody takes from them, or puts in, would be missing or wrong there.
+    pub fn own_queue(&self, verb: &str) -> Result<Arc<Queue>> {
+        let queue = self.queue()?;
+        user_queue(queue.name(), verb)?;
+        Ok(queue)
+    }
+
+    /// The group of the path.
+    pub fn group(&self, queue: &Arc<Queue>) -> Result<Arc<Group>> {
+        Ok(queue.group(self.name("group"))?)
+    }
+
+    /// The group of the path for a consumer, who makes it if it is not there: with mode work, from the earliest message
+    /// on. It expires when nobody uses it.
+    pub async fn joined_group(&self, queue: &Arc<Queue>) -> Result<Arc<Group>> {
+        let name = self.name("group");
+        match queue.group(name) {
+            Err(QueueError::GroupNotFound { .. }) => {}
+            found => return Ok(found?),
+        }
+        check_name(name).map_err(|error| Problem::invalid(format!("group: {error}")))?;
+        let settings = GroupSettings::new(name, GroupMode::Work);
+        match self.queues().join_group(queue, settings).await {
+            // Another made it meanwhile, with another mode.
+            Err(QueueError::InvalidConfig { .. }) => Ok(queue.group(name)?),
+            joined => Ok(joined?),
+        }
+    }
+
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let found = self.query.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// A whole number; digits only.
+    pub fn number(&self, name: &str, range: std::ops::RangeInclusive<u64>) -> Result<Option<u64>> {
+        let Some(text) = self.parameter(name) else {
+            return Ok(None);
+        };
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        let number = text.parse().ok().filter(|number| digits && range.contains(number));
+        number.map(Some).ok_or_else(|| {
+            let (low, high) = (range.start(), range.end());
+            let got = crate::json::cut(text);
+            Problem::invalid(format!(
+                "{name}: expected a whole number from {low} to {high}, got {got:?}"
+            ))
+        })
+    }
+
+    pub fn flag(&self, name: &str, default: bool) -> Result<bool> {
+        match self.parameter(name) {
+            None => Ok(default),
+            Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            Some(other) => {
+                let got = crate::json::cut(other);
+                Err(Problem::invalid(format!("{name}: expected true or false, got {got:?}")))
+            }
+        }
+    }
+
+    /// The body, if it has no more bytes than that; `limit_of` says what the limit is of, and how to keep it.
+    pub async fn body(&mut self, limit: usize, limit_of: &str) -> Result<Bytes> {
+        let declared = self.headers.get(header::CONTENT_LENGTH);
+        let declared = declared.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        let body = self.body.get_mut().map(std::mem::take).unwrap_or_default();
+        let (whole, room) = self.shared.bodies.read(body, declared, limit, limit_of).await?;
+        self.memory = Some(room);
+        Ok(whole)
+    }
+
+    pub async fn small_body(&mut self) -> Result<Bytes> {
+        self.body(
+            SMALL_BODY_BYTES_MAX,
+            "the most that this request takes; send it in parts",
+        )
+        .await
+    }
+}
+
+/// Whether a user may do this with a queue of this name.
+pub fn user_queue(name: &str, verb: &str) -> Result<()> {
+    let reason = match NameKind::of(name) {
+        NameKind::Ordinary | NameKind::DeadLetter => return Ok(()),
+        NameKind::Lake => "names beginning with lake. belong to the lake; browse it, or ask the lake itself",
+        NameKind::Buffer => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
+    };
+    Err(Problem::not_authorized(format!("{verb} queue {name}"), reason))
+}

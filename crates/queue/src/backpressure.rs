@@ -1,0 +1,320 @@
+//! How producers wait for room: in a line, first come, first served.
+//!
+//! A producer that finds no room, or others who wait, joins the line of the queue. Whoever makes room counts those at its front
+//! in, as far as they fit, and calls them: so a batch gets the places that it waits for, and nobody who comes later. What
+//! can never fit is refused at once, since all others would wait behind it; one that is large may hold up the others until its
+//! `block_timeout`. Dead letters do not stand in the line: nothing but time limits them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thalweg_log::wait_queue::WaitTicket;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::admission::{Admission, AdmissionLimit, AdmissionRequest};
+use crate::error::{QueueError, Result};
+use crate::produce::DetachedFuture;
+use crate::queue::Queue;
+use crate::settings::Overflow;
+
+/// What those who make room need not take the lock of the admission for.
+#[derive(Debug, Default)]
+pub(crate) struct AdmissionSignals {
+    /// Mirrors the length of the line. It is set before its first looks for room, and room is made before it is read, each
+    /// in one strict order: one of the two sees the other.
+    waiting: AtomicUsize,
+    /// Nothing is on its way any more, or the queue is not held still any more.
+    moved: Notify,
+}
+
+/// As long as it lives nothing is on its way into the queue and nothing sets out.
+pub(crate) struct QuiesceGuard<'a>(&'a Queue);
+
+impl Drop for QuiesceGuard<'_> {
+    fn drop(&mut self) {
+        let mut admission = self.0.admission.lock();
+        admission.held_still -= 1;
+        self.0.let_in(&mut admission);
+        // Some may not wait any longer, but did not know whether there is room.
+        admission.line.call_all();
+        drop(admission);
+        self.0.room.moved.notify_waiters();
+    }
+}
+
+/// A producer in the line. Given up, it leaves, or, if it was counted in meanwhile, is counted out again.
+struct WaitingProducer<'a> {
+    queue: &'a Queue,
+    place: WaitTicket,
+    wanted: AdmissionRequest,
+    is_over: bool,
+}
+
+/// What one in the line finds.
+enum AdmissionOutcome {
+    /// It is counted in.
+    In,
+    /// The queue is held still for a moment.
+    Still,
+    Full {
+        limit: AdmissionLimit,
+        /// It does not fit itself; otherwise the first in the line does not.
+        own: bool,
+        is_first: bool,
+    },
+}
+
+impl WaitingProducer<'_> {
+    fn look(&mut self) -> Result<AdmissionOutcome> {
+        let queue = self.queue;
+        let mut admission = queue.admission.lock();
+        loop {
+            queue.let_in(&mut admission);
+            if !admission.line.holds(&self.place) {
+                self.is_over = true;
+                return Ok(AdmissionOutcome::In);
+            }
+            if admission.is_closed {
+                return Err(queue.not_found());
+            }
+            if let Some(never) = admission.never(self.wanted) {
+                return Err(queue.never_fits(self.wanted, never));
+            }
+            let is_first = admission.line.is_first(&self.place);
+            let own = admission.limit(self.wanted);
+            let first = admission.line.first().copied();
+            let limit = own.or_else(|| first.and_then(|first| admission.limit(first)));
+            if let Some(limit) = limit {
+                return Ok(AdmissionOutcome::Full {
+                    limit,
+                    own: own.is_some(),
+                    is_first,
+                });
+            }
+            if admission.held_still > 0 {
+                return Ok(AdmissionOutcome::Still);
+            }
+            // Room was made this moment, by somebody who needs no lock for that: the first gets it.
+        }
+    }
+
+    async fn called(&self) {
+        self.place.called().await;
+    }
+}
+
+impl Drop for WaitingProducer<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut admission = self.queue.admission.lock();
+        if admission.line.leave(&self.place).is_some() {
+            return self.queue.let_in(&mut admission);
+        }
+        drop(admission);
+        self.queue.stored(self.wanted, false);
+    }
+}
+
+impl Queue {
+    /// Waits until what is on its way is stored, and keeps others from setting out.
+    pub(crate) async fn still(&self) -> QuiesceGuard<'_> {
+        self.admission.lock().held_still += 1;
+        let still = QuiesceGuard(self);
+        loop {
+            let stored = self.room.moved.notified();
+            tokio::pin!(stored);
+            stored.as_mut().enable();
+            if self.admission.lock().storing == 0 {
+                return still;
+            }
+            stored.await;
+        }
+    }
+
+    /// How many of so many messages fit in, as far as their number is limited.
+    pub(crate) fn room_for(&self, count: usize) -> usize {
+        let admission = self.admission.lock();
+        let most = admission.settings.max_depth;
+        let room = usize::try_from(most.saturating_sub(admission.depth())).unwrap_or(usize::MAX);
+        if most == 0 { count } else { room.min(count) }
+    }
+
+    /// Messages and bytes that may be stored together at most; more than that never fits.
+    pub fn most_together(&self) -> (usize, usize) {
+        let settings = self.settings_now();
+        let of = |limit: u64| match limit {
+            0 => usize::MAX,
+            limit => usize::try_from(limit).unwrap_or(usize::MAX),
+        };
+        (of(settings.max_depth), of(settings.max_bytes))
+    }
+
+    /// Something was settled or freed: those who wait for it get it. Free if there is nobody.
+    pub(crate) fn has_room(&self) {
+        if self.room.waiting.load(Ordering::SeqCst) > 0 {
+            self.let_in(&mut self.admission.lock());
+        }
+    }
+
+    /// What holds for those who wait has changed: all of them look.
+    pub(crate) fn has_changed(&self) {
+        let mut admission = self.admission.lock();
+        admission.count_anew();
+        self.let_in(&mut admission);
+        admission.line.call_all();
+    }
+
+    /// The queue is gone: those who wait learn it.
+    pub(crate) fn close_line(&self) {
+        let mut admission = self.admission.lock();
+        admission.is_closed = true;
+        admission.line.call_all();
+    }
+
+    fn let_in(&self, admission: &mut Admission) {
+        admission.let_in();
+        self.room.waiting.store(admission.line.len(), Ordering::SeqCst);
+    }
+
+    /// Counts what is to be stored, if nobody waits and nothing has to go.
+    pub(crate) fn admit_now(&self, wanted: AdmissionRequest) -> bool {
+        self.admission.lock().admit(wanted)
+    }
+
+    /// Waits for room, or makes it, as the queue is set to, and counts what is to be stored.
+    pub(crate) async fn admit(self: &Arc<Queue>, wanted: AdmissionRequest) -> Result<()> {
+        let (overflow, timeout) = {
+            let settings = self.settings_now();
+            (settings.overflow, settings.block_timeout)
+        };
+        let waits = overflow == Overflow::Block && !timeout.is_zero();
+        let until = Instant::now() + timeout;
+        let Some(mut waiting) = self.join_line(wanted)? else {
+            return Ok(());
+        };
+        let (mut late, mut shed) = (false, false);
+        loop {
+            let (limit, own, is_first) = match waiting.look()? {
+                AdmissionOutcome::In => return Ok(()),
+                AdmissionOutcome::Still => {
+                    waiting.called().await;
+                    continue;
+                }
+                AdmissionOutcome::Full { limit, own, is_first } => (limit, own, is_first),
+            };
+            // What has expired must not be in anybody's way.
+            if !std::mem::replace(&mut shed, true) {
+                let queue = self.clone();
+                let shed = DetachedFuture::new(async move { queue.shed().await });
+                tokio::select! {
+                    less = shed => if less { continue },
+                    () = waiting.called() => continue,
+                }
+            }
+            match overflow {
+                Overflow::Block if waits && !late => tokio::select! {
+                    () = waiting.called() => {}
+                    () = tokio::time::sleep_until(until) => late = true,
+                },
+                Overflow::DropOldest if is_first => {
+                    if !self.clone().room_made(wanted).await {
+                        return Err(self.full(limit));
+                    }
+                }
+                // Without a wait those before it are refused in a moment, or make room.
+                _ if !own && !late => waiting.called().await,
+                Overflow::DropOldest => waiting.called().await,
+                _ => return Err(self.full(limit)),
+            }
+        }
+    }
+
+    /// Joins the line, unless it is counted in at once.
+    fn join_line(&self, wanted: AdmissionRequest) -> Result<Option<WaitingProducer<'_>>> {
+        let mut admission = self.admission.lock();
+        if let Some(never) = admission.never(wanted) {
+            return Err(self.never_fits(wanted, never));
+        }
+        if admission.admit(wanted) {
+            return Ok(None);
+        }
+        let place = admission.line.join(wanted);
+        self.room.waiting.store(admission.line.len(), Ordering::SeqCst);
+        Ok(Some(WaitingProducer {
+            queue: self,
+            place,
+            wanted,
+            is_over: false,
+        }))
+    }
+
+    /// What has begun to leave for the dead letters gets there, whoever waits for it.
+    fn room_made(self: Arc<Queue>, wanted: AdmissionRequest) -> DetachedFuture<bool> {
+        DetachedFuture::new(async move { self.make_room(wanted).await })
+    }
+
+    fn full(&self, (key, limit): AdmissionLimit) -> QueueError {
+        self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+        QueueError::QueueFull {
+            queue: self.name().clone(),
+            key,
+            limit,
+        }
+    }
+
+    fn never_fits(&self, wanted: AdmissionRequest, (key, limit): AdmissionLimit) -> QueueError {
+        self.counters.refused_too_large.fetch_add(1, Ordering::Relaxed);
+        QueueError::NeverFits {
+            queue: self.name().clone(),
+            count: wanted.count,
+            bytes: wanted.bytes,
+            key,
+            limit,
+        }
+    }
+
+    /// Counts what is stored whatever the limits say: dead letters.
+    pub(crate) async fn admit_always(&self, wanted: AdmissionRequest) {
+        loop {
+            let moved = self.room.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            {
+                let mut admission = self.admission.lock();
+                if admission.held_still == 0 {
+                    // Others find less room then.
+                    let _ = admission.limit(wanted);
+                    return admission.add(wanted);
+                }
+            }
+            moved.await;
+        }
+    }
+
+    /// What was counted is stored, or is not.
+    pub(crate) fn stored(&self, wanted: AdmissionRequest, ok: bool) {
+        let (still, over) = {
+            let mut admission = self.admission.lock();
+            match ok {
+                true => admission.done(wanted),
+                false => {
+                    admission.undo(wanted);
+                    self.let_in(&mut admission);
+                }
+            }
+            (
+                admission.held_still > 0 && admission.storing == 0,
+                admission.is_over_policy(),
+            )
+        };
+        if over {
+            self.trim_soon();
+        }
+        if still {
+            self.room.moved.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Where dedup-ids are kept over a restart: in a partition of the log beside each partition of messages, as long as their
+//! window lasts. So a start knows the ids of messages that were settled and let go, and need not read those that are there.
+//!
+//! An id follows its message as soon as the offset is known, with the next block. A crash in between loses the ids of the
+//! last blocks, but not their messages: what is let go is let go in a later block. So a start takes what is kept, reads the
+//! newest messages, and keeps their ids where that is missing: the messages may be let go before the next crash.
+//!
+//! A dead letter that was sent again still shows its id to consumers, but counts for no window: its producer knows when the
+//! message was stored first, and may use the id again when the window since then has passed.
+
+use std::collections::HashSet;
+
+use thalweg_log::format::frame::FrameKind;
+use thalweg_log::format::record::{Properties, RecordRef};
+use thalweg_log::{Micros, Offset};
+
+use super::{ENTRY_BYTES, ID_BYTES_MAX, IDS_MAX, MessagePosition};
+use crate::error::Result;
+use crate::message::{DEDUP_ID, NewMessage, RESENT};
+use crate::queue::Queue;
+use crate::recover::{damaged, each_record};
+use crate::store::{Cursor, MessageStore, NextMessage};
+use crate::times::micros;
+
+/// An id is on disk a few blocks after its message, so messages are read that came so long before the newest: far more
+/// than a task waits for its turn.
+const BEHIND: Micros = 60_000_000;
+
+impl Queue {
+    pub(crate) fn keeps_ids(&self) -> bool {
+        !self.is_in_memory() && !self.settings_now().dedup_window.is_zero()
+    }
+
+    /// Keeps the ids of messages of a partition that were just stored there. Nobody waits for it.
+    pub(crate) fn keep_ids<'a>(
+        &self,
+        partition: u32,
+        stored: impl Iterator<Item = (Offset, &'a NewMessage)> + Clone,
+        at: Micros,
+    ) {
+        self.journal_ids(
+            partition,
+            stored.filter_map(|(offset, message)| Some((at, offset, id_of(&message.properties)?))),
+        );
+    }
+
+    fn journal_ids<'a>(&self, partition: u32, ids: impl Iterator<Item = (Micros, Offset, &'a str)> + Clone) {
+        if ids.clone().next().is_none() {
+            return;
+        }
+        let kept = self
+            .log
+            .journal(self.ids_id(partition), FrameKind::State, &mut |records| {
+                ids.clone().try_for_each(|(at, offset, id)| {
+                    let offset = offset.to_le_bytes();
+                    records.push(&RecordRef {
+                        key: Some(id.as_bytes()),
+                        ..RecordRef::of(at, &offset)
+                    })
+                })
+            });
+        if let Err(error) = kept {
+            tracing::warn!(queue = %self.name(), partition, %error, "dedup-ids are not kept: after a restart they count as new");
+        }
+    }
+
+    /// Lets go of ids whose window has passed, and of those that are too many for a start to take up: also of a queue to which
+    /// nobody sends any more, since all queues share the memory of their ids.
+    pub(crate) fn trim_ids(&self) {
+        const AT_ONCE: usize = 4_096;
+        let now = self.clock.now();
+        // Producers go on in between.
+        while self.dedup.lock().forget_some(now, AT_ONCE) {}
+        if !self.keeps_ids() {
+            return;
+        }
+        for partition in 0..self.partition_count() {
+            let id = self.ids_id(partition);
+            let trimmed = self.first_id(partition).and_then(|below| Ok(self.log.trim(id, below)?));
+            if let Err(error) = trimmed {
+                tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be let go");
+            }
+        }
+    }
+
+    /// Where those begin that are to be known.
+    fn first_id(&self, partition: u32) -> Result<Offset> {
+        let id = self.ids_id(partition);
+        let bounds = self.log.bounds(id)?;
+        let in_window = self.log.offset_at(id, self.window_began())?;
+        Ok(in_window
+            .max(bounds.next.saturating_sub(IDS_MAX as u64))
+            .max(bounds.first))
+    }
+
+    fn window_began(&self) -> Micros {
+        self.clock.now() - micros(self.settings_now().dedup_window)
+    }
+
+    /// Lets go of all of them: there is no window any more. The partitions stay, for another window.
+    pub(crate) fn forget_ids(&self) {
+        for partition in 0..self.partition_count() {
+            let id = self.ids_id(partition);
+            let trimmed = self.log.bounds(id).and_then(|bounds| self.log.trim(id, bounds.next));
+            if let Err(error) = trimmed {
+                tracing::warn!(queue = %self.name(), partition, %error, "dedup-ids cannot be let go: a new window may know them");
+            }
+        }
+    }
+
+    /// The ids whose window has not passed. Blocks.
+    pub(crate) fn restore_ids(&self) -> Result<()> {
+        let mut newest = NewestIds::up_to(self.dedup.lock().bytes_max());
+        for (partition, store) in (0..).zip(&self.stores()) {
+            let from = first_behind(store, self.window_began())?;
+            let mut kept = self.ids_kept(partition, from, &mut newest)?;
+            let unkept: Vec<_> = ids_behind(partition, store, from, &mut newest)?
+                .into_iter()
+                .filter(|(_, offset, _)| !kept.remove(offset))
+                .collect();
+            self.journal_ids(partition, unkept.iter().map(|(at, offset, id)| (*at, *offset, &**id)));
+        }
+        // As they came, over all partitions.
+        newest.found.sort_by_key(|(time, ..)| *time);
+        let mut dedup = self.dedup.lock();
+        for (time, id, place) in newest.found {
+            dedup.restore(time, &id, place);
+        }
+        Ok(())
+    }
+
+    /// Returns the offsets of those whose messages are at `behind` or later.
+    fn ids_kept(&self, partition: u32, behind: Offset, newest: &mut NewestIds) -> Result<HashSet<Offset>> {
+        let (id, from) = (self.ids_id(partition), self.first_id(partition)?);
+        let mut kept = HashSet::new();
+        each_record(self.log.as_ref(), id, from, |record| {
+            let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
+            let offset = Offset::from_le_bytes(offset);
+            newest.add(record.time, key, MessagePosition { partition, offset });
+            if offset >= behind {
+                kept.insert(offset);
+            }
+            Some(())
+        })?
+        .ok_or_else(|| damaged(self, partition, "a dedup-id that was kept cannot be read"))?;
+        Ok(kept)
+    }
+}
+
+/// The id by which a message counts as known.
+fn id_of(properties: &Properties) -> Option<&str> {
+    let properties = properties.as_ref();
+    properties.get(DEDUP_ID).filter(|_| properties.get(RESENT).is_none())
+}
+
+/// The newest ids of all partitions, not many more than can be known at once.
+struct NewestIds {
+    found: Vec<(Micros, Box<str>, MessagePosition)>,
+    bytes: usize,
+    ids_max: usize,
+    bytes_max: usize,
+}
+
+impl NewestIds {
+    /// As many as take so much memory when they are known.
+    fn up_to(bytes: u64) -> NewestIds {
+        let most = |limit: usize| usize::try_from(bytes).unwrap_or(usize::MAX).min(limit);
+        NewestIds {
+            found: Vec::new(),
+            bytes: 0,
+            ids_max: most(IDS_MAX * ENTRY_BYTES as usize) / ENTRY_BYTES as usize,
+            bytes_max: most(ID_BYTES_MAX),
+        }
+    }
+
+    fn add(&mut self, time: Micros, id: &str, place: MessagePosition) {
+        self.found.push((time, id.into(), place));
+        self.bytes += id.len();
+        if self.found.len() > 2 * self.ids_max || self.bytes > 2 * self.bytes_max {
+            let older = self.found.len() / 2;
+            self.found.select_nth_unstable_by_key(older, |(time, ..)| *time);
+            self.found.drain(..older);
+            self.bytes = self.found.iter().map(|(_, id, _)| id.len()).sum();
+        }
+    }
+}
+
+/// From which message on ids may not have been kept yet.
+fn first_behind(store: &MessageStore, since: Micros) -> Result<Offset> {
+    let (first, next) = (store.first()?, store.next()?);
+    let last = store.span_at(next.saturating_sub(1).max(first))?;
+    match last {
+        Some(last) => Ok(store.offset_at(since.max(last.last_time - BEHIND))?.max(first)),
+        None => Ok(next),
+    }
+}
+
+/// Of the newest messages. Returns when and where they are stored.
+fn ids_behind(
+    partition: u32,
+    store: &MessageStore,
+    from: Offset,
+    newest: &mut NewestIds,
+) -> Result<Vec<(Micros, Offset, Box<str>)>> {
+    let (mut cursor, mut at, mut found) = (Cursor::default(), from, Vec::new());
+    loop {
+        match store.at(&mut cursor, at)? {
+            NextMessage::Message(message, _) => {
+                let offset = message.offset;
+                at = offset + 1;
+                if let Some(id) = id_of(&message.properties) {
+                    newest.add(message.time, id, MessagePosition { partition, offset });
+                    found.push((message.time, offset, id.into()));
+                }
+            }
+            NextMessage::Gap { to, .. } => at = to,
+            NextMessage::Load => cursor = store.load(at)?,
+            NextMessage::End => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Messages that were delayed for long: read again when their time comes near, so that their group has an entry for them
+//! when they are due. Between falling asleep and that, the log alone has them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use thalweg_log::{LogError, Micros, Offset};
+
+use crate::group::Group;
+use crate::group_partition::{GroupPartition, GroupState};
+use crate::machine::MessageMeta;
+use crate::queue::Queue;
+use crate::store::{Cursor, MessageStore, NextMessage};
+
+/// What cannot be read is tried again so much later.
+const TRY_AGAIN: Micros = 60_000_000;
+
+impl Queue {
+    pub(crate) async fn rouse(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) {
+        loop {
+            let now = self.clock.now();
+            let span = match &part.inner.lock().state {
+                GroupState::Work(machine) => machine.to_rouse(now),
+                GroupState::Stream(_) => None,
+            };
+            let (Some(span), Some(store)) = (span, self.store(partition).cloned()) else {
+                return;
+            };
+            let jumps = self.clock.jumps();
+            let (reader, wanted) = (group.clone(), span.clone());
+            let read = tokio::task::spawn_blocking(move || read(&store, wanted, &reader)).await;
+            let read = read.unwrap_or(Err(LogError::Closed));
+            let mut inner = part.inner.lock();
+            let GroupState::Work(machine) = &mut inner.state else {
+                return;
+            };
+            if !Arc::ptr_eq(&jumps, &self.clock.jumps()) {
+                // The clock was set meanwhile: those that wait for a time that it shows were read with another one, and would
+                // sleep until then whatever was said of them since.
+                continue;
+            }
+            match read {
+                Ok((messages, reached)) => machine.rouse(span, &messages, reached, now),
+                Err(error) => {
+                    tracing::warn!(
+                        queue = %self.name(), group = %group.name(), partition, from = span.start, %error,
+                        "delayed messages cannot be read; trying again in a minute"
+                    );
+                    machine.rouse_at(&span, now + TRY_AGAIN);
+                }
+            }
+            let stored = self.after(group, partition, part, &mut inner, now);
+            drop(inner);
+            if let Err(error) = stored {
+                tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
+                return;
+            }
+            self.call_if_more(group, partition);
+        }
+    }
+}
+
+impl Queue {
+    /// If the wall clock was set, what is delayed up to a time that it shows, and what expires by that, has another time now. So it
+    /// has after a start: checkpoints have it by the clock as it was then.
+    pub(crate) async fn follow_the_wall_clock(self: &Arc<Queue>) {
+        let following = self.keeper.following.lock().await;
+        if self.follows_the_wall_clock() {
+            return;
+        }
+        let jumps = self.clock.jumps();
+        for group in self.groups() {
+            for (partition, part) in group.parts() {
+                self.delay_part_anew(&group, partition, part).await;
+            }
+        }
+        self.clone().learn_ages().await;
+        self.keeper.jumps.store(jumps);
+        drop(following);
+        self.look_at(0);
+    }
+
+    /// Whether that is done.
+    pub(crate) fn follows_the_wall_clock(&self) -> bool {
+        Arc::ptr_eq(&self.keeper.jumps.load(), &self.clock.jumps())
+    }
+
+    async fn delay_part_anew(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) {
+        let delayed = match &mut part.inner.lock().state {
+            GroupState::Work(machine) => machine.delayed(),
+            GroupState::Stream(machine) => {
+                machine.delay_anew();
+                Vec::new()
+            }
+        };
+        let Some(store) = self.store(partition).cloned() else {
+            return;
+        };
+        let reader = group.clone();
+        let read = tokio::task::spawn_blocking(move || read_each(&store, &delayed, &reader)).await;
+        let messages = read.unwrap_or(Err(LogError::Closed)).unwrap_or_else(|error| {
+            tracing::warn!(
+                queue = %self.name(), group = %group.name(), partition, %error,
+                "delayed messages cannot be read: the clock was set, and they go by its old time"
+            );
+            Vec::new()
+        });
+        let now = self.clock.now();
+        let mut inner = part.inner.lock();
+        if let GroupState::Work(machine) = &mut inner.state {
+            machine.delay_anew(&messages, now);
+        }
+        let stored = self.after(group, partition, part, &mut inner, now);
+        drop(inner);
+        if let Err(error) = stored {
+            tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
+        }
+        self.call_if_more(group, partition);
+    }
+}
+
+/// What a group has to know of some messages; those that are gone are left out. Blocks.
+fn read_each(store: &MessageStore, offsets: &[Offset], group: &Group) -> Result<Vec<MessageMeta>, LogError> {
+    let (mut cursor, mut found) = (Cursor::default(), Vec::with_capacity(offsets.len()));
+    for offset in offsets {
+        let next = match store.at(&mut cursor, *offset)? {
+            NextMessage::Load => {
+                cursor = store.load(*offset)?;
+                store.at(&mut cursor, *offset)?
+            }
+            next => next,
+        };
+        if let NextMessage::Message(message, hint) = next
+            && message.offset == *offset
+        {
+            found.push(message.passing(group.name(), group.settings.filter.as_deref(), hint));
+        }
+    }
+    Ok(found)
+}
+
+/// What a group has to know of the messages of a span, and before which offset they all are among them: the partition may
+/// end within the span, and go on as soon as that was seen. Blocks.
+fn read(store: &MessageStore, span: Range<Offset>, group: &Group) -> Result<(Vec<MessageMeta>, Offset), LogError> {
+    let (mut cursor, mut at, mut found) = (Cursor::default(), span.start, Vec::new());
+    while at < span.end {
+        match store.at(&mut cursor, at)? {
+            NextMessage::Message(message, hint) => {
+                at = message.offset + 1;
+                if message.offset < span.end {
+                    found.push(message.passing(group.name(), group.settings.filter.as_deref(), hint));
+                }
+            }
+            NextMessage::Gap { to, .. } => at = to,
+            NextMessage::Load => cursor = store.load(at)?,
+            NextMessage::End => break,
+        }
+    }
+    Ok((found, at))
+}

@@ -1,0 +1,123 @@
+//! What a queue asks of the set that it belongs to.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use smol_str::SmolStr;
+use thalweg_log::Micros;
+
+use crate::catalog::{GroupEntry, QueueEntry};
+use crate::error::{QueueError, Result};
+use crate::group::Group;
+use crate::names::dead_letter_name;
+use crate::queue::Queue;
+use crate::times::micros;
+
+impl Queue {
+    pub(crate) fn entry(&self) -> QueueEntry {
+        let groups = self.groups_now();
+        QueueEntry {
+            id: self.id,
+            settings: (*self.settings()).clone(),
+            durability: self.durability(),
+            groups: groups
+                .iter()
+                .map(|group| GroupEntry {
+                    id: group.id,
+                    settings: group.settings.clone(),
+                    declared: group.is_declared(),
+                    paused: group.is_paused(),
+                    unused_since: group.members.lock().empty_since().filter(|_| !group.is_declared()),
+                })
+                .collect(),
+            next_group: self.next_group.load(Ordering::Relaxed),
+            produce_paused: self.paused.produce.load(Ordering::Relaxed),
+            consume_paused: self.paused.consume.load(Ordering::Relaxed),
+            expires_early: self.expires_early.load(Ordering::Relaxed)
+                || self.kept_expires_early.load(Ordering::Relaxed),
+        }
+    }
+
+    /// When a group goes that nobody has declared, if nobody joins it before.
+    pub(crate) fn expires_at(&self, group: &Group) -> Option<Micros> {
+        if self.expires_never(group) {
+            return None;
+        }
+        let after = self.settings_now().group_expiry;
+        let since = group.members.lock().empty_since()?;
+        Some(since.saturating_add(micros(after)))
+    }
+
+    /// The first member of a group that may expire has come, or the last one has gone: a restart must know. Most looks find
+    /// nothing to keep.
+    pub(crate) async fn keep_use(&self, group: &Group) {
+        if self.expires_never(group) || group.members.lock().to_keep().is_none() {
+            return;
+        }
+        let Some(home) = Weak::upgrade(&self.home) else { return };
+        if let Err(error) = home.keep_use(self, group).await {
+            tracing::warn!(queue = %self.name(), group = %group.name(), %error, "since when a group is not used is not kept");
+        }
+    }
+
+    /// Messages expire before others, for the first time: a restart must know.
+    pub(crate) async fn keep_expires_early(&self) {
+        let is_news = self.expires_early.load(Ordering::Relaxed) && !self.kept_expires_early.load(Ordering::Relaxed);
+        let Some(home) = Weak::upgrade(&self.home).filter(|_| is_news && !self.is_in_memory()) else {
+            return;
+        };
+        if let Err(error) = home.keep_expires_early(self).await {
+            tracing::warn!(queue = %self.name(), %error, "that messages expire before others is not kept");
+        }
+    }
+
+    pub(crate) fn expires_never(&self, group: &Group) -> bool {
+        group.is_declared() || self.settings_now().group_expiry.is_zero()
+    }
+
+    /// For leases after a seek. Durable when it returns.
+    pub(crate) async fn next_epoch(&self) -> Result<u32> {
+        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        let epoch = home.catalog.next_epoch(self.clock.now()).await;
+        home.store_epoch().await?;
+        Ok(epoch)
+    }
+
+    /// Leases may be made, or there is no room to keep that they were. Durable when it returns.
+    pub(crate) async fn store_epoch(&self) -> Result<()> {
+        if self.epoch.is_stored() {
+            return Ok(());
+        }
+        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        home.store_epoch().await
+    }
+
+    pub(crate) async fn expire(self: &Arc<Queue>, group: &Group) -> Result<()> {
+        match Weak::upgrade(&self.home) {
+            Some(home) => home.expire_group(self, group).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Another queue of the same set.
+    pub(crate) fn neighbour(&self, name: &str) -> Result<Arc<Queue>> {
+        let home = Weak::upgrade(&self.home);
+        home.and_then(|home| home.get(name).ok())
+            .ok_or_else(|| QueueError::QueueNotFound {
+                queue: SmolStr::new(name),
+            })
+    }
+
+    /// The dead letters, if there have been any.
+    pub(crate) fn known_dead_letters(&self) -> Option<Arc<Queue>> {
+        let name = dead_letter_name(self.name()).ok().flatten()?;
+        Weak::upgrade(&self.home)?.get(&name).ok()
+    }
+
+    pub(crate) async fn dead_letters(self: &Arc<Queue>) -> Result<Option<Arc<Queue>>> {
+        match Weak::upgrade(&self.home) {
+            Some(home) => home.dead_letters_of(self).await,
+            None => Ok(None),
+        }
+    }
+}

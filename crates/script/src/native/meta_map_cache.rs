@@ -1,0 +1,93 @@
+//! Metadata that a script made, shared by the messages of a tag.
+//!
+//! A script that reads the payload is run for each message, but what it writes to the metadata mostly is the same for all messages
+//! of a tag. Where it is, the messages get one map, as they came with one: what comes behind knows it by its
+//! address, and nothing is allocated for it.
+
+use std::sync::Arc;
+
+use thalweg_record::{DerivedMap, Message, MetaMap, PerMapCache, Text, key};
+
+use super::heap::Js;
+
+/// So often something else may be written for a tag than before, until it is seen whether that is the rule.
+const MISSES_MIN: u64 = 1000;
+
+type MetaChanges = [(Text, Option<Js>)];
+
+struct MetaMapEntry {
+    changes: Box<MetaChanges>,
+    after: DerivedMap,
+}
+
+#[derive(Default)]
+pub(super) struct MetaMapCache {
+    /// By the map that the message came with.
+    maps: PerMapCache<MetaMapEntry>,
+    hits: u64,
+    misses: u64,
+    is_off: bool,
+}
+
+impl MetaMapCache {
+    /// What came of a map, of a script whose first half is run once for each.
+    pub fn of(&self, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
+        self.maps.get(map, ()).map(|made| made.after.get(map).clone())
+    }
+
+    /// The map of a message with those changes, if they are the ones that were made of it before.
+    pub fn get(&mut self, message: &Message, changes: &MetaChanges) -> Option<Arc<MetaMap>> {
+        if self.is_off || message.meta.is_changed() {
+            return None;
+        }
+        let map = message.meta.shared_map();
+        let made = self.maps.get(map, ())?;
+        if !is_same(&made.changes, changes) {
+            self.misses += 1;
+            if self.misses >= MISSES_MIN && self.misses > self.hits {
+                self.is_off = true;
+                self.maps = PerMapCache::default();
+            }
+            return None;
+        }
+        self.hits += 1;
+        Some(made.after.get(map).clone())
+    }
+
+    /// Remembers changes with the texts that came of them.
+    pub fn add(&mut self, message: &Message, changes: &MetaChanges, texts: &[(Text, Text)]) {
+        let is_plain = |change: &(Text, Option<Js>)| !matches!(change.1, Some(Js::Object(_) | Js::Empty));
+        let is_of_message = |name: &Text| key::STAMPS.contains(&name.as_str());
+        let fits = changes.iter().all(is_plain) && !changes.iter().any(|(name, _)| is_of_message(name));
+        if self.is_off || message.meta.is_changed() || !fits {
+            return;
+        }
+        let before = message.meta.shared_map();
+        let after = match texts {
+            [] => before.clone(),
+            texts => {
+                let entries = before.iter().map(|(name, text)| (name.clone(), text.clone()));
+                // Of names that are there twice the last one counts, and empty texts vanish.
+                Arc::new(MetaMap::new(entries.chain(texts.iter().cloned()), before.series()))
+            }
+        };
+        // The texts of changes are those of the map that came of them.
+        let bytes = size_of_val(changes) + after.memory_bytes();
+        let made = MetaMapEntry {
+            changes: changes.into(),
+            after: DerivedMap::new(before, after),
+        };
+        self.maps.insert(before, (), made, bytes);
+    }
+}
+
+fn is_same(a: &MetaChanges, b: &MetaChanges) -> bool {
+    let value = |a: &Option<Js>, b: &Option<Js>| match (a, b) {
+        (Some(Js::Text(a)), Some(Js::Text(b))) => a == b,
+        (Some(Js::Number(a)), Some(Js::Number(b))) => a.to_bits() == b.to_bits(),
+        (Some(Js::Bool(a)), Some(Js::Bool(b))) => a == b,
+        (Some(Js::Undefined | Js::Null), Some(Js::Undefined | Js::Null)) | (None, None) => true,
+        _ => false,
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && value(&a.1, &b.1))
+}

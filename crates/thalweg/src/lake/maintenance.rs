@@ -1,0 +1,221 @@
+//! `thalweg lake compact`, `retain` and `vacuum`: what a process does with its tables by itself, now. The process that holds the data
+//! folder does it; without one it is done here, with the folder held. Either way each thing that was done is a line.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use thalweg_assemble::maintenance::{MaintenanceLine, UPKEEP_PATH, alone, line_of};
+use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceTask};
+
+use super::args::MaintainOptions;
+use super::process::{HolderProcess, holder};
+use crate::cli::ConfigFileOptions;
+use crate::{check, out, text_table};
+
+pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode> {
+    let asked = MaintenanceRequest {
+        task,
+        table: options.table.clone(),
+        date: options.date.clone(),
+        dry_run: options.dry_run,
+    };
+    let Some(checked) = config(options)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let place = options
+        .place
+        .or(checked.as_ref().map(|checked| &checked.config.data_dir));
+    let mut told = MaintenanceSummary::new(task, options.json);
+    match holder(&place, &options.who) {
+        Some(HolderProcess::Answers(http)) => {
+            told.say(format_args!("the process at {} does it", http.base()));
+            let mut ended = false;
+            http.post_for_lines(
+                UPKEEP_PATH,
+                &serde_json::to_value(&asked)?,
+                &mut |text| match line_of(text)? {
+                    MaintenanceLine::Did(did) => told.did(&did),
+                    MaintenanceLine::Failed { failed } => bail!("{failed}"),
+                    MaintenanceLine::End { .. } => {
+                        ended = true;
+                        Ok(())
+                    }
+                },
+            )?;
+            if !ended {
+                bail!("the process broke off; what it said is done, the rest it does by itself after its next start");
+            }
+        }
+        Some(HolderProcess::Silent(process)) => bail!(
+            "process {process} holds {} and has no HTTP listener to be asked at; set http.enabled: true in its \
+             configuration, or stop it and try again",
+            place.data_dir().display()
+        ),
+        None => {
+            let (runtime, mut outcome) = (crate::runtime()?, Ok(()));
+            alone(
+                &runtime,
+                &place.open_with(checked.as_ref())?,
+                checked.as_ref(),
+                &asked,
+                &mut |did| {
+                    if outcome.is_ok() {
+                        outcome = told.did(&did);
+                    }
+                },
+            )?;
+            outcome?;
+            if task == MaintenanceTask::Retain && checked.is_none() {
+                told.say("without --config FILE all rows are kept: lake.retention says for how long");
+            }
+        }
+    }
+    told.end()
+}
+
+/// What the configuration says, if there is one; `None` if it has mistakes.
+fn config(options: &MaintainOptions) -> Result<Option<Option<thalweg_assemble::CheckedConfig>>> {
+    let Some(file) = &options.config else {
+        return Ok(Some(None));
+    };
+    let options = ConfigFileOptions {
+        file: Some(file.clone()),
+        config: None,
+        set: Vec::new(),
+        chilled: false,
+    };
+    Ok(check::load_without_listeners(&options)?.map(Some))
+}
+
+/// What was done so far.
+struct MaintenanceSummary {
+    task: MaintenanceTask,
+    json: bool,
+    lines: Vec<Value>,
+    files: u64,
+    has_failed: bool,
+}
+
+impl MaintenanceSummary {
+    fn new(task: MaintenanceTask, json: bool) -> MaintenanceSummary {
+        MaintenanceSummary {
+            task,
+            json,
+            lines: Vec::new(),
+            files: 0,
+            has_failed: false,
+        }
+    }
+
+    fn say(&self, what: impl std::fmt::Display) {
+        if !self.json {
+            out::complain(what);
+        }
+    }
+
+    fn did(&mut self, did: &MaintenanceReport) -> Result<()> {
+        self.files += did.files;
+        self.has_failed |= did.error.is_some();
+        match self.json {
+            true => self.lines.push(json!(did)),
+            false => {
+                out::line(text(did))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<ExitCode> {
+        if self.json {
+            out::line(json!({"task": self.task, "files": self.files, "done": self.lines}))?;
+        }
+        Ok(match self.has_failed {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        })
+    }
+}
+
+fn text(did: &MaintenanceReport) -> String {
+    let table = &did.table;
+    if let Some(error) = &did.error {
+        return format!("{table}: {error}");
+    }
+    let (files, rows, bytes) = (files(did.files), did.rows, text_table::bytes(did.bytes));
+    let would = if did.dry_run { "would be " } else { "" };
+    match (did.task, &did.merged) {
+        (_, _) if did.files == 0 => format!("{table}: nothing to do"),
+        (MaintenanceTask::Compact, Some(into)) => {
+            let sealed = if into.sealed { ", final" } else { "" };
+            let made = match did.dry_run {
+                true => String::new(),
+                false => format!(" into {} ({})", self::files(into.files), text_table::bytes(into.bytes)),
+            };
+            let folder = &into.folder;
+            format!(
+                "{table}/{folder}: {files} with {rows} rows ({bytes}) {would}merged{made}, level {}{sealed}",
+                into.level
+            )
+        }
+        (MaintenanceTask::Compact, None) => format!("{table}: {files} {would}merged"),
+        (MaintenanceTask::Retain, _) => {
+            format!("{table}: {files} with {rows} rows ({bytes}) {would}let go: they are older than they are kept")
+        }
+        (MaintenanceTask::Vacuum, _) => format!("{table}: {files} ({bytes}) {would}deleted that nobody needs"),
+    }
+}
+
+fn files(count: u64) -> String {
+    match count {
+        1 => "1 file".to_owned(),
+        count => format!("{count} files"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_lake::maintenance::MaintenanceMerge;
+
+    use super::*;
+
+    fn did(task: MaintenanceTask, dry_run: bool, merged: bool) -> MaintenanceReport {
+        MaintenanceReport {
+            task,
+            table: "logs".to_owned(),
+            dry_run,
+            files: 3,
+            rows: 30,
+            bytes: 3 << 20,
+            merged: merged.then(|| MaintenanceMerge {
+                folder: "date=2031-05-06".to_owned(),
+                level: 1,
+                sealed: true,
+                files: u64::from(!dry_run),
+                bytes: if dry_run { 0 } else { 2 << 20 },
+            }),
+            error: None,
+        }
+    }
+
+    #[test]
+    fn each_line_says_what_was_done_or_would_be() {
+        assert_eq!(
+            text(&did(MaintenanceTask::Compact, false, true)),
+            "logs/date=2031-05-06: 3 files with 30 rows (3.0 MiB) merged into 1 file (2.0 MiB), level 1, final"
+        );
+        assert_eq!(
+            text(&did(MaintenanceTask::Compact, true, true)),
+            "logs/date=2031-05-06: 3 files with 30 rows (3.0 MiB) would be merged, level 1, final"
+        );
+        assert_eq!(
+            text(&did(MaintenanceTask::Vacuum, true, false)),
+            "logs: 3 files (3.0 MiB) would be deleted that nobody needs"
+        );
+        let nothing = MaintenanceReport {
+            files: 0,
+            ..did(MaintenanceTask::Retain, false, false)
+        };
+        assert_eq!(text(&nothing), "logs: nothing to do");
+    }
+}
