@@ -33,7 +33,7 @@ use crate::lake_site::LakeLocation;
 use crate::settings::{FlowRequirements, Settings};
 
 pub const STATUS_PATH: &str = "/api/lake/status";
-/// Takes a [`ByHand`], answers a [`MaintenanceLine`] for each thing that was done.
+/// Takes a [`MaintenanceRequest`], answers a [`MaintenanceLine`] for each thing that was done.
 pub const UPKEEP_PATH: &str = "/api/lake/upkeep";
 const BODY_BYTES_MAX: usize = 64 << 10;
 const NDJSON: &str = "application/x-ndjson";

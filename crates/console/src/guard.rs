@@ -1,7 +1,7 @@
 //! Decides for each request whether it may go on: by what the path asks for ([`Access`]), by who asks (credentials), and,
 //! when there are none, by where the request comes from.
 //!
-//! What pages of other sites send was refused before ([`Origins`]). Without a login the console answers, besides, only to names
+//! What pages of other sites send was refused before (`OriginPolicy`). Without a login the console answers, besides, only to names
 //! that no outsider can point at this machine.
 
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! `GET /subscribe`: a message is told as soon as it can be read. What is asked for stands in the address; what is told is
 //! the business of a [`SubscriberCursor`](cursor::SubscriberCursor), which reads by itself until it is at the live end and from
-//! then on takes what the namespace's [`NamespaceTailer`](feed::NamespaceTailer) has read for everybody.
+//! then on takes what the namespace's [`NamespaceTailer`](tailer::NamespaceTailer) has read for everybody.
 
 mod coalesce;
 mod cursor;

@@ -1,6 +1,6 @@
 //! A producer as an output. Many writes may be on their way; the order of each key is that of the writes all the same, because the
 //! client sends a partition's records in the order in which it got them, and what has to be sent again is sent again before
-//! anything newer, with what overtook it behind it ([`lane`]).
+//! anything newer, with what overtook it behind it ([`producer_task`]).
 
 mod deliveries;
 mod order;

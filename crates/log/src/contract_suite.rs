@@ -2,7 +2,7 @@
 //! [the trait](crate::Log), each with the letter and number that the specification gives it.
 //!
 //! ```ignore
-//! let suite = Suite::new(|| Box::pin(async { Arc::new(open_my_log().await) as Arc<dyn Log> }));
+//! let suite = ContractSuite::new(|| Box::pin(async { Arc::new(open_my_log().await) as Arc<dyn Log> }));
 //! suite.run().await;
 //! ```
 //!

@@ -85,7 +85,7 @@ impl CachedTable {
 
 impl std::fmt::Debug for TableRegistry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tables({})", self.site.path().display())
+        write!(f, "TableRegistry({})", self.site.path().display())
     }
 }
 

@@ -3,7 +3,7 @@
 //! A payload comes as one of `text`, `json`, `base64`; a `json` is kept to the letter, since numbers lose digits when they are
 //! read. It goes out as
 //! - `json`, to the letter too, if its content type says JSON (`application/json`, `…+json`) and that is true, and every
-//!   reader of JSON takes it (`plain.rs`);
+//!   reader of JSON takes it (`portable_json.rs`);
 //! - `text`, if it is UTF-8 and its content type is not one of bytes (`application/octet-stream`, images, sound, …);
 //! - `base64` otherwise.
 //!

@@ -4,7 +4,7 @@
 //!
 //! A number is kept as given before the first partition of a queue is made under it, and with a mark until the queue is
 //! there or its last partition is removed: so what a crash leaves half made or half removed is found and removed, and no
-//! number is ever given twice. What the marks say, and what holds where records are lost, is in `catalog/history.rs`.
+//! number is ever given twice. What the marks say, and what holds where records are lost, is in `catalog/contents.rs`.
 
 mod contents;
 mod entry;

@@ -358,7 +358,7 @@ impl Queue {
             left: PASSED_AT_ONCE,
             reader: seat.reader,
         };
-        let mut round = Round {
+        let mut round = ClaimRound {
             queue: self,
             group,
             consumer: (seat.index, consumer, seat.kind),
@@ -660,7 +660,7 @@ pub(crate) enum ScanMode {
 const ROUGHLY: Micros = 20_000;
 
 /// One claim's way through the partitions, until it has what it wants or others have their turn.
-struct Round<'a> {
+struct ClaimRound<'a> {
     queue: &'a Queue,
     group: &'a Group,
     consumer: (u32, &'a str, MemberKind),
@@ -671,7 +671,7 @@ struct Round<'a> {
     out: &'a mut Vec<Delivery>,
 }
 
-impl Round<'_> {
+impl ClaimRound<'_> {
     /// The consumer's own partitions, from one after the one where the last claim began, so that none starves; then those
     /// of others, where that is allowed.
     fn over(&mut self, share: &PartitionShare) -> Result<()> {

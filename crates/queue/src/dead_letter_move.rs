@@ -1,6 +1,6 @@
 //! Messages that have to leave a group: to the dead letters of the queue, or away. Appending there and settling here is one
 //! submission, so that a crash leaves a message in exactly one of the two; if they are on two disks, in one at least, and the
-//! next start ends the move (`recover/cut.rs`).
+//! next start ends the move (`recover/interrupted_moves.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! Dead letters: found, and taken out of the middle when they were sent again or thrown away (`letters/resend.rs`),
-//! on several disks, too (`letters/sent.rs`).
+//! Dead letters: found, and taken out of the middle when they were sent again or thrown away (`dead_letters/resend.rs`),
+//! on several disks, too (`dead_letters/cross_disk.rs`).
 
 mod cross_disk;
 mod resend;

@@ -1,7 +1,7 @@
 //! What is too old goes by itself: when its time comes, before somebody reads, and before a producer is refused.
 //!
 //! Consumers pass what has expired as they claim. Where nobody claims, the cursor of a group is walked over it: the message
-//! at the cursor, and the first behind it that expires before others (`expiry/ages.rs`), say when that is worth another look, so
+//! at the cursor, and the first behind it that expires before others (`expiry/early_expiry.rs`), say when that is worth another look, so
 //! nothing ticks. To one that expires behind others the cursor is walked over those that live: the group holds them as ready from
 //! then on, each with its own time. Disks are read outside of all locks.
 

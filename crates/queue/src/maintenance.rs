@@ -1,6 +1,6 @@
 //! What a queue does by itself that takes time: dead letters, delayed messages that are read again, letting go of what nobody
 //! needs, checkpoints, what the catalogue has to know. One task does one of these after the other, beside the timers
-//! (`keeper.rs`), which it holds up by nothing but the locks of single calls.
+//! (`timers.rs`), which it holds up by nothing but the locks of single calls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

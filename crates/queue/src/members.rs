@@ -65,7 +65,7 @@ pub struct TickOutcome {
     pub rebalanced: bool,
 }
 
-/// From where one member may take, as long as [`Shared::version`] stays the same.
+/// From where one member may take, as long as [`MemberLeases::version`] stays the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionShare {
     /// Otherwise it takes nothing.
@@ -261,7 +261,7 @@ impl Members {
         self.lease_over(now, index);
     }
 
-    /// The last lease of a member has ended, which [`Shared::end`] has said.
+    /// The last lease of a member has ended, which [`MemberLeases::end`] has said.
     pub fn lease_over(&mut self, now: Micros, index: u32) {
         if let Some(member) = self.member_mut(index) {
             member.last_seen = member.last_seen.max(now);

@@ -110,7 +110,7 @@ pub struct SimulatorOptions {
     pub wide: u32,
     /// Chooses the first value of each node.
     pub seed: u64,
-    /// Add the folder `TypedNodeTable`: one node of every kind of value, a counter, an analog item and writable nodes.
+    /// Add the folder `Types`: one node of every kind of value, a counter, an analog item and writable nodes.
     pub types: bool,
     /// What the server's BuildInfo claims, so that profile detection of clients can be tested.
     pub manufacturer: String,

@@ -26,7 +26,7 @@ pub struct SimulatorStats {
 pub struct StatsByGroup {
     pub slow: GroupStats,
     pub fast: GroupStats,
-    /// The changing nodes of the folder `TypedNodeTable`.
+    /// The changing nodes of the folder `Types`.
     pub types: GroupStats,
     /// Nodes that never change: only their initial values are counted.
     pub fixed: GroupStats,

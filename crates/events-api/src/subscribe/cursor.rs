@@ -51,7 +51,7 @@ pub(super) struct SubscriberCursor {
     data: Option<PendingGaps>,
     /// Pokes, where only the newest of each stream goes out.
     newest: Option<PokeCoalescer>,
-    /// As with [`Visible::cleared`], what it has seen.
+    /// As with [`NamespaceWatermark::cleared`], what it has seen.
     cleared: u64,
     /// Everything that is for it up to this global position has been taken.
     covered: u64,

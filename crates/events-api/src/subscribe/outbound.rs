@@ -24,7 +24,7 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 /// When a message was known to be shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisibilityCheck {
-    /// As with [`Visible::hidden_at`](thalweg_events::Visible::hidden_at), before it was read.
+    /// As with [`NamespaceWatermark::hidden_at`](thalweg_events::NamespaceWatermark::hidden_at), before it was read.
     pub hidden_at: u64,
     pub at: Instant,
 }

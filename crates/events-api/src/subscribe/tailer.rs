@@ -96,7 +96,7 @@ struct Topic {
 
 #[derive(Default)]
 struct TailerState {
-    /// As with [`Visible::cleared`], of what is here.
+    /// As with [`NamespaceWatermark::cleared`], of what is here.
     cleared: u64,
     /// Everything up to this global position has passed.
     passed: u64,

@@ -17,7 +17,7 @@ use super::{
 use crate::embedded::PartitionRecord;
 
 /// Reads a backup part by part, looking at each checksum and at the order. What it has given out is as it was written; that
-/// nothing is missing is known with [`Part::End`].
+/// nothing is missing is known with [`BackupPart::End`].
 pub struct BackupReader<R> {
     source: R,
     /// Bytes read.

@@ -1,5 +1,5 @@
 //! Frees the space of what no reader sees any more: messages that are hidden or were cleared, and documents that were changed
-//! since. First [`marks`](super::marks) say for good which messages go, then the indexes forget them, then the log is rewritten
+//! since. First [`scavenge_marks`](super::scavenge_marks) say for good which messages go, then the indexes forget them, then the log is rewritten
 //! without them. After a crash in between the next start has the indexes follow the marks. The last message of a stream stays,
 //! for its version, unless a deletion says what that is.
 

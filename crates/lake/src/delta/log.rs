@@ -283,7 +283,7 @@ impl DeltaLog {
         Ok(self.store.delete(&self.path(relative)?).await?)
     }
 
-    /// Adds a commit. When this returns `CommittedTotals`, it is durable and visible to every reader.
+    /// Adds a commit. When this returns `CommitOutcome::Committed`, it is durable and visible to every reader.
     pub async fn commit(&self, version: i64, actions: &[Action]) -> Result<CommitOutcome, DeltaError> {
         if let Some(remote) = &self.remote
             && !self.is_guest

@@ -3,22 +3,22 @@
 //!
 //! ```
 //! use thalweg_lake::rollup::Resolution;
-//! use thalweg_lake::rollup::points::{Data, Kind, Point, Windows};
+//! use thalweg_lake::rollup::windows::{PointData, PointKind, RollupPoint, RollupWindowBuilder};
 //!
-//! let mut windows = Windows::new(Resolution::TenSeconds);
+//! let mut windows = RollupWindowBuilder::new(Resolution::TenSeconds);
 //! let second = |second: i64| second * 1_000_000_000;
 //! // For each series: windows that begin before 10 s are not asked for, their points only go before the others.
-//! windows.begin(Kind::Counter, second(10));
+//! windows.begin(PointKind::Counter, second(10));
 //! let mut rows = Vec::new();
 //! for (time, total) in [(8, 100.0), (12, 130.0), (18, 140.0), (21, 5.0)] {
-//!     let point = Point { time: second(time), start: None, data: Data::Number(total) };
+//!     let point = RollupPoint { time: second(time), start: None, data: PointData::Number(total) };
 //!     if let Some(window) = windows.push(&point)? {
 //!         rows.push((window.start, window.increase, window.resets));
 //!     }
 //! }
 //! rows.extend(windows.finish().map(|window| (window.start, window.increase, window.resets)));
 //! assert_eq!(rows, [(second(10), Some(40.0), Some(0)), (second(20), Some(5.0), Some(1))]);
-//! # Ok::<(), thalweg_lake::rollup::points::PushError>(())
+//! # Ok::<(), thalweg_lake::rollup::windows::RollupPushError>(())
 //! ```
 //!
 //! # What a window holds

@@ -67,7 +67,7 @@ pub(crate) struct RemoteStorage {
 
 impl std::fmt::Debug for LakeStorage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Site({})", self.path.display())
+        write!(f, "LakeStorage({})", self.path.display())
     }
 }
 

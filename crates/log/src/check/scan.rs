@@ -82,7 +82,7 @@ pub(crate) struct LogScan {
     pub meta_next: Offset,
     /// Something that was said of partitions is lost.
     pub table_damaged: bool,
-    /// See [`Facts::damaged`].
+    /// See [`TableReplay::damaged`].
     damaged_from: Option<u64>,
     pub findings: Vec<Finding>,
     /// What only its owner can put right: files that have changed names, or of two logs where nothing says which one it is.

@@ -1,7 +1,7 @@
 //! Functions that cannot take more memory than a query has.
 //!
 //! Operators reserve what they hold; what a function makes nobody counts, and a short call can make any number of bytes:
-//! `repeat('x', 2000000000)`. So each function is on a [`list`] with the size of its result, told from its arguments
+//! `repeat('x', 2000000000)`. So each function is on a [`function_list`] with the size of its result, told from its arguments
 //! ([`sizes`]). A [`scalar`] function is called when the memory for that is there ([`budget`]), and what it made stays reserved
 //! as long as it lives. Each call of a plan is one of these ([`rewrite`]), whoever put it there. [`windows`] are charged for each
 //! value, and [`operators`] that repeat rows look at the width of what they repeat.

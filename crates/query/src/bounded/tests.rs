@@ -17,7 +17,7 @@ fn every_function_of_the_library_is_on_the_list() {
         .chain(higher.iter().map(|function| function.name()))
         .filter(|name| function_list::scalar(name).is_none())
         .collect();
-    assert!(missing.is_empty(), "bounded/list.rs lacks {missing:?}");
+    assert!(missing.is_empty(), "bounded/function_list.rs lacks {missing:?}");
     let others = [
         (
             function_list::AGGREGATE,
@@ -34,7 +34,7 @@ fn every_function_of_the_library_is_on_the_list() {
     ];
     for (known, names) in others {
         let missing: Vec<&String> = names.iter().filter(|name| !known.contains(&name.as_str())).collect();
-        assert!(missing.is_empty(), "bounded/list.rs lacks {missing:?}");
+        assert!(missing.is_empty(), "bounded/function_list.rs lacks {missing:?}");
     }
 }
 

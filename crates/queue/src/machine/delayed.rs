@@ -57,7 +57,7 @@ impl WorkMachine {
     }
 
     /// The wall clock was set: what waits for a time that it shows waits for another one now. These are the messages of
-    /// [`delayed`](Machine::delayed), as they were read at `now`; those that sleep are to be read.
+    /// [`delayed`](WorkMachine::delayed), as they were read at `now`; those that sleep are to be read.
     pub fn delay_anew(&mut self, messages: &[MessageMeta], now: Micros) {
         for message in messages {
             let MessageStatus::Active(entry) = self.find(message.offset) else {

@@ -3,7 +3,7 @@
 //! In come what the cursor passes (`pass`), claims, settles and the time; out come leases, messages that have to leave
 //! (`PendingRemoval`) and a journal from which a restart gets the same state. Pure code: no I/O, no clock, no locks; the caller
 //! holds the partition's lock. Every operation is O(1) in the depth of the queue and the number of unsettled messages,
-//! but for those that sleep ([`Machine::to_rouse`]), which are found in O(log n).
+//! but for those that sleep ([`WorkMachine::to_rouse`]), which are found in O(log n).
 //!
 //! | Event | Delayed | Ready | Leased | Waiting | Terminal |
 //! |---|---|---|---|---|---|
@@ -25,7 +25,7 @@
 //! | seek back | – | – | Ready | Ready | Ready, delivery 0 |
 //! | restart | Delayed | Ready | Leased if the holder can return, else Ready | Waiting | same |
 //!
-//! Dead and Expired are reached in two steps: the message is `PendingRemoval` until the caller has moved it to the dead-letter
+//! Dead and Expired are reached in two steps: the message is `Ending` until the caller has moved it to the dead-letter
 //! queue or dropped it and says `ended`. In between nobody can claim it, it has left its lane, and settles answer as for
 //! a terminal message. What the cursor has not passed counts as Ready.
 //!

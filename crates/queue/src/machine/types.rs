@@ -39,7 +39,7 @@ pub struct Backoff {
     pub seed: u64,
 }
 
-/// The settings of a queue that the machine enforces. May change at run time (`Machine::set_policy`).
+/// The settings of a queue that the machine enforces. May change at run time (`WorkMachine::set_policy`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeliveryPolicy {
     pub ordering: LaneOrdering,

@@ -1,4 +1,4 @@
-//! The folder `TypedNodeTable`: one node for every kind of value a client may meet, with the odd cases (limits, not-a-number,
+//! The folder `Types`: one node for every kind of value a client may meet, with the odd cases (limits, not-a-number,
 //! empty, null, bad status, matrix), two changing nodes and some writable ones. The table is built once and never
 //! changes; only the cells of writable nodes do.
 

@@ -1,7 +1,7 @@
 //! Whole results that are at hand: of tags for which every script looks at nothing but the metadata that their messages share. One of
 //! them may compute the payload from the payload; that much of it is run for each message.
 //!
-//! What each script makes of such metadata is remembered one by one (see `Remembering` of the crate `script`). Here the chain of them
+//! What each script makes of such metadata is remembered one by one (see `MemoizingEngine` of the crate `script`). Here the chain of them
 //! is followed once for a tag, check of the fields and topic included, so that its next message costs one look-up and goes
 //! straight to its value and time.
 

@@ -1,7 +1,7 @@
 //! From the bytes of a request to rows.
 //!
 //! What a resource and a scope have is read once and put into all of their rows; attributes of records are put into columns
-//! where they are read. Nothing is made in between. The request has passed the look of [`walk`](super::walk), so what cannot be
+//! where they are read. Nothing is made in between. The request has passed the look of [`validate`](super::validate), so what cannot be
 //! read here was changed since; then some of its rows may be in the chunk, and whoever asked gives that up.
 
 mod attributes;

@@ -2,7 +2,7 @@
 //!
 //! One pass over the bytes, without a tree: what is read is written at once, so a value costs no allocation and the order of
 //! members is kept. There is one decoder, that of protobuf, and this is all that the lake knows of JSON requests. What comes
-//! out always passes the framing rules of [`walk`](super::walk::walk); its rules about records apply to it as to any request.
+//! out always passes the framing rules of [`walk`](super::validate::walk); its rules about records apply to it as to any request.
 //!
 //! Beyond what the mapping asks for, senders may write names in snake case, enums by their names, and base64 in either
 //! alphabet. What has no meaning, a member of another signal or an enum that does not exist, is refused and not passed over,

@@ -1,4 +1,4 @@
-//! The rows of the folder `TypedNodeTable`, in the order in which a client browses them.
+//! The rows of the folder `Types`, in the order in which a client browses them.
 
 use std::str::FromStr;
 
