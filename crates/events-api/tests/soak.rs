@@ -134,7 +134,7 @@ impl Scene {
             spare: 1,
             // What is kept for readers grows up to here whatever is removed.
             tail_bytes_max: 0,
-            index_bytes_max: 1 << 20,
+            index_bytes_max: 64 << 10,
             ..LogOptions::default()
         };
         let log = EmbeddedLog::open(disk("log"), 1, &settings).unwrap();
