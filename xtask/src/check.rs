@@ -3,6 +3,7 @@
 mod names;
 mod private_files;
 mod promises;
+mod rows;
 mod source_facts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,9 +101,9 @@ fn source_files() -> Result<Vec<SourceFile>> {
 fn structure() -> Result<()> {
     let mut wrong = Vec::new();
     arrows_point_down(&mut wrong)?;
-    documents_name_what_exists(&mut wrong)?;
     promises::are_tested(&mut wrong)?;
     let files = source_files()?;
+    documents_name_what_exists(&files, &mut wrong)?;
     names::are_unique_and_say_something(&files, &mut wrong);
     functions_are_short(&files, &mut wrong);
     for SourceFile {
@@ -245,8 +246,12 @@ fn arrows_point_down(wrong: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// A path in a document leads somewhere.
-fn documents_name_what_exists(wrong: &mut Vec<String>) -> Result<()> {
+/// A path in a document leads somewhere, and what a row says to be in a file is there.
+fn documents_name_what_exists(files: &[SourceFile], wrong: &mut Vec<String>) -> Result<()> {
+    let sources = files
+        .iter()
+        .map(|file| (file.short.as_str(), file.text.as_str()))
+        .collect();
     for document in documents()? {
         let text = std::fs::read_to_string(&document).with_context(|| format!("cannot read {}", document.display()))?;
         let name = document.strip_prefix(root()).unwrap_or(&document);
@@ -260,6 +265,7 @@ fn documents_name_what_exists(wrong: &mut Vec<String>) -> Result<()> {
                 wrong.push(format!("{} names {path}, which does not exist", name.display()));
             }
         }
+        rows::name_what_their_files_have(&name.display().to_string(), &text, &sources, wrong);
     }
     Ok(())
 }

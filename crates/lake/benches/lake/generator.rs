@@ -98,7 +98,7 @@ impl Generator {
     }
 
     /// Its records begin now and go on with the clock, as long as so many of them are sent in a second.
-    #[allow(dead_code)] // The benchmarks compare runs, and so know no clock.
+    #[allow(dead_code, reason = "the benchmarks compare runs, and so know no clock")]
     pub fn live(shape: Shape, seed: u64, records_per_second: u64) -> Generator {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Generator {
